@@ -175,8 +175,8 @@ class Row:
 
     def document(self) -> dict[str, Any]:
         """The row as plain JSON, with numbers rounded to 6 digits."""
-        found = asdict(self).items()
-        return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in found}
+        fields = asdict(self).items()
+        return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in fields}
 
 
 DISTRIBUTIONS = {"faiss": "faiss-cpu", "sklearn": "scikit-learn", "torch_geometric": "torch-geometric"}

@@ -50,9 +50,7 @@ def machine(device: str) -> dict[str, Any]:
         "memory_gib": round(memory, 1),
         "gpu": gpu,
         "python": platform.python_version(),
-        "libraries": {
-            name: found.version for name in LIBRARIES for found in importlib.metadata.distributions(name=name)
-        },
+        "libraries": {name: dist.version for name in LIBRARIES for dist in importlib.metadata.distributions(name=name)},
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
     }
 
@@ -60,8 +58,8 @@ def machine(device: str) -> dict[str, Any]:
 def _cpu_model() -> str:
     info = Path("/proc/cpuinfo")
     text = info.read_text(encoding="utf-8", errors="replace") if info.is_file() else ""
-    found = re.search(r"^model name\s*:(.*)", text, re.MULTILINE)
-    return found[1].strip() if found else platform.processor() or platform.machine()
+    match = re.search(r"^model name\s*:(.*)", text, re.MULTILINE)
+    return match[1].strip() if match else platform.processor() or platform.machine()
 
 
 def cells(row: Row) -> list[str]:
@@ -94,17 +92,17 @@ def shown(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
 
 def markdown(rows: Sequence[Row], document: dict[str, Any]) -> str:
     """The Markdown page: date, machine, command, and a table of all rows."""
-    found = document["machine"]
-    libraries = ", ".join(f"{name} {version}" for name, version in found["libraries"].items())
-    gpu = f"; {found['gpu']}" if found["gpu"] else ""
-    omp = found["OMP_NUM_THREADS"]
+    machine = document["machine"]
+    libraries = ", ".join(f"{name} {version}" for name, version in machine["libraries"].items())
+    gpu = f"; {machine['gpu']}" if machine["gpu"] else ""
+    omp = machine["OMP_NUM_THREADS"]
     settings = f"{document['threads']} thread(s), {document['rounds']} rounds"
     lines = [
         f"# Benchmark: {', '.join(dict.fromkeys(row.op for row in rows))}",
         "",
         f"- date: {document['date']}",
-        f"- machine: {found['cpu']}, {found['cores']} cores, {found['memory_gib']} GiB memory{gpu}",
-        f"- software: Python {found['python']}, {libraries}",
+        f"- machine: {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB memory{gpu}",
+        f"- software: Python {machine['python']}, {libraries}",
         f"- command: `{'' if omp is None else f'OMP_NUM_THREADS={omp} '}{document['command']}`",
         f"- {settings}; copy bandwidth {_range([row.copy_gb_s for row in rows])} GB/s",
         "",

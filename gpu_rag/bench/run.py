@@ -105,9 +105,9 @@ class _Measurement:
                 _, spent = _clocked(peer.run, inputs)
         outcome = self.case.check(result, 1)
         fit = max(1, math.floor(TURN_S / max(spent, 1e-9)))
-        most = min(fit, peer.most or MOST_ALONE) if peer.alone else peer.most
+        limit = min(fit, peer.most or MOST_ALONE) if peer.alone else peer.most
         note = peer.note if outcome.ok else f"the peer fails the check: {outcome.reason}"
-        return replace(peer, most=most, note=note, l1_error=outcome.l1_error)
+        return replace(peer, most=limit, note=note, l1_error=outcome.l1_error)
 
     def _turns(self, batches: Sequence[int], peers: Sequence[Peer], copy: Copy) -> dict[Hashable, Turn]:
         turns: dict[Hashable, Turn] = {COPY: Turn(lambda round_number, call: None, copy)}
@@ -137,13 +137,13 @@ class _Measurement:
         )
         rows = []
         for peer in peers:
-            beside = replace(row, peer=None if peer.missing else peer.name, note=peer.note)
+            compared = replace(row, peer=None if peer.missing else peer.name, note=peer.note)
             if peer.run is not None:
                 count = peer.count(batch)
                 spent = times[peer.name, count]
                 peer_ms, peer_cpu_ms = spent.ms * batch / count, spent.cpu_ms * batch / count
-                beside = replace(
-                    beside,
+                compared = replace(
+                    compared,
                     peer_ms=peer_ms,
                     ratio=peer_ms / ms,
                     sampled=count * spent.calls,
@@ -152,7 +152,7 @@ class _Measurement:
                     peer_l1_error=peer.l1_error,
                     peer_threads=peer.threads,
                 )
-            rows.append(beside)
+            rows.append(compared)
         return rows or [row]
 
 

@@ -76,8 +76,8 @@ def check_range(nodes: torch.Tensor, n: int, what: str, kind: str = "node") -> N
     if n <= torch.iinfo(nodes.dtype).max:  # torch would wrap a larger number to this dtype
         bad |= nodes >= n
     if bool(bad.any()):
-        at = int(bad.nonzero()[0, 0])
-        given = f"{int(nodes[at])} at position {at}"
+        position = int(bad.nonzero()[0, 0])
+        given = f"{int(nodes[position])} at position {position}"
         raise BadInput(f"{what} is no {kind}", given=given, expected=f"0 <= {kind} < {n}")
 
 
@@ -85,8 +85,8 @@ def _check_weights(weight: torch.Tensor, edges: torch.Tensor) -> None:
     check_form(weight, "weights do not match the edges", ANY_FLOAT, edges.shape, edges.device)
     bad = _are_no_weights(weight)
     if bool(bad.any()):
-        at = int(bad.nonzero()[0, 0])
-        given = f"{float(weight[at])} at position {at}"
+        position = int(bad.nonzero()[0, 0])
+        given = f"{float(weight[position])} at position {position}"
         raise BadInput("a weight is negative or not finite", given=given, expected="finite and >= 0")
 
 
@@ -143,9 +143,9 @@ def check_csr(csr: CSR) -> None:
         raise BadInput("indptr of a CSR falls", given=f"row {row}", expected="a list that never falls")
     check_range(indices, n, "a column index of a CSR")
     if bool(unordered.any()):
-        at = int(unordered.nonzero()[0, 0])
-        what = "has a duplicate entry" if int(indices[at]) == int(indices[at + 1]) else "is not sorted"
-        row = int(row_of_entry(csr)[at])
+        entry = int(unordered.nonzero()[0, 0])
+        what = "has a duplicate entry" if int(indices[entry]) == int(indices[entry + 1]) else "is not sorted"
+        row = int(row_of_entry(csr)[entry])
         raise BadInput(f"a row of a CSR {what}", given=f"row {row}", expected="ascending columns, each once")
     if csr.weight is not None:
         _check_weights(csr.weight, indices)

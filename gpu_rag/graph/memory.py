@@ -40,10 +40,10 @@ def check_memory(needed: int, device: torch.device, what: str, do: str) -> None:
     """Raise BadInput if `needed` bytes for `what` exceed the free memory of the device; `do`: advice for the user."""
     if needed < LOOK_FROM:
         return
-    left = free_bytes(device)
-    if needed > left:
+    free = free_bytes(device)
+    if needed > free:
         given = f"at least {needed / 2**30:,.1f} GiB for {what}"
-        raise BadInput("not enough memory", given=given, expected=f"at most {left / 2**30:,.1f} GiB on {device}", do=do)
+        raise BadInput("not enough memory", given=given, expected=f"at most {free / 2**30:,.1f} GiB on {device}", do=do)
 
 
 def free_bytes(device: torch.device) -> int:

@@ -48,8 +48,8 @@ def check_ragged(
     if n is not None:
         check_range(values, n, f"one of the {name}", kind)
     row = row_of_value(lists)
-    at = int(((row[1:] == row[:-1]) & (values[1:] <= values[:-1])).nonzero()[0, 0])
-    pair = f"{int(values[at])} before {int(values[at + 1])} in row {int(row[at])}"
+    position = int(((row[1:] == row[:-1]) & (values[1:] <= values[:-1])).nonzero()[0, 0])
+    pair = f"{int(values[position])} before {int(values[position + 1])} in row {int(row[position])}"
     raise BadInput(f"{name} are not in order", given=pair, expected="ascending, each once")
 
 
@@ -109,7 +109,7 @@ def small_values(*lists: Ragged) -> list[Ragged]:
 def ragged_of_lists(lists: Sequence[Sequence[int]], device: str | torch.device) -> Ragged:
     """Convert lists of ints to a Ragged of i64 on a device."""
     offsets = torch.from_numpy(np.cumsum([0, *map(len, lists)], dtype=np.int64)).to(device)
-    return Ragged(torch.tensor([v for one in lists for v in one], dtype=torch.int64, device=device), offsets)
+    return Ragged(torch.tensor([v for values in lists for v in values], dtype=torch.int64, device=device), offsets)
 
 
 def keys_of(lists: Ragged, n: int) -> torch.Tensor:
@@ -146,9 +146,9 @@ def expand(
         whole = int(ends[-1]) if size else 0
     while start < size:
         stop, end = (size, whole) if whole - done <= EXPAND_AT_ONCE else _stop_of_piece(ends, start, done)
-        total, some = end - done, counts[start:stop]
-        owner = torch.repeat_interleave(torch.arange(start, stop, device=first.device), some, output_size=total)
-        before = (ends[start:stop] - some - done)[owner - start]
+        total, own_counts = end - done, counts[start:stop]
+        owner = torch.repeat_interleave(torch.arange(start, stop, device=first.device), own_counts, output_size=total)
+        before = (ends[start:stop] - own_counts - done)[owner - start]
         yield owner, torch.arange(total, device=first.device) - before + first[owner]
         start, done = stop, end
 

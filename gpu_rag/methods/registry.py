@@ -62,20 +62,20 @@ def _built_in() -> list[str]:
 
 def _declared(package: str) -> list[Entry]:
     """The methods of a package. This registers the sections of their settings, which are imported on use."""
-    found = [Entry(package, method) for method in importlib.import_module(package).METHODS]
-    for entry in found:
+    entries = [Entry(package, method) for method in importlib.import_module(package).METHODS]
+    for entry in entries:
         for name, cls in entry.method.settings.items():
             SECTIONS.setdefault(name, partial(entry.load, cls))
-    return found
+    return entries
 
 
 @cache
 def _installed() -> dict[str, Entry]:
     """{name: entry} in list order. Raises UsageError for an entry point that is not a package of methods."""
-    found = [entry for package in _built_in() for entry in _declared(package)]
+    entries = [entry for package in _built_in() for entry in _declared(package)]
     for point in {point.value: point for point in entry_points(group=GROUP)}.values():
         try:
-            found += _declared(point.value)
+            entries += _declared(point.value)
         except (ImportError, AttributeError) as error:
             raise UsageError(
                 "an installed method cannot be loaded",
@@ -84,12 +84,12 @@ def _installed() -> dict[str, Entry]:
                 do="install it again, or remove it",
             ) from error
     by_name: dict[str, Entry] = {}
-    for entry in sorted(found, key=lambda entry: entry.method.order):
+    for entry in sorted(entries, key=lambda entry: entry.method.order):
         if entry.method.name in by_name:
             raise UsageError("two methods have one name", given=entry.method.name, expected="a name of its own")
         by_name[entry.method.name] = entry
-    for field, taken in (("settings", CORE), ("commands", ()), ("profiles", ()), ("tune", ())):
-        names = [*taken, *(name for entry in by_name.values() for name in getattr(entry.method, field))]
+    for field, reserved in (("settings", CORE), ("commands", ()), ("profiles", ()), ("tune", ())):
+        names = [*reserved, *(name for entry in by_name.values() for name in getattr(entry.method, field))]
         if twice := [name for name in names if names.count(name) > 1]:
             raise UsageError(f"two methods bring {field} of one name", given=twice[0], expected="a name of its own")
     while lacking := [name for name, entry in by_name.items() if not by_name.keys() >= {*entry.method.uses}]:
@@ -112,7 +112,7 @@ def named_hooks(field: str) -> dict[str, Callable[[], Any]]:
 
 def joined_hooks(field: str) -> dict[str, Any]:
     """One mapping that joins the mappings of all methods for a hook such as `verify`."""
-    return {name: value for found in hooks(field) for name, value in found.items()}
+    return {name: value for mapping in hooks(field) for name, value in mapping.items()}
 
 
 def profiles() -> dict[str, Path]:
@@ -222,14 +222,14 @@ def stages_for(methods: Iterable[str], sources: Sources | None = None, kept: Ite
 
 def _with_needs(first: Iterable[str], needs_of: Callable[[Stage], Iterable[str]]) -> set[str]:
     """The given stages and all their direct and indirect dependencies."""
-    found: set[str] = set()
+    stages: set[str] = set()
     stack = list(first)
     while stack:
         need = stack.pop()
-        if need not in found:
-            found.add(need)
+        if need not in stages:
+            stages.add(need)
             stack.extend(needs_of(all_stages()[need]))
-    return found
+    return stages
 
 
 def check_stages(method: str, present: Sequence[str], folder: str, sources: Mapping[str, Any]) -> None:
@@ -278,11 +278,11 @@ def check_passages(method: str, n_passages: int, stages: Collection[str], folder
     without documents, unless the method can rank nodes by their texts (stage `kb_text_vectors`) and these exist."""
     standins = "kb_text_vectors" in stages and method_of(method).standins
     if not n_passages and "kb" not in needs(method) and not standins:
-        over = [name for name in method_names() if "kb" in needs(name)]
+        usable = [name for name in method_names() if "kb" in needs(name)]
         raise MissingLayer(
             f"the index has no passages, which {method} ranks",
             given=f"{folder}, a knowledge base without documents",
-            expected=f"a corpus beside it, or --method {' | '.join(over)}",
+            expected=f"a corpus beside it, or --method {' | '.join(usable)}",
         )
 
 

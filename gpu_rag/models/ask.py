@@ -128,19 +128,19 @@ class Ask(Generic[R]):
     def read(self, reply: Reply, fields: Fields, shown: Sequence[int] = ()) -> tuple[R | Malformed, str]:
         """Typed and checked reply and how it was read (exact | lenient | salvaged), or Malformed."""
         schema = self.schema_text(fields)
-        found = read_reply(reply, None if schema is None else JsonSchema(schema))
-        if isinstance(found, Malformed):
-            return found, EXACT
-        return self.typed(found, fields, shown), found.how
+        parsed = read_reply(reply, None if schema is None else JsonSchema(schema))
+        if isinstance(parsed, Malformed):
+            return parsed, EXACT
+        return self.typed(parsed, fields, shown), parsed.how
 
-    def typed(self, found: Read, fields: Fields, shown: Sequence[int] = ()) -> R | Malformed:
+    def typed(self, parsed: Read, fields: Fields, shown: Sequence[int] = ()) -> R | Malformed:
         """The value that was read, converted to the type of the reply and checked."""
         try:
-            value: Any = found.value if self.reply is str else struct_of(self.reply, found.value)  # type: ignore[type-var]
+            value: Any = parsed.value if self.reply is str else struct_of(self.reply, parsed.value)  # type: ignore[type-var]
         except msgspec.ValidationError as error:
-            return Malformed(str(error), str(found.value))
+            return Malformed(str(error), str(parsed.value))
         checked = value if self.check is None else call(self.check, {**fields, "shown": tuple(shown)}, value)
-        return Malformed(checked.reason, str(found.value)) if isinstance(checked, Refused) else checked
+        return Malformed(checked.reason, str(parsed.value)) if isinstance(checked, Refused) else checked
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ def longest(shape: dict[str, Any]) -> Any:
         case "array":
             return [longest(shape["items"])] * shape["maxItems"]
         case "string":
-            most: int = shape["maxLength"]
-            return (_TEXT * most)[: most if most >= PROSE else most // 4]
+            limit: int = shape["maxLength"]
+            return (_TEXT * limit)[: limit if limit >= PROSE else limit // 4]
         case "integer":
             return shape.get("maximum", 99)
         case kind:

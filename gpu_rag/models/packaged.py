@@ -43,9 +43,9 @@ def keep_json(path: Path, document: Any) -> None:
     """Write a JSON document in the cache folder, whole or not at all. Raises StorageError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-        beside.write_text(json.dumps(document), encoding="utf-8")
-        beside.replace(path)
+        temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+        temporary.write_text(json.dumps(document), encoding="utf-8")
+        temporary.replace(path)
     except OSError as error:
         raise StorageError("the cache folder cannot be written", given=f"{path}: {error}", do=OTHER_FOLDER) from error
 
@@ -87,9 +87,9 @@ def convert_packaged(out: Path) -> None:
                 return
             for stale in out.parent.glob(f"{out.name}.tmp-*"):  # left by a killed process
                 shutil.rmtree(stale)
-            beside = out.with_name(f"{out.name}.tmp-{os.getpid()}")
-            _convert(source, beside)
-            beside.rename(out)
+            temporary = out.with_name(f"{out.name}.tmp-{os.getpid()}")
+            _convert(source, temporary)
+            temporary.rename(out)
     except OSError as error:
         given = f"{out}: {error}"
         raise StorageError("the packaged model could not be written", given=given, do=OTHER_FOLDER) from error

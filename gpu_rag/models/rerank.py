@@ -25,7 +25,7 @@ class CrossEncoder:
 
     With one class its logit is the score; with two, the second logit minus the first. If a pair is too long, the end of
     its longer text is cut. A batch has pairs of one length, filled up with the first: a score has the same bits in any
-    batch. name, content_hash: as of an embedder.
+    batch. name, content_hash: as for an embedder.
     """
 
     def __init__(self, folder: str, *, device: str = "cpu", threads: int = 1):
@@ -55,11 +55,11 @@ class CrossEncoder:
         index = [place.setdefault(pair, len(place)) for pair in pairs]
         if not index:
             return np.zeros(0, np.float32)
-        once = list(place)
-        found = self._tokenizer(
-            [question for question, _ in once], [text for _, text in once], truncation=True, max_length=self._longest
+        keys = list(place)
+        tokens = self._tokenizer(
+            [question for question, _ in keys], [text for _, text in keys], truncation=True, max_length=self._longest
         )
-        rows = [{name: values[i] for name, values in found.items()} for i in range(len(once))]
+        rows = [{name: values[i] for name, values in tokens.items()} for i in range(len(keys))]
         lengths = [len(row["input_ids"]) for row in rows]
         scored = embed_batches(
             lengths, lambda _: self._size, 1, lambda some, _: self._batch([rows[i] for i in some]), None
@@ -72,5 +72,5 @@ class CrossEncoder:
         with torch.inference_mode():
             logits = self._model(**columns).logits.float()
         scores = logits[:, -1] - (logits[:, 0] if logits.shape[1] == 2 else 0)
-        found: torch.Tensor = scores[: len(rows), None]
-        return found
+        differences: torch.Tensor = scores[: len(rows), None]
+        return differences

@@ -46,5 +46,5 @@ class SqliteFile:
 def rows_of_keys(db: sqlite3.Connection, select: str, keys: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
     """Rows of "SELECT ... WHERE key" whose key is in `keys`, in no order."""
     for start in range(0, len(keys), KEYS_A_QUERY):
-        some = keys[start : start + KEYS_A_QUERY]
-        yield from db.execute(f"{select} IN ({','.join('?' * len(some))})", some)
+        part = keys[start : start + KEYS_A_QUERY]
+        yield from db.execute(f"{select} IN ({','.join('?' * len(part))})", part)

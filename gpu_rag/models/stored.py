@@ -40,13 +40,13 @@ def model_folder(name: str) -> Path:
     for folder in (Path(name), fetched_folder(name)):
         if (folder / "config.json").is_file():
             return folder
-    found = _cached_snapshot(name) if is_repository(name) else None
-    if found is None:
+    cached = _cached_snapshot(name) if is_repository(name) else None
+    if cached is None:
         do = f"gpu-rag models fetch {name}" if is_repository(name) else None
         raise UsageError(
             "no such model on this disk", given=name or "nothing", expected="a folder with config.json", do=do
         )
-    return found
+    return cached
 
 
 def _cached_snapshot(name: str) -> Path | None:
@@ -65,9 +65,9 @@ def describe_folder(folder: Path) -> dict[str, Any]:
     """
     if not (folder / "config.json").is_file():
         raise UsageError("not a model folder", given=folder, expected="config.json in it, or a new folder")
-    found = sorted(path for path in folder.rglob("*") if path.is_file())
-    files = [{"path": path.relative_to(folder).as_posix(), "bytes": path.stat().st_size} for path in found]
-    total = sum(path.stat().st_size for path in found)
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = [{"path": path.relative_to(folder).as_posix(), "bytes": path.stat().st_size} for path in paths]
+    total = sum(path.stat().st_size for path in paths)
     return {"folder": str(folder), "files": files, "bytes": total, "sha256": folder_hash(folder, 0)}
 
 

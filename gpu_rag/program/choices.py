@@ -8,9 +8,9 @@ A choice offers options, such as edges, relations or entities, which lead to pas
                 leads to a passage that the graph ranks higher, -1 where lower, 0 where neither
   trust       = (sum of leans / (number of choices + 1) - CHANCE) / (SURE - CHANCE), within 0 and 1
   score(p)    = score of the walk + MASS * trust * agreement
-A model that chooses at random has leans around 0, so its choices move nothing, however many they are; a model that is
-right mostly chooses what the graph holds likely, and then it is also followed where the graph holds it unlikely.
-Rules do not count as choices, so without a model a ranking stays as the walk gives it.
+A model that chooses at random has leans around 0, so its choices move nothing, however many they are. A model that is
+right mostly chooses passages that the graph ranks high; it is then also followed where the graph ranks low. Rules do
+not count as choices, so without a model a ranking stays as the walk gives it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DEPTH = 100  # places of a walk's ranking that choices may reorder
 
 @dataclass
 class Choices:
-    """The choices of one question. made: of each, the passages of its options, and the chosen positions."""
+    """The choices of one question. made: for each choice, the passages of its options and the chosen positions."""
 
     made: list[tuple[list[Collection[int]], frozenset[int]]] = field(default_factory=list)
 
@@ -45,14 +45,14 @@ class Choices:
     def agreement(self) -> dict[int, float]:
         """The agreement on each passage that a chosen option leads to, by ascending row."""
         offered: dict[int, int] = {}
-        taken: dict[int, int] = {}
+        summed: dict[int, int] = {}
         for options, chosen in self.made:
             for position, passages in enumerate(options):
                 for passage in passages:
                     offered[passage] = offered.get(passage, 0) + PARTS // len(passages)
                     if position in chosen:
-                        taken[passage] = taken.get(passage, 0) + PARTS // len(passages)
-        return {passage: n / (offered[passage] + PARTS) for passage, n in sorted(taken.items())}
+                        summed[passage] = summed.get(passage, 0) + PARTS // len(passages)
+        return {passage: n / (offered[passage] + PARTS) for passage, n in sorted(summed.items())}
 
     def trust(self, ranking: Sequence[int]) -> float:
         """The trust in the choices by a ranking of passages that they did not move; 0 without choices."""
@@ -62,8 +62,8 @@ class Choices:
         return min(1.0, max(0.0, share))
 
     def ranked(self, walked: Ranking, limit: int, trust: float) -> Ranking:
-        """The first `limit` passages of a walk, and of those chosen, by score; ties in the order of the walk, then of
-        rows."""
+        """The best `limit` passages of a walk and of chosen options, by score; ties in the order of the walk, then by
+        row."""
         if not trust:
             return Ranking(walked.rows[:limit], walked.scores[:limit])
         scores = dict(zip(walked.rows, walked.scores))
@@ -74,8 +74,8 @@ class Choices:
 
 
 def _lean(options: Sequence[Collection[int]], chosen: Collection[int], place: dict[int, int]) -> float:
-    """The lean of one choice. An option has the place of its best passage; what is not ranked comes last."""
+    """The lean of one choice. An option has the place of its best passage, after all others if none is ranked."""
     places = [min((place.get(passage, len(place)) for passage in passages), default=len(place)) for passages in options]
-    left = [rank for position, rank in enumerate(places) if position not in chosen]
-    pairs = sum((rank > places[i]) - (rank < places[i]) for i in chosen for rank in left)
-    return pairs / (len(chosen) * len(left))
+    rejected = [rank for position, rank in enumerate(places) if position not in chosen]
+    pairs = sum((rank > places[i]) - (rank < places[i]) for i in chosen for rank in rejected)
+    return pairs / (len(chosen) * len(rejected))

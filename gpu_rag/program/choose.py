@@ -40,7 +40,7 @@ Slots = Mapping[str, str]
 
 
 def best(scores: Sequence[float] | np.ndarray, k: int, least: float | None = None) -> list[int]:
-    """Positions of the k best scores, ties to the earlier; with `least` only scores of at least that."""
+    """Positions of the k best scores, ties to the earlier; with `least`, only scores >= least."""
     order = sorted(range(len(scores)), key=lambda i: (-float(scores[i]), i))[:k]
     return order if least is None else [i for i in order if scores[i] >= least]
 
@@ -52,10 +52,10 @@ def whole(run: Run, prompt: Prompt, slots: Mapping[str, str | Packed], options: 
     None if not even one text fits.
     """
     plain = {name: value for name, value in slots.items() if isinstance(value, str)}
-    beside, room = {**plain, OPTIONS: "\n".join(options.texts)}, ROOM + reason_room(run.models)
+    others, room = {**plain, OPTIONS: "\n".join(options.texts)}, ROOM + reason_room(run.models)
     for name, value in slots.items():
         if not isinstance(value, str):
-            _, n_kept, n_cut = pack(prompt, beside, name, value.texts, llm=run.models.language_model, max_tokens=room)
+            _, n_kept, n_cut = pack(prompt, others, name, value.texts, llm=run.models.language_model, max_tokens=room)
             run.ctx.usage.cut += n_cut
             texts = value.texts[: n_kept - 1 if n_cut else n_kept]
             if not texts:
@@ -115,8 +115,8 @@ def _labelled(options: Mapping[str, str], text: str) -> str:
         words = " ".join(option.split())
         labels.setdefault(words, label)
         labels.setdefault(f"{label}. {words}", label)
-    if (alone := text.strip(" \n`\"'.")) in labels:
-        return labels[alone]
+    if (bare := text.strip(" \n`\"'.")) in labels:
+        return labels[bare]
     # in one pass: an option may be spelled like the label of another
     quoted = {json.dumps(form, ensure_ascii=False): json.dumps(label) for form, label in labels.items()}
     return re.sub("|".join(map(re.escape, quoted)), lambda form: quoted[form[0]], text)
@@ -140,8 +140,8 @@ def option_labels(n: int) -> list[str]:
     return [f"{i:0{len(str(n))}d}" for i in range(1, n + 1)]
 
 
-def _labels_schema(labels: Sequence[str], most: int, least: int) -> str:
-    items = {"type": "array", "items": {"enum": list(labels)}, "minItems": least, "maxItems": most}
+def _labels_schema(labels: Sequence[str], limit: int, least: int) -> str:
+    items = {"type": "array", "items": {"enum": list(labels)}, "minItems": least, "maxItems": limit}
     return canonical_schema(
         {"type": "object", "properties": {"chosen": items}, "required": ["chosen"], "additionalProperties": False}
     )

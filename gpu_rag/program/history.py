@@ -46,13 +46,13 @@ def with_names(question: str, turns: Sequence[Turn]) -> str:
     before = question if pronoun is None else question[: pronoun.start()]
     if any(name in before for name in own) or (pronoun is None and (own or len(question.split()) > FEW_WORDS)):
         return question
-    found: list[str] = []
+    names: list[str] = []
     for who, text in reversed(turns):
-        known = [name.casefold() for name in (*own, *found)]
-        found += [name for name in _named(who, text) if name.casefold() not in known]
-        if found and who == "user":
+        known = [name.casefold() for name in (*own, *names)]
+        names += [name for name in _named(who, text) if name.casefold() not in known]
+        if names and who == "user":
             break
-    return f"{question} ({'; '.join(found[:MOST_NAMES])})" if found else question
+    return f"{question} ({'; '.join(names[:MOST_NAMES])})" if names else question
 
 
 def _slots(question: str, turns: Sequence[Turn]) -> dict[str, str]:

@@ -98,10 +98,10 @@ class Oracle:
         if self.watch is not None:
             believed = await self.otherwise.choice(run, choose, options, fields)
             self.watch(gold, choose.name, fields, right, believed.value)
-        others = [i for i in positions if i not in helpful]
-        if draw.random() < self.p or not others:
+        wrong = [i for i in positions if i not in helpful]
+        if draw.random() < self.p or not wrong:
             return Taken(right, "oracle")
-        return Taken(sorted(draw.sample(others, min(max(len(right), 1), len(others)))), "oracle")
+        return Taken(sorted(draw.sample(wrong, min(max(len(right), 1), len(wrong)))), "oracle")
 
     def _known(self, run: Run, name: str) -> Known | None:
         gold = self.gold.get(run.ctx.question.id) if self.only in ("", name) else None

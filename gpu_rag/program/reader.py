@@ -55,12 +55,12 @@ def begun_answer(text: str) -> str:
     >>> [begun_answer(text) for text in ("Ans", "Answer: unk", "Answer: Tam", "Tamsin.", "Tamsin. It is a port")]
     ['', '', 'Tam', 'Tamsin', 'Tamsin. It is a port']
     """
-    said = spoken(text).lstrip()
-    if not said or said.startswith(_MARKUP):
+    reply = spoken(text).lstrip()
+    if not reply or reply.startswith(_MARKUP):
         return ""
-    line = said.splitlines()[0]
-    if len(line) < len(said):  # the line has ended
-        answer = clean_answer(said)
+    line = reply.splitlines()[0]
+    if len(line) < len(reply):  # the line has ended
+        answer = clean_answer(reply)
         return answer if is_answer(answer) else ""
     line = _unlabelled(line)
     answer = line.partition("<")[0].rstrip(" .\t")  # the fence may begin there

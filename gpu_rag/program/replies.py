@@ -51,7 +51,7 @@ async def reply_to(run: Run, prompt: Prompt, text: str, form: Form) -> tuple[Rea
         return _without_reason(run, read, form.constraint), reply
     note_malformed(run, form.name, reply)
     tries = repairs(text, max_tokens, read)
-    text, max_tokens = next((one for one in tries if fits(models.language_model, prompt.system, *one)), tries[-1])
+    text, max_tokens = next((pair for pair in tries if fits(models.language_model, prompt.system, *pair)), tries[-1])
     # A text is malformed only if it is empty, so nothing is streamed twice.
     reply = await sent(run, replace(request, prompt=text, max_tokens=max_tokens, attempt=1), slot)
     read = _read(reply, constraint, form.rewrite)
@@ -69,8 +69,8 @@ def _read(
     exact = isinstance(read, Read) and read.how == EXACT
     if exact or rewrite is None or (text := rewrite(reply.text)) == reply.text:
         return read
-    meant = read_reply(replace(reply, text=text), constraint)
-    return Read(meant.value, LENIENT) if isinstance(meant, Read) else read
+    reread = read_reply(replace(reply, text=text), constraint)
+    return Read(reread.value, LENIENT) if isinstance(reread, Read) else read
 
 
 def _without_reason(run: Run, read: Read, asked: JsonSchema | Choice | None) -> Read:

@@ -49,9 +49,9 @@ async def reranked(
     if not run.models.reranks_by:
         return tuple(passages), tuple(facts)
     order, scores = await _order(run, question, [f"{e.title}\n{e.text}" for e in passages], "passages")
-    found = [replace(passages[i], score=scores[i]) if scores else passages[i] for i in order]
+    ordered = [replace(passages[i], score=scores[i]) if scores else passages[i] for i in order]
     by_fact, _ = await _order(run, question, [path.text for path in facts], "facts")
-    return tuple(found[: keep or None]), tuple(facts[i] for i in by_fact)
+    return tuple(ordered[: keep or None]), tuple(facts[i] for i in by_fact)
 
 
 async def _order(run: Run, question: str, texts: Sequence[str], name: str) -> tuple[list[int], list[float]]:

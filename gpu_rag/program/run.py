@@ -54,9 +54,9 @@ class Run:
 
     def evidence(self, ranking: Ranking, why: str, name: str = "search") -> tuple[Evidence, ...]:
         """The passages of a ranking as evidence, noted in the trace."""
-        found = self.index.evidence(ranking.rows, ranking.scores, why)
-        self.note(name, self.index.n_passages, tuple(f"{e.passage_id} {e.title}" for e in found))
-        return found
+        passages = self.index.evidence(ranking.rows, ranking.scores, why)
+        self.note(name, self.index.n_passages, tuple(f"{e.passage_id} {e.title}" for e in passages))
+        return passages
 
     def saw(self, passages: Callable[[], Iterable[int]]) -> None:
         """Report the passage rows that a method's structure reached; they are computed only for evaluation."""

@@ -32,15 +32,15 @@ def entity_names(index: Index) -> NameTable:
 
 def entity_seeds(table: NameTable, texts: Sequence[Words], counts: np.ndarray) -> list[dict[int, float]]:
     """Unscaled m of each text. counts: i64[N], the number of passages of each entity."""
-    found = []
+    seeds = []
     for text in texts:
         weights: dict[int, float] = {}
         for rows, capital in table.found(text):
             for row in rows:
                 weight = (1.0 if capital else COMMON) / (len(rows) * max(int(counts[row]), 1))
                 weights[row] = max(weight, weights.get(row, 0.0))
-        found.append(weights)
-    return found
+        seeds.append(weights)
+    return seeds
 
 
 # --- titles ----------------------------------------------------------------------------------------
@@ -70,27 +70,27 @@ def title_names(index: Index) -> Titles:
 def title_seeds(titles: Titles, texts: Sequence[Words]) -> list[dict[int, float]]:
     """Unscaled t of each text, for titles that it writes with a capital. Among titles that differ only in brackets,
     those whose bracket shares most words with the question count; if none shares any, those without a bracket."""
-    found = []
+    seeds = []
     for text in texts:
         weights: dict[int, float] = {}
         for rows, capital in titles.table.found(text):
             if not capital:
                 continue
             if len(rows) > 1:
-                said = set(text.folded)
+                question_words = set(text.folded)
                 hints = [titles.hints(row) for row in rows]
-                fit = [(len(said & (words or set())), words is None) for words in hints]
-                rows = tuple(row for row, of in zip(rows, fit) if of == max(fit))
+                fit = [(len(question_words & (words or set())), words is None) for words in hints]
+                rows = tuple(row for row, fitness in zip(rows, fit) if fitness == max(fit))
             weights.update(dict.fromkeys(rows, 1 / len(rows)))
-        found.append(weights)
-    return found
+        seeds.append(weights)
+    return seeds
 
 
 def spread(lists: Sequence[Mapping[int, float]]) -> Listed:
     """The weights of each list, scaled to sum to 1 per row, and their rows; rows are padded with the first entry."""
     width = max(map(len, lists), default=0)
     rows, weights = np.zeros((len(lists), width), np.int64), np.zeros((len(lists), width))
-    for row, weight, found in zip(rows, weights, lists):
-        if found:
-            row[:], row[: len(found)], weight[: len(found)] = next(iter(found)), list(found), list(found.values())
+    for row, weight, seeds in zip(rows, weights, lists):
+        if seeds:
+            row[:], row[: len(seeds)], weight[: len(seeds)] = next(iter(seeds)), list(seeds), list(seeds.values())
     return rows, scaled(weights)

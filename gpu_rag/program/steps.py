@@ -76,11 +76,11 @@ class LLMCalls:
 
         Raises ModelError when the engine is dead.
         """
-        found = self._llm.poll(timeout_s)
+        finished = self._llm.poll(timeout_s)
         if self._on_reply is not None:
-            for _, reply in found:
+            for _, reply in finished:
                 self._on_reply(reply)
-        return [(key, self._metered(key, reply)) for key, reply in found]
+        return [(key, self._metered(key, reply)) for key, reply in finished]
 
     def _metered(self, key: int, reply: Reply | RequestFailed) -> Metered[Reply]:
         n_calls = 1

@@ -76,8 +76,8 @@ def listed(lists: Sequence[Sequence[int]], counts: Array) -> Listed:
     width = max(map(len, lists), default=0)
     rows = np.array([[*row, *[row[0] if len(row) else 0] * (width - len(row))] for row in lists], np.int64)
     rows = rows.reshape(len(lists), width)
-    there = np.arange(width) < np.array([len(row) for row in lists], np.int64)[:, None]
-    return rows, np.where(there, 1 / np.maximum(counts[rows], 1), 0.0) if rows.size else np.zeros(rows.shape)
+    is_entry = np.arange(width) < np.array([len(row) for row in lists], np.int64)[:, None]
+    return rows, np.where(is_entry, 1 / np.maximum(counts[rows], 1), 0.0) if rows.size else np.zeros(rows.shape)
 
 
 def uploaded(index: Index, vectors: Sequence[Array], *lists: Listed) -> tuple[torch.Tensor, ...]:
@@ -146,8 +146,8 @@ def fact_weights(ends: tuple[torch.Tensor, torch.Tensor], found: TopK) -> Seeds:
     fixed order, so the bits are reproducible."""
     facts, cosine = found.ids.long(), found.scores.double().clamp(min=0)
     subjects, objects = (side[facts] for side in ends)
-    once = (objects != subjects).double()
-    nodes, counted = torch.cat([subjects, objects], 1), torch.cat([torch.ones_like(once), once], 1)
+    is_distinct = (objects != subjects).double()
+    nodes, counted = torch.cat([subjects, objects], 1), torch.cat([torch.ones_like(is_distinct), is_distinct], 1)
     nodes, total, count = summed(nodes, torch.cat([cosine, cosine], 1) * counted, counted)
     return Seeds(nodes, _scaled(total / count.clamp(min=1)))
 

@@ -17,11 +17,11 @@ UNNOTED, CANCELLED = "(after the last note)", "(cancelled)"
 
 def fallbacks_by_step(fallbacks: Mapping[str, int]) -> dict[str, dict[str, int]]:
     """{step: {kind: number}}, every kind of `types.FALLBACKS`, from the {"step/kind": number} of `Usage`."""
-    found: dict[str, dict[str, int]] = {}
+    by_step: dict[str, dict[str, int]] = {}
     for key, n in sorted(fallbacks.items()):
         step, _, kind = key.rpartition("/")
-        found.setdefault(step, dict.fromkeys(FALLBACKS, 0))[kind] = n
-    return found
+        by_step.setdefault(step, dict.fromkeys(FALLBACKS, 0))[kind] = n
+    return by_step
 
 
 def add_fallbacks(total: dict[str, int], more: Mapping[str, int]) -> None:

@@ -81,14 +81,14 @@ class Occupancy:
 
     def bins(self) -> list[Bin]:
         """Bins so far, in order; the last may be partial."""
-        found, left = [], self._elapsed
+        bins, remaining = [], self._elapsed
         for queue, idle in zip(self._queue, self._idle):
-            width = min(self.bin_s, left)
+            width = min(self.bin_s, remaining)
             if width <= 1e-9:
                 break
-            found.append(Bin(queue / width, min(idle / width, 1.0)))
-            left -= width
-        return found
+            bins.append(Bin(queue / width, min(idle / width, 1.0)))
+            remaining -= width
+        return bins
 
     def _explain(self, cause: str | None) -> None:
         for doing, seconds in self._unexplained.items():
@@ -106,14 +106,14 @@ class Occupancy:
         until = self._elapsed + seconds
         while until > self.bin_s * N_BINS:
             self._merge()
-        at = self._elapsed
-        i = int(at / self.bin_s)
-        while at < until and i < N_BINS:
-            part = min(until, (i + 1) * self.bin_s) - at
+        moment = self._elapsed
+        i = int(moment / self.bin_s)
+        while moment < until and i < N_BINS:
+            part = min(until, (i + 1) * self.bin_s) - moment
             self._queue[i] += part * self.level
             if not self.level:
                 self._idle[i] += part
-            at, i = at + part, i + 1
+            moment, i = moment + part, i + 1
         self._elapsed = until
 
     def _merge(self) -> None:

@@ -95,15 +95,15 @@ class Flights:
             return 0
         step, service = self.slow
         try:
-            found = service.poll(timeout_s)
+            answered = service.poll(timeout_s)
         except ModelError as error:
             blame(error, (pending for pending, _ in self.calls.values()))
             raise
-        if not found:
+        if not answered:
             return 0
         self._tick()
         total_s = 0.0
-        for key, result in found:
+        for key, result in answered:
             pending, since = self.calls.pop(key)
             wanted = self._key_of.pop(pending.task, None) is not None
             if isinstance(result, (ModelError, Cancelled)) and wanted:
@@ -111,8 +111,8 @@ class Flights:
             seconds = self._shared_s - since
             total_s += seconds
             self.core.settle(pending, result, seconds)
-        self.core.stats.add_batch(step.name, step.kind.service, len(found), total_s)
-        return len(found)
+        self.core.stats.add_batch(step.name, step.kind.service, len(answered), total_s)
+        return len(answered)
 
     def drop(self, task: Task) -> None:
         """Abort the call of a cancelled task, if one is in flight. Its cost until then is still counted."""

@@ -109,13 +109,13 @@ class Step(Generic[R, Q, P, A]):
         answers: list[A | Metered[A] | GpuRagError] = []
         for start in range(0, len(queries), size):
             part = list(queries[start : start + size])
-            found = function(resource, part, *key)
-            if not isinstance(found, (list, tuple)) or len(found) != len(part):
-                given = f"{len(found)} answers" if isinstance(found, (list, tuple)) else type(found).__name__
+            results = function(resource, part, *key)
+            if not isinstance(results, (list, tuple)) or len(results) != len(part):
+                given = f"{len(results)} answers" if isinstance(results, (list, tuple)) else type(results).__name__
                 raise GpuRagError(
                     f"the step {self.name} broke its contract", given=given, expected=f"{len(part)} answers"
                 )
-            answers.extend(found)
+            answers.extend(results)
         return answers
 
 

@@ -146,29 +146,29 @@ class StreamingDriver:
         self._obey()
         core.resume()
         core.admit(chain(self._arrivals(), source), self._max_live)
-        sent = flights.send()
+        n_sent = flights.send()
         self._mark(PROGRAMS)
         n_taken = flights.take(0.0) if flights.n_open else 0
         if n_taken:
             core.resume()
-            sent += flights.send()
+            n_sent += flights.send()
             self._mark(PROGRAMS)
         n_open = flights.n_open
         if core.waiting and (n_open > self._low_water or not n_taken):
-            self._flush(n_open, sent)
+            self._flush(n_open, n_sent)
         elif flights.n_open and not n_taken:
             self._mark(WAITING)
             flights.take(LONG_WAIT_S if self._closed else LIVE_WAIT_S)
             self._mark(PROGRAMS)
         return bool(n_taken or core.waiting or flights.n_open or core.live) or self._await_questions()
 
-    def _flush(self, n_open: int, sent: int) -> None:
+    def _flush(self, n_open: int, n_sent: int) -> None:
         """Run one batch of cheap calls."""
         core, flights = self._core, self._flights
         if n_open > self._low_water or flights.slow is None:
             batch = oldest_batch(core, [min(core.waiting)], LARGEST)
         else:
-            if sent:
+            if n_sent:
                 self._feed = self._low_water
             batch = oldest_batch(core, list(core.waiting), self._feed - n_open)
             self._feed = min(2 * self._feed, LARGEST)  # doubled while that leads to no requests
@@ -238,13 +238,13 @@ class StreamingDriver:
         """Abort and close everything still open (at a normal end nothing is), and take finished replies."""
         with self._change:
             self._closed = True
-            left = self._inbox.drain()
+            unfinished = self._inbox.drain()
         self._core.close()
         with suppress(ModelError, Cancelled):  # a dead service has already reported it
             self._flights.take(0.0)  # finished replies are counted, and kept by a cache below
-        left += self._handles.values()
+        unfinished += self._handles.values()
         self._handles.clear()
-        for handle in left:
+        for handle in unfinished:
             error = Cancelled("the run was stopped", do="submit the question again")
             error.__cause__ = cause
             handle.end_by(error)

@@ -124,8 +124,8 @@ class Batch:
         with closing(self):
             rows = {place: row async for place, row in self.rows(receive) if isinstance(row, dict)}
         if self._death is not None:
-            said = f"the engine has stopped: {refusal_of(self._death)}"
-            raise Refusal(503, said, headers={"Retry-After": "5"})
+            reason = f"the engine has stopped: {refusal_of(self._death)}"
+            raise Refusal(503, reason, headers={"Retry-After": "5"})
         return [rows[place] for place in sorted(rows)]
 
     def close(self, reason: BaseException | None = None) -> None:

@@ -145,7 +145,7 @@ class _Api:
     async def methods(self, request: Request) -> Response:
         """List every method: whether it retrieves and answers on this server, the reason if it does not, the command
         that builds the missing part of the index, and its parameters."""
-        found = []
+        rows = []
         for name, lack in self._live.lacking.items():
             answers, line = name in self._live.answering, None
             missing = None if lack is None else str(lack)
@@ -153,14 +153,14 @@ class _Api:
                 missing, line = f"{lack.what}: {lack.given}", _LINE.search(lack.do or "")
             row = {"method": name, "retrieves": lack is None, "answers": answers, "missing": missing}
             params = vars(self._live.engine.params(name)) if lack is None else {}
-            found.append({**row, "run": line[0] if line else None, "params": params})
-        return Json({"methods": found})
+            rows.append({**row, "run": line[0] if line else None, "params": params})
+        return Json({"methods": rows})
 
     def index(self, request: Request) -> Response:
         """The content of the index, and the models that answer. Not async, so Starlette runs it in a thread."""
         engine = self._live.engine
         index, manifest = engine.index, engine.index.manifest
-        found = {
+        document = {
             "index": Path(index.path).resolve().name,
             "digest": manifest.digest(),
             "layers": list(index.stages),
@@ -169,7 +169,7 @@ class _Api:
             "models": {"embedder": manifest.model("embedder"), "llm": self._live.llm},
             "reader_passages": engine.settings.reader.passages,
         }
-        return Json(found)
+        return Json(document)
 
     async def passage(self, request: Request) -> Response:
         """The text of a passage, and its place. Raises Refusal (404)."""
@@ -177,9 +177,9 @@ class _Api:
         row = self._rows.get(name)
         if row is None:
             raise Refusal(404, "no such passage", given=name[:80])
-        (found,) = self._index.passage_rows([row])
+        (passage,) = self._index.passage_rows([row])
         file, place = self._index.places([row])[0]
-        kept = {key: found[key] for key in ("doc_id", "title", "text", "start", "end")}
+        kept = {key: passage[key] for key in ("doc_id", "title", "text", "start", "end")}
         metadata = self._index.metadata_of(row)
         more: dict[str, Any] = {"metadata": metadata} if metadata else {}
         return Json({"passage_id": name, **kept, "file": file, "place": place, **more})

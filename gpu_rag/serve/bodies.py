@@ -93,25 +93,25 @@ def read_chat(raw: bytes) -> tuple[ChatBody, Question, list[Turn]]:
     Options that would change the form of the reply are refused. Raises Refusal (400).
     """
     given = _object(raw)
-    asked = [key for key in _UNSERVED if given.get(key) not in (None, False, [], {"type": "text"}, ["text"], "none")]
-    if asked:
-        raise _bad("a chat completion here has no such thing", given=", ".join(asked), do="leave it out")
+    unserved = [key for key in _UNSERVED if given.get(key) not in (None, False, [], {"type": "text"}, ["text"], "none")]
+    if unserved:
+        raise _bad("a chat completion here has no such thing", given=", ".join(unserved), do="leave it out")
     if given.get("n") not in (None, 1):
         raise _bad("a question has one answer", given=f"n={str(given['n'])[:20]}", expected="1")
     body = _as(ChatBody, given)
-    said = [m for m in body.messages if isinstance(m, dict) and m.get("role") in ("user", "assistant")]
-    while said and said[-1]["role"] != "user":  # messages after the last question are ignored
-        said.pop()
-    if not said:
+    messages = [m for m in body.messages if isinstance(m, dict) and m.get("role") in ("user", "assistant")]
+    while messages and messages[-1]["role"] != "user":  # messages after the last question are ignored
+        messages.pop()
+    if not messages:
         raise _bad("messages has no user message")
-    text = said.pop().get("content")
+    text = messages.pop().get("content")
     if isinstance(text, list):  # parts are joined by line ends
         if not all(isinstance(p, dict) and p.get("type") == "text" and isinstance(p.get("text"), str) for p in text):
             raise _bad(f"{LAST} has parts that are not text")
         text = "\n".join(part["text"] for part in text)
     question = _question(_as(AskedQuestion, {"question": text}, LAST), LAST)
     try:
-        turns = [(m["role"], clean_string(_text_of(m.get("content")), "an earlier message")) for m in said]
+        turns = [(m["role"], clean_string(_text_of(m.get("content")), "an earlier message")) for m in messages]
     except RowError as error:
         raise _bad(str(error)) from error
     return body, question, turns
@@ -120,8 +120,8 @@ def read_chat(raw: bytes) -> tuple[ChatBody, Question, list[Turn]]:
 def _text_of(content: Any) -> str:
     """The text of an earlier message; text parts are joined by line ends."""
     parts = content if isinstance(content, list) else [{"text": content}]
-    found = (part.get("text") for part in parts if isinstance(part, dict))
-    return "\n".join(text for text in found if isinstance(text, str))
+    texts = (part.get("text") for part in parts if isinstance(part, dict))
+    return "\n".join(text for text in texts if isinstance(text, str))
 
 
 def _object(raw: bytes) -> dict[str, Any]:
@@ -139,8 +139,8 @@ def _as(shape: type[T], given: dict[str, Any], place: str = "") -> T:
     try:
         return msgspec.convert(given, shape)
     except msgspec.ValidationError as error:
-        what, _, at = str(error).replace("$.", "").replace("`", "").partition(" - at ")
-        raise _bad(f"{what} - at {place or at or 'the body'}"[:400]) from error
+        what, _, location = str(error).replace("$.", "").replace("`", "").partition(" - at ")
+        raise _bad(f"{what} - at {place or location or 'the body'}"[:400]) from error
 
 
 def _question(row: AskedQuestion, name: str = "question") -> Question:

@@ -52,8 +52,8 @@ class ChatEvents:
         except Refusal as error:
             return _events(error_body(error, "/v1/chat/completions")) + _DONE
         answer = whole["choices"][0]["message"]["content"]
-        rest = answer.removeprefix(self._sent) if answer.startswith(self._sent) else f"\n{answer}"
-        chunks = [self._content(rest)] if rest or not self._begun else []
+        new_text = answer.removeprefix(self._sent) if answer.startswith(self._sent) else f"\n{answer}"
+        chunks = [self._content(new_text)] if new_text or not self._begun else []
         chunks.append({**self._choice({}, "stop"), "gpu_rag": item})
         if self._wants_usage:
             chunks.append({**self._chunk, "choices": [], "usage": whole["usage"]})

@@ -85,9 +85,9 @@ class Guard:
             nonlocal begun, status
             if message["type"] == "http.response.start":
                 begun, status = True, message["status"]
-                sent = MutableHeaders(scope=message)
+                sent_headers = MutableHeaders(scope=message)
                 for header, value in {**HEADERS, "X-Request-Id": this}.items():
-                    sent.setdefault(header, value)
+                    sent_headers.setdefault(header, value)
                 path = self._paths.get(scope.get("endpoint"), "none")  # a label that clients cannot choose
                 self._counts.requests.labels(path, message["status"]).inc()
             try:
@@ -101,10 +101,10 @@ class Guard:
             try:
                 self._check(scope, headers)
                 if self._keys is not None and scope["path"] not in OPEN_PATHS:
-                    found = self._keys.client(headers.get("authorization", ""))
-                    name = found.name
-                    found.begin(scope["method"], scope["path"])
-                    client = found
+                    caller = self._keys.client(headers.get("authorization", ""))
+                    name = caller.name
+                    caller.begin(scope["method"], scope["path"])
+                    client = caller
                 await self._router(scope, receive, counted)
             except Exception as error:
                 if begun or isinstance(error, ClientGone):
@@ -115,8 +115,8 @@ class Guard:
                     refusal = Refusal(error.status_code, error.detail, given=given, headers=more)
                 else:
                     refusal = refusal_of(error)
-                said = Json(error_body(refusal, scope["path"]), refusal.status, headers=refusal.headers)
-                await said(scope, receive, counted)
+                response = Json(error_body(refusal, scope["path"]), refusal.status, headers=refusal.headers)
+                await response(scope, receive, counted)
                 if not isinstance(error, (GpuRagError, HTTPException)):
                     raise  # a bug is reported to the operator
         except ClientGone:  # nobody is left to read a response

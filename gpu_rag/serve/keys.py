@@ -85,16 +85,16 @@ class Keys:
     def client(self, authorization: str) -> Client:
         """The client behind an Authorization header. Raises Refusal (401)."""
         scheme, _, given = authorization.partition(" ")
-        digest, found = _digest(given.strip()), None
+        digest, owner = _digest(given.strip()), None
         for known, client in self._clients:  # compare with all of them, so that the time reveals nothing
             if hmac.compare_digest(digest, known):
-                found = client
-        if found is None or scheme.lower() != "bearer":
+                owner = client
+        if owner is None or scheme.lower() != "bearer":
             raise Refusal(
                 401, "the API key is missing or wrong", kind="Unauthorized", expected="Authorization: Bearer KEY",
                 headers={"WWW-Authenticate": "Bearer"},
             )  # fmt: skip
-        return found
+        return owner
 
 
 def read_keys(file: Path, environment: Mapping[str, str]) -> Keys:
@@ -117,8 +117,8 @@ def read_keys(file: Path, environment: Mapping[str, str]) -> Keys:
             raise BadInput("a key, or the variable that has it", given=f"both or none for {name} in {file}")
         key = settings.key or environment.get(settings.variable, "").strip()
         if not key.isascii() or not key.isprintable() or not 8 <= len(key) <= 1000 or " " in key:
-            of = f"{file}, {len(key)} characters" if settings.key else f"{settings.variable}, for {name} in {file}"
-            raise BadInput("not an API key", given=of, expected="8 to 1000 ASCII letters")
+            source = f"{file}, {len(key)} characters" if settings.key else f"{settings.variable}, for {name} in {file}"
+            raise BadInput("not an API key", given=source, expected="8 to 1000 ASCII letters")
         if key in clients:
             raise BadInput("two clients have one key", given=f"{clients[key].name} and {name} in {file}")
         clients[key] = Client(name, settings)

@@ -32,8 +32,8 @@ class Counts:
         self.requests = count("requests", "HTTP responses begun", ["route", "code"])
         self.llm_calls = count("llm_calls", "LLM calls of ended questions")
         self.tokens = count("tokens", "LLM tokens of ended questions", ["kind"])
-        said = "from arrival to row"
-        self.seconds = Histogram("gpu_rag_question_seconds", said, ["method"], buckets=SECONDS, registry=self.registry)
+        text = "from arrival to row"
+        self.seconds = Histogram("gpu_rag_question_seconds", text, ["method"], buckets=SECONDS, registry=self.registry)
 
     def ended(self, row: Mapping[str, Any], seconds: float) -> None:
         """Count a question that ended with this row after `seconds`."""
@@ -80,16 +80,16 @@ class EngineMetrics(Collector):
 def buckets(sizes: Mapping[int, int]) -> list[tuple[str, float]]:
     """Buckets of a histogram: (upper bound, number of batches up to it), ascending; the last bound is infinite. sizes:
     {size: number of batches}."""
-    found = [(str(bound), sum(n for size, n in sizes.items() if size <= bound)) for bound in SIZES]
-    return [*found, ("+Inf", sum(sizes.values()))]
+    counts = [(str(bound), sum(n for size, n in sizes.items() if size <= bound)) for bound in SIZES]
+    return [*counts, ("+Inf", sum(sizes.values()))]
 
 
-def _gauge(name: str, said: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"gpu_rag_{name}", said, value)
+def _gauge(name: str, help_text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"gpu_rag_{name}", help_text, value)
 
 
-def _counter(name: str, said: str, counts: Mapping[str, float] | float, *labels: str) -> Metric:
-    family = CounterMetricFamily(f"gpu_rag_{name}", said, labels=labels)
+def _counter(name: str, help_text: str, counts: Mapping[str, float] | float, *labels: str) -> Metric:
+    family = CounterMetricFamily(f"gpu_rag_{name}", help_text, labels=labels)
     for label, value in sorted(counts.items()) if isinstance(counts, Mapping) else [(None, counts)]:
         family.add_metric([label] if label else [], value)
     return family

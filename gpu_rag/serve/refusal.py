@@ -31,9 +31,9 @@ def refusal_of(error: Exception) -> Refusal:
     if not isinstance(error, GpuRagError):
         return Refusal(500, "internal error", kind=type(error).__name__)
     status = next(status for kind, status in _STATUS if isinstance(error, kind))
-    found = Refusal(status, error.what, kind=type(error).__name__)
-    found.args = error.args
-    return found
+    refusal = Refusal(status, error.what, kind=type(error).__name__)
+    refusal.args = error.args
+    return refusal
 
 
 def error_body(error: Refusal, path: str) -> dict[str, Any]:

@@ -51,14 +51,14 @@ def allow_files(n_connections: int) -> None:
 
     Otherwise a full server could no longer read its own index.
     """
-    others = SPARE + BACKLOG + OTHER_FILES  # a whole backlog may be accepted before any of it is cut off
-    needed = n_connections + others
+    reserve = SPARE + BACKLOG + OTHER_FILES  # a whole backlog may be accepted before any of it is cut off
+    needed = n_connections + reserve
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:
         given = f"serve.max_connections={n_connections}, {hard} open files (ulimit -Hn)"
-        expected = f"at most {hard - others}" if hard > others else f"{needed} open files"
+        expected = f"at most {hard - reserve}" if hard > reserve else f"{needed} open files"
         raise UsageError("more connections than the system allows", given=given, expected=expected)
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 

@@ -138,8 +138,8 @@ def kernel(loop: str, function: str, device: torch.device, implementation: str =
     """`function` of a loop, in Triton or as the plain reference. The choice is recorded under the loop's name. Triton
     starts kernels on the current device, so the tensors' device is made current for the call."""
     name = pick_implementation(device, implementation, loop, "loops")
-    found: Callable[..., Any] = getattr(import_module(f"gpu_rag_kernels.{LOOPS[loop]}.{name}"), function)
-    return partial(_on, device, found) if name == "triton" and device.type == "cuda" else found
+    target: Callable[..., Any] = getattr(import_module(f"gpu_rag_kernels.{LOOPS[loop]}.{name}"), function)
+    return partial(_on, device, target) if name == "triton" and device.type == "cuda" else target
 
 
 def _on(device: torch.device, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:

@@ -5,7 +5,7 @@ Every group grows from its anchors along the entries of a local graph; entering 
 the least cost from an anchor of g to v, pred[g, v] the node before v, ties to the smallest id. The bubbles grow in
 event order: (dist[g, v], v, g) ascending. Candidates, in that order:
 - `MEETING`: g reaches v after another group did. The tree is the union of the pred-paths from v of all groups that have
-  reached v by then; leaves that are no anchor are cut off.
+  reached v by then; leaves that are not anchors are cut off.
 - `INSIDE`: g reaches v, and g reached a node u with an entry v -> u before, from another anchor; only the first time
   for each pair of anchors of g. The tree is both paths. It comes after the meeting at the same event, by (dist, u).
 - Trees with equal nodes count once; the first one is kept.
@@ -13,8 +13,8 @@ event order: (dist[g, v], v, g) ascending. Candidates, in that order:
 
 Integer costs >= 1 make every path strictly longer than its parts. So there is one fixpoint, the order of events is the
 order in which a heap pops, and both can be computed after the fixpoint: the implementations agree bit by bit. Nothing
-needs to be cut off either. If v is no anchor and all groups have come to v from one node u, the tree of that event is
-the tree at u (the same groups reached u before, in the same order), so such events are skipped.
+needs to be cut off either. If v is not an anchor and all groups have come to v from one node u, the tree of that event
+is the tree at u (the same groups reached u before, in the same order), so such events are skipped.
 """
 
 from __future__ import annotations
@@ -123,9 +123,9 @@ def _checked_costs(blocks: Blocks, costs: torch.Tensor) -> torch.Tensor:
     device = blocks.csr.indptr.device
     check_form(costs, "costs are no integers of the nodes", INTEGERS, [blocks.csr.n], device)
     sizes = blocks.offsets.diff()
-    largest, most = (int(a.max()) if a.numel() else 0 for a in (costs, sizes))
-    if largest * most >= 2**31 or most >= 2**28:
-        given = f"{most} nodes with costs up to {largest}"
+    largest, n_nodes = (int(a.max()) if a.numel() else 0 for a in (costs, sizes))
+    if largest * n_nodes >= 2**31 or n_nodes >= 2**28:
+        given = f"{n_nodes} nodes with costs up to {largest}"
         raise BadInput("a path could cost too much", given=given, expected="nodes * cost < 2^31, fewer than 2^28 nodes")
     return costs.long().clamp(min=1)
 
@@ -170,9 +170,9 @@ def _joined(parts: list[Found[np.ndarray]]) -> Found[torch.Tensor]:
     return Found(*(torch.from_numpy(c[0] if len(c) == 1 else np.concatenate([none, *c])) for c in columns))
 
 
-def _assembled(blocks: Blocks, found: Found[torch.Tensor]) -> Bubbles:
-    nodes = Ragged(blocks.global_ids[found.rows].int(), offsets_of(found.sizes))
-    return Bubbles(offsets_of(found.counts), nodes, found.groups.int(), found.distance, found.kind.to(torch.int8))
+def _assembled(blocks: Blocks, result: Found[torch.Tensor]) -> Bubbles:
+    nodes = Ragged(blocks.global_ids[result.rows].int(), offsets_of(result.sizes))
+    return Bubbles(offsets_of(result.counts), nodes, result.groups.int(), result.distance, result.kind.to(torch.int8))
 
 
 TOGETHER = 16  # questions whose balls are in memory at once
@@ -196,8 +196,8 @@ def node_costs(
     cosine = exact_dots(queries, question, vectors, node)
     bad = ~(cosine.abs() <= LONGEST * LONGEST)  # no product of unit rows
     if not is_trusted(device) and bool(bad.any()):
-        at = int(bad.nonzero()[0, 0])
-        given = f"product {float(cosine[at]):.6g} with node {int(node[at])}"
+        pair = int(bad.nonzero()[0, 0])
+        given = f"product {float(cosine[pair]):.6g} with node {int(node[pair])}"
         raise BadInput("vectors are not unit rows", given=given, expected="length 1, or a row of zeros")
     return (((1 - cosine.clamp(-1, 1)) * STEPS).floor() + 1).int()
 

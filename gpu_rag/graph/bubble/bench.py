@@ -22,7 +22,7 @@ from gpu_rag.graph.ragged import row_of_value
 from gpu_rag.types import Blocks, Ragged
 
 GROUPS = 3
-ANCHORS = 10  # of a group
+ANCHORS = 10  # per group
 RADIUS = 3  # radius of the ball around the anchors, which is the local graph
 LIMIT = 2000  # nodes of it at most
 STEPS = 1 << 14  # costs are 1 to STEPS
@@ -100,11 +100,11 @@ def check(result: Any, given: Given) -> Checked:
 def _same_trees(result: Bubbles, one: Given, b: int) -> bool:
     exact = bubble_expansion(one.blocks, one.costs, one.anchors, one.groups, implementation="torch")
     first, last = result.offsets[b : b + 2].tolist()
-    at = result.nodes.offsets[first : last + 1]
+    offsets = result.nodes.offsets[first : last + 1]
     return (
         last > first
-        and torch.equal(result.nodes.values[at[0] : at[-1]], exact.nodes.values)
-        and torch.equal(at - at[0], exact.nodes.offsets)
+        and torch.equal(result.nodes.values[offsets[0] : offsets[-1]], exact.nodes.values)
+        and torch.equal(offsets - offsets[0], exact.nodes.offsets)
         and torch.equal(result.distance[first:last], exact.distance)
     )
 

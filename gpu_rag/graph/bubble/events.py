@@ -141,11 +141,11 @@ def _events(
     low, high = torch.minimum(root[group, u], root[group, v]), torch.maximum(root[group, u], root[group, v])
     order = lexsort(key[group, u], key[group, v], low, (group << 32) | high)
     pair = torch.stack([group, low, high])[:, order]
-    again = torch.zeros(order.shape[0], dtype=torch.bool, device=order.device)
-    again[1:] = (pair[:, 1:] == pair[:, :-1]).all(0)
+    is_repeat = torch.zeros(order.shape[0], dtype=torch.bool, device=order.device)
+    is_repeat[1:] = (pair[:, 1:] == pair[:, :-1]).all(0)
     group, v, u = group[order], v[order], u[order]
     inside = _Events(
-        torch.where(again, batch, block[v]), key[group, v] >> 32, v, group, key[group, u] >> 32, u, 1 << group,
+        torch.where(is_repeat, batch, block[v]), key[group, v] >> 32, v, group, key[group, u] >> 32, u, 1 << group,
         on_path[group, v] | on_path[group, u],
     )  # fmt: skip
     return _Events(*map(torch.cat, zip(vars(meetings).values(), vars(inside).values(), strict=True))), longest
@@ -175,8 +175,8 @@ class _Trees:
         """The first distinct trees of each question; if it has no event, each anchor by itself, in order."""
         n, batch, device = self.pred.shape[1], anchors.batch, self.pred.device
         keys = (row_of_value(anchors) * n + anchors.values).sort().values
-        alone = (self.first.diff() == 0)[keys // n]
-        alone[1:] &= keys[1:] != keys[:-1]
+        is_single = (self.first.diff() == 0)[keys // n]
+        is_single[1:] &= keys[1:] != keys[:-1]
         tried, n_events = 2 * self.limit + 16, self.events.v.shape[0]
         while True:
             slot = self.first[:-1, None] + torch.arange(min(tried, n_events), device=device)
@@ -186,13 +186,13 @@ class _Trees:
             new = _are_first(marks, valid)
             kept = new & (new.cumsum(1) <= self.limit)
             enough = (new.sum(1) >= self.limit) | (self.first.diff() <= tried)
-            sizes = [(~enough).sum(), kept.sum(), (size.view(kept.shape) * kept).sum(), alone.sum()]
+            sizes = [(~enough).sum(), kept.sum(), (size.view(kept.shape) * kept).sum(), is_single.sum()]
             n_open, n_kept, n_nodes, n_alone = torch.stack(sizes).tolist()
             if not n_open:
                 break
             tried *= 4
         chosen = rows[places_of(kept.view(-1), n_kept)]
-        single = keys[places_of(alone, n_alone)]
+        single = keys[places_of(is_single, n_alone)]
         events, row = self.events, single % n
         zero = torch.zeros_like(row)
         kind = torch.where(events.u[chosen] >= 0, INSIDE, MEETING)
@@ -200,8 +200,8 @@ class _Trees:
         order = torch.argsort(question, stable=True)
         place = torch.empty_like(order)
         place[order] = torch.arange(order.shape[0], device=device)
-        nodes, once = self._nodes(chosen)
-        whole = (place[:n_kept, None] * n + nodes).view(-1)[places_of(once.view(-1), n_nodes)]
+        nodes, is_first = self._nodes(chosen)
+        whole = (place[:n_kept, None] * n + nodes).view(-1)[places_of(is_first.view(-1), n_nodes)]
         whole = torch.cat([whole, place[n_kept:] * n + row]).sort().values
         starts = torch.arange(order.shape[0] + 1, device=device) * n
         columns = (events.covered[chosen], anchor_bits[row]), (events.d[chosen], zero), (kind, zero + ALONE)
@@ -221,18 +221,18 @@ class _Trees:
             node = torch.where(node < 0, node, self.pred[group, node.clamp_min(0)])
             paths.append(node)
         whole = torch.cat(paths, 1).sort(1).values
-        once = whole >= 0
-        once[:, 1:] &= whole[:, 1:] != whole[:, :-1]
-        return whole, once
+        is_first = whole >= 0
+        is_first[:, 1:] &= whole[:, 1:] != whole[:, :-1]
+        return whole, is_first
 
     def _marked(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(number of nodes i64[P], i64[P, 2]: sums of mixed bits of each node) of events: equal trees agree."""
         step = max(1, AT_ONCE // ((self.pred.shape[0] + 1) * (self.longest + 1)))
         sizes, marks = [rows[:0]], [rows.new_zeros(0, 2)]
         for part in rows.split(step):
-            nodes, once = self._nodes(part)
-            sizes.append(once.sum(1))
-            marks.append(torch.stack([torch.where(once, _mixed(nodes + seed), 0).sum(1) for seed in (1, 1 << 40)], 1))
+            nodes, new = self._nodes(part)
+            sizes.append(new.sum(1))
+            marks.append(torch.stack([torch.where(new, _mixed(nodes + seed), 0).sum(1) for seed in (1, 1 << 40)], 1))
         return torch.cat(sizes), torch.cat(marks)
 
 

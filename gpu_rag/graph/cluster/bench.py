@@ -15,10 +15,10 @@ from gpu_rag.bench.peers import peer_file
 from gpu_rag.graph.cluster import cluster_bytes, exact_groups, radius_clusters
 from gpu_rag.graph.components.bench import WHOLE, check_labels, everything, scipy_labels
 
-KEYS = 3  # of a row
+KEYS = 3  # per row
 DIMS = 384
 EPS = 0.2  # cosine distance
-MEMBERS = 4  # of a planted cluster
+MEMBERS = 4  # per planted cluster
 SPREAD = 0.3  # length of the noise added to a cluster's centre
 MOST_CLUSTERED = 100_000  # maximum rows: the time grows with their square
 

@@ -87,9 +87,9 @@ def _packed(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _unpacked(whole: torch.Tensor, like: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    found, at = [], 0
+    tensors, start = [], 0
     for part in like:
         size = part.numel() * part.element_size()
-        found.append(whole[at : at + size].view(part.dtype).view(part.shape))
-        at += size + -size % _ALIGNED
-    return tuple(found)
+        tensors.append(whole[start : start + size].view(part.dtype).view(part.shape))
+        start += size + -size % _ALIGNED
+    return tuple(tensors)

@@ -58,7 +58,7 @@ class Library:
         nodes = torch.arange(n, dtype=tails.dtype, device=tails.device)
         with on_device(tails.device):
             handle = self.plc.ResourceHandle()
-            made = self.plc.SGGraph(
+            graph = self.plc.SGGraph(
                 resource_handle=handle,
                 graph_properties=self.plc.GraphProperties(is_symmetric=symmetric, is_multigraph=multiple),
                 src_or_offset_array=self.array(tails),
@@ -69,4 +69,4 @@ class Library:
                 do_expensive_check=False,
                 vertices_array=self.array(nodes),
             )
-        return handle, made
+        return handle, graph

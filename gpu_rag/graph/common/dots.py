@@ -34,13 +34,13 @@ def check_unit_rows(vectors: torch.Tensor, name: str) -> None:
         return
     bad = torch.cat([_are_no_units(rows) for rows in vectors.split(max(1, _PART // vectors.shape[1]))])
     if bool(bad.any()):  # one wait for the device, for any number of parts
-        at = int(bad.nonzero()[0, 0])
-        given = f"length {float(torch.linalg.vector_norm(vectors[at].float())):.6g} of row {at}"
+        row = int(bad.nonzero()[0, 0])
+        given = f"length {float(torch.linalg.vector_norm(vectors[row].float())):.6g} of row {row}"
         raise BadInput(f"{name} are not unit rows", given=given, expected="length 1, or a row of zeros")
 
 
 def _are_no_units(rows: torch.Tensor) -> torch.Tensor:
-    """The rows whose length is neither 1 nor 0: bool[N]."""
+    """True for rows whose length is neither 1 nor 0: bool[N]."""
     length = torch.linalg.vector_norm(rows.float(), dim=1)
     return ~((length - 1).abs() <= LONGEST - 1) & (length != 0)
 

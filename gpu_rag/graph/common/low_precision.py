@@ -24,8 +24,8 @@ MOST = 2.0**120  # |x| |y|: above, sums in f32 may overflow
 def fastest_dtype() -> torch.dtype:
     """bf16 if this processor has instructions for it (products are 2 to 7 times faster), else f32."""
     ask = getattr(torch.cpu, "get_capabilities", None)
-    found: dict[str, bool] = ask() if ask else {}
-    return torch.bfloat16 if found.get("amx_bf16") or found.get("avx512_bf16") else torch.float32
+    features: dict[str, bool] = ask() if ask else {}
+    return torch.bfloat16 if features.get("amx_bf16") or features.get("avx512_bf16") else torch.float32
 
 
 def rounding_of(dtype: torch.dtype) -> float:
@@ -66,8 +66,8 @@ def low_precision_rows(vectors: torch.Tensor, dtype: torch.dtype) -> LowPrecisio
 def slack_of(left: LowPrecision, right: LowPrecision) -> Array:
     """The largest distance of a product with any right row from the exact one, before its result is rounded: f64[Nl].
 
-    |x~.y~ - x.y| <= |x~ - x| |y~| + |x| |y~ - y| by Cauchy and Schwarz. To this is added |x~| |y~| times the bound of
-    `dots` for f32 sums, which covers the rounding of an exact product to f32 and to the grid of `dots`.
+    |x~.y~ - x.y| <= |x~ - x| |y~| + |x| |y~ - y| by Cauchy and Schwarz. The bound of `dots` for f32 sums, times |x~|
+    |y~|, is added; it covers the rounding of an exact product to f32 and to the grid of `dots`.
     """
     unit = f32_slack(left.rows.shape[1])
     longest, farthest = largest(right.length), largest(right.error)
@@ -79,5 +79,5 @@ def slack_of(left: LowPrecision, right: LowPrecision) -> Array:
 
 def largest(bounds: Array) -> float:
     """The maximum of f64[N]; inf if one is NaN, 0 if it is empty."""
-    most = float(bounds.max(initial=0.0))
-    return most if most == most else np.inf
+    maximum = float(bounds.max(initial=0.0))
+    return maximum if maximum == maximum else np.inf

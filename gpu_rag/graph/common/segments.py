@@ -44,8 +44,8 @@ class SegmentSum:
     def __init__(self, lengths: torch.Tensor, total: int):
         counts = (lengths + PIECE - 1) // PIECE
         self.segments = offsets_of(counts)
-        most = counts.shape[0] + total // PIECE  # pieces, of which the last ones are empty
-        place = torch.arange(most, device=counts.device)
+        n_pieces = counts.shape[0] + total // PIECE  # pieces, of which the last ones are empty
+        place = torch.arange(n_pieces, device=counts.device)
         owner = torch.searchsorted(self.segments, place, right=True) - 1  # one past the last segment for an empty piece
         place -= self.segments[owner]
         self.pieces = offsets_of((torch.cat([lengths, lengths.new_zeros(1)])[owner] - place * PIECE).clamp(0, PIECE))

@@ -67,9 +67,9 @@ def _by_cugraph(csr: CSR) -> torch.Tensor:
             resource_handle=handle, graph=graph, offsets=None, indices=None, weights=None, labels=None,
             do_expensive_check=False,
         )  # fmt: skip
-    nodes, of = torch.from_dlpack(nodes).long(), torch.unique(torch.from_dlpack(labels), return_inverse=True)[1]
-    least = torch.full_like(nodes, csr.n).scatter_reduce_(0, of, nodes, "amin")
-    return torch.empty_like(nodes).scatter_(0, nodes, least[of])
+    nodes, group = torch.from_dlpack(nodes).long(), torch.unique(torch.from_dlpack(labels), return_inverse=True)[1]
+    least = torch.full_like(nodes, csr.n).scatter_reduce_(0, group, nodes, "amin")
+    return torch.empty_like(nodes).scatter_(0, nodes, least[group])
 
 
 BY = {"numba": _by_unions, "torch": smallest_labels, "cugraph": _by_cugraph}
@@ -102,7 +102,7 @@ def flattened(label: torch.Tensor) -> torch.Tensor:
     while True:
         for _ in range(JUMPS):
             label = label[label]
-        further = label[label]
-        if torch.equal(further, label):
+        next_label = label[label]
+        if torch.equal(next_label, label):
             return label
-        label = further
+        label = next_label

@@ -49,13 +49,13 @@ def everything(start: int, count: int) -> None:
 
 def check_labels(result: Any, wanted: np.ndarray) -> Checked:
     """Check that the groups are the same, for any labels; -1 is no group."""
-    found = torch.as_tensor(result).cpu().numpy()
-    if found.shape != wanted.shape:
-        return Checked(f"the shape is {found.shape} instead of {wanted.shape}")
-    if not np.array_equal(found < 0, wanted < 0):
+    labels = torch.as_tensor(result).cpu().numpy()
+    if labels.shape != wanted.shape:
+        return Checked(f"the shape is {labels.shape} instead of {wanted.shape}")
+    if not np.array_equal(labels < 0, wanted < 0):
         return Checked("other rows are left out")
-    pairs = np.unique(np.stack([found, wanted]), axis=1).shape[1]
-    same = pairs == len(np.unique(found)) == len(np.unique(wanted))
+    pairs = np.unique(np.stack([labels, wanted]), axis=1).shape[1]
+    same = pairs == len(np.unique(labels)) == len(np.unique(wanted))
     return Checked() if same else Checked("the groups are other ones")
 
 

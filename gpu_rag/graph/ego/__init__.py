@@ -115,17 +115,17 @@ def _balls_by_numba(
     n = graph.n
     indptr, indices = graph.indptr.contiguous().numpy(), graph.indices.contiguous().numpy()
     sources, offsets = arrays_of(seeds, wide=True)
-    most = -1 if limit is None else limit
+    most_nodes = -1 if limit is None else limit
     may = np.zeros(0, np.bool_) if allowed is None else allowed.numpy()
 
     def balls(first: int) -> tuple[np.ndarray, np.ndarray]:
         last = min(first + kernels.WORD, seeds.batch)
         if last - first <= kernels.ALONE:
-            return kernels.balls_alone(indptr, indices, may, sources, offsets, first, last, radius, most)
+            return kernels.balls_alone(indptr, indices, may, sources, offsets, first, last, radius, most_nodes)
         seen, fresh, bits = (np.zeros(n, np.uint64) for _ in range(3))
         touched, reached_nodes, front = (np.empty(n, np.int32) for _ in range(3))
         n_touched = kernels.search(
-            indptr, indices, may, sources, offsets, first, last, radius, most,
+            indptr, indices, may, sources, offsets, first, last, radius, most_nodes,
             seen, fresh, touched, reached_nodes, front, bits,
         )  # fmt: skip
         sizes = np.zeros(last - first, np.int64)
@@ -167,26 +167,26 @@ def reached(
     """
     n, batch = max(graph.n, 1), seeds.batch
     ball = torch.zeros(0, dtype=torch.int64, device=graph.indptr.device)
-    candidates, fronts, total, left = keys_of(seeds, n).sort().values, [ball], 0, 0
+    candidates, fronts, total, hops_left = keys_of(seeds, n).sort().values, [ball], 0, 0
     size, counted = torch.zeros(batch, dtype=torch.int64, device=ball.device), True
     for hop in range(radius + 1):
         new = _are_new(candidates, ball)
         if hop and allowed is not None:
             new &= allowed[candidates % n]
-        kept, on = new, new  # on: the start of the next hop
+        kept, goes_on = new, new  # goes_on: the start of the next hop
         if limit is not None:
             kept, size = _within_limit(candidates, new, size, n, limit if hop or costs is None else candidates.shape[0])
-            on = kept & (size < limit)[candidates // n]
+            goes_on = kept & (size < limit)[candidates // n]
         degree = graph.indptr[candidates % n + 1] - graph.indptr[candidates % n] if graph.n else new.long()
-        sizes = [kept.sum(), on.sum(), (new & ~on).sum(), (degree * kept).sum(), (degree * on).sum()]
+        sizes = [kept.sum(), goes_on.sum(), (new & ~goes_on).sum(), (degree * kept).sum(), (degree * goes_on).sum()]
         n_kept, n_on, n_over, n_rows, n_entries = torch.stack(sizes).tolist()
-        front = whole = candidates[places_of(on, n_on)]
+        front = whole = candidates[places_of(goes_on, n_on)]
         if n_kept > n_on:
             whole = candidates[places_of(kept, n_kept)]
             if costs is not None and hop and n_over > n_kept - n_on:
-                over = candidates[places_of(new & ~on, n_over)]
-                before = candidates[places_of(kept & ~on, n_kept - n_on)]
-                chosen = cheapest(over, sizes_of(before, batch, n), n_kept - n_on, costs, n)
+                surplus = candidates[places_of(new & ~goes_on, n_over)]
+                before = candidates[places_of(kept & ~goes_on, n_kept - n_on)]
+                chosen = cheapest(surplus, sizes_of(before, batch, n), n_kept - n_on, costs, n)
                 whole = torch.cat([front, chosen]).sort().values
                 counted = False
         total += n_rows
@@ -195,13 +195,13 @@ def reached(
         if hop == radius or n_entries == 0:
             break
         if most is not None and n_entries > most:
-            left = radius - hop
+            hops_left = radius - hop
             break
         candidates = _neighbours(graph, front, n_entries)
     keys = torch.cat(fronts)
     order = keys.argsort()
     hops = torch.cat([torch.full_like(front, hop) for hop, front in enumerate(fronts[1:])])
-    return Reached(keys[order], hops[order], total if counted else None, left)
+    return Reached(keys[order], hops[order], total if counted else None, hops_left)
 
 
 def cheapest(over: torch.Tensor, space: torch.Tensor, size: int, costs: Costs, n: int) -> torch.Tensor:

@@ -28,7 +28,7 @@ Ball = tuple[list[int], int]  # ascending nodes, and the number of entries betwe
 
 
 def cases(config: Config) -> Iterator[Case]:
-    """Seeds with edges that are no hubs; on the index graph and the generated graphs."""
+    """Seeds with edges that are not hubs; on the index graph and the generated graphs."""
     for name, csr in measured_graphs(config):
         degrees = csr.indptr.diff()
         nodes = ((degrees > 0) & (degrees <= HUBS)).nonzero()[:, 0].cpu()
@@ -77,15 +77,15 @@ def ego_bytes(n: int, m: int, read: int) -> int:
 
 def check(result: Any, csr: CSR, seeds: list[int], hops: int) -> Checked:
     """Check that a sample of balls equals SciPy's balls; a peer's result is a list of `Ball`."""
-    found, cut = result, cut_by_scipy(csr, hops)
+    balls, cut = result, cut_by_scipy(csr, hops)
     if isinstance(result, Blocks):
         entries = result.csr.indptr[result.offsets].diff().tolist()
-        found = list(zip(lists_in(Ragged(result.global_ids, result.offsets)), entries))
-    if len(found) != len(seeds):
-        return Checked(f"{len(found)} balls for {len(seeds)} seeds")
+        balls = list(zip(lists_in(Ragged(result.global_ids, result.offsets)), entries))
+    if len(balls) != len(seeds):
+        return Checked(f"{len(balls)} balls for {len(seeds)} seeds")
 
     def reason(b: int) -> str:
-        return "" if found[b] == cut(seeds[b]) else f"the ball of question {b} is another one"
+        return "" if balls[b] == cut(seeds[b]) else f"the ball of question {b} is another one"
 
     return check_sample(len(seeds), reason)
 

@@ -34,7 +34,7 @@ WORDS, QUESTION_WORDS = 5, 4  # keywords of an edge and of a question
 VOCABULARY = 5000
 K = 20  # end vertices to find in the edge ranking
 CHECKED = 8  # questions recomputed in f64
-ERROR = 2e-7  # of a score, rounded to f32
+ERROR = 2e-7  # error of a score, rounded to f32
 
 Given = tuple[FrontierQuery, Ragged]
 Exact = Callable[["Graph", int, Any], tuple[np.ndarray, np.ndarray]]  # one question's edges and scores in a dtype
@@ -116,9 +116,9 @@ def _frontier(graph: Graph, hops: int, config: Config) -> Case:
     def run(given: Given) -> TopK:
         frontier = given[1]
         for _ in range(hops):
-            found = frontier_topk(given[0], graph.edges, frontier, 1, threads=config.threads)
-            frontier = Ragged(graph.edges.target[found.ids[:, 0]].long(), frontier.offsets)
-        return found
+            top = frontier_topk(given[0], graph.edges, frontier, 1, threads=config.threads)
+            frontier = Ragged(graph.edges.target[top.ids[:, 0]].long(), frontier.offsets)
+        return top
 
     exact = partial(step_alone, hops=hops)
     return Case(
@@ -171,9 +171,9 @@ def step_alone(graph: Graph, question: int, dtype: Any, hops: int = 1) -> tuple[
         edges = frontier[:, None].astype(np.int64) * DEGREE + np.arange(DEGREE)
         scores = graph.scores(question, edges.reshape(-1), dtype).reshape(edges.shape)
         best = scores.argmax(1)[:, None]
-        found = np.take_along_axis(edges, best, 1), np.take_along_axis(scores, best, 1)
-        frontier = target[found[0][:, 0]]
-    return found
+        chosen = np.take_along_axis(edges, best, 1), np.take_along_axis(scores, best, 1)
+        frontier = target[chosen[0][:, 0]]
+    return chosen
 
 
 def walk_alone(graph: Graph, question: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:

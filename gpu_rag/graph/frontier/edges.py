@@ -131,11 +131,11 @@ def check_keywords(
 
 def tiles(edges: HopEdges) -> list[tuple[int, int, int, int]]:
     """Ranges (u0, u1) of vectors with at most EDGE_TILE edges, or one vector; and places (p0, p1) in `order`."""
-    found, first, n = [], 0, int(edges.used.shape[0])
+    ranges, first, n = [], 0, int(edges.used.shape[0])
     ends = edges.starts.cpu()
     while first < n:
         limit = ends[first] + EDGE_TILE
         last = max(first + 1, int(torch.searchsorted(ends, limit, right=True)) - 1)
-        found.append((first, last, int(ends[first]), int(ends[last])))
+        ranges.append((first, last, int(ends[first]), int(ends[last])))
         first = last
-    return found
+    return ranges

@@ -38,12 +38,12 @@ def frontier_by_torch(query: FrontierQuery, edges: HopEdges, frontier: Ragged, k
     for owner, edge in expand(first, last):  # an owner is never cut
         counts = torch.zeros_like(vertices).index_add_(0, owner, torch.ones_like(owner))  # 0 of those of other pieces
         offsets = offsets_of(counts)
-        found = ragged_gather_dot_topk(
+        top = ragged_gather_dot_topk(
             query.vectors.detach(), edges.vectors.detach(), Ragged(edges.vector_of[edge], offsets), k,
             owner=question, bias=_shares(query.keywords, question[owner], edges, edge), implementation=kernel,
         )  # fmt: skip
-        ids = torch.where(found.ids < 0, ids, (first[:, None] + found.ids).int())
-        scores = torch.where(found.ids < 0, scores, found.scores / 2)  # halving is exact: the sum was rounded once
+        ids = torch.where(top.ids < 0, ids, (first[:, None] + top.ids).int())
+        scores = torch.where(top.ids < 0, scores, top.scores / 2)  # halving is exact: the sum was rounded once
     return TopK(ids, scores)
 
 
@@ -90,9 +90,9 @@ def _search(query: FrontierQuery, edges: HopEdges, tile: _Tile, ids: torch.Tenso
     approx = dots[:, tile.column] + shared / (words[:, None] + sizes[tile.edge] - shared).clamp_(min=1)
     reach = torch.maximum(2 * scores[:, -1].double(), _least(approx, tile, ids.shape[1]) - slack)
     row, place = (approx >= (reach - slack)[:, None]).nonzero().T
-    found = tile.edge[place]
-    exact = exact_dots(query.vectors, row, edges.vectors.detach(), edges.vector_of[found].long())
-    _merge(ids, scores, row, found, ((_shares(query.keywords, row, edges, found) + exact) / 2).float(), edges)
+    candidates = tile.edge[place]
+    exact = exact_dots(query.vectors, row, edges.vectors.detach(), edges.vector_of[candidates].long())
+    _merge(ids, scores, row, candidates, ((_shares(query.keywords, row, edges, candidates) + exact) / 2).float(), edges)
 
 
 def _overlaps(query: Ragged, edges: HopEdges, tile: _Tile) -> torch.Tensor:
@@ -102,8 +102,8 @@ def _overlaps(query: Ragged, edges: HopEdges, tile: _Tile) -> torch.Tensor:
     known, words = query.values < edges.n_keywords, query.values.long().clamp(max=max(edges.n_keywords - 1, 0))
     first, question = edges.list_offsets[words], row_of_value(query)
     last = torch.where(known, edges.list_offsets[(words + 1).clamp(max=edges.n_keywords)], first)
-    for owner, at in expand(first, last):
-        place = edges.list_places[at] - tile.first
+    for owner, entry in expand(first, last):
+        place = edges.list_places[entry] - tile.first
         inside = ((place >= 0) & (place < size)).nonzero()[:, 0]
         pair = question[owner[inside]] * size + place[inside]
         shared.view(-1).index_add_(0, pair, torch.ones_like(pair, dtype=shared.dtype))
@@ -138,5 +138,5 @@ def _merge(
     row = row[best]
     place = torch.arange(row.shape[0], device=row.device) - torch.searchsorted(row, row)
     kept = (place < ids.shape[1]).nonzero()[:, 0]  # the first entries of each row
-    at = row[kept], place[kept]
-    ids[at], scores[at] = edge[best[kept]].int(), score[best[kept]]
+    cells = row[kept], place[kept]
+    ids[cells], scores[cells] = edge[best[kept]].int(), score[best[kept]]

@@ -70,8 +70,8 @@ def _rrf_by_torch(rankings: Sequence[TopK], k: int, constants: Sequence[float]) 
     # equal items are adjacent, by ranking, best rank first; padding sorts before the rest
     ids, order = ids.sort(dim=1, stable=True)
     terms, origin = terms.gather(1, order), origin.expand_as(ids).gather(1, order)
-    again = (ids[:, 1:] == ids[:, :-1]) & (origin[:, 1:] == origin[:, :-1])
-    terms[:, 1:][again] = 0.0
+    is_repeat = (ids[:, 1:] == ids[:, :-1]) & (origin[:, 1:] == origin[:, :-1])
+    terms[:, 1:][is_repeat] = 0.0
     total = terms.clone()
     for shift in range(1, ids.shape[1]):  # a group has one place for each entry of the item: few unless it is repeated
         same = (ids[:, shift:] == ids[:, :-shift]) & (ids[:, shift:] >= 0)

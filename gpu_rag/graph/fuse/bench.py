@@ -71,8 +71,8 @@ def check(result: Any, count: int, rankings: list[torch.Tensor]) -> Checked:
 
     def reason(row: int) -> str:
         wanted = fused([ranking[row].tolist() for ranking in rankings])
-        found = list(zip(ids[row].tolist(), scores[row].tolist()))
-        right = found[: len(wanted)] == wanted and all(item == -1 for item, _ in found[len(wanted) :])
+        pairs = list(zip(ids[row].tolist(), scores[row].tolist()))
+        right = pairs[: len(wanted)] == wanted and all(item == -1 for item, _ in pairs[len(wanted) :])
         return "" if right else f"row {row} is another ranking than the loop's"
 
     return check_sample(count, reason)

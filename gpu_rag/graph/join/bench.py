@@ -18,10 +18,10 @@ from gpu_rag.graph.join import join_index
 from gpu_rag.types import Ragged
 
 DIMS = 384
-KEYWORDS = 6  # of a vector
+KEYWORDS = 6  # per vector
 WORDS = 20_000  # distinct words; the probability of rank r falls as 1 / r
 MOST_RIGHT = 100_000  # vectors to choose from: the time grows with B times n
-ERROR = 1e-5  # of a score in f32
+ERROR = 1e-5  # error of a score in f32
 
 Side = tuple[torch.Tensor, Ragged]  # vectors, and the keywords of each
 

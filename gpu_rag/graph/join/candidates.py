@@ -10,12 +10,12 @@ from gpu_rag.graph.nearest.pairs import distinct, projection_codes
 from gpu_rag.graph.ragged import check_ragged, expand, row_of_value
 from gpu_rag.types import Ragged
 
-DRAWS = 4  # of projections
-BITS = 32  # of a code
+DRAWS = 4  # draws of projections
+BITS = 32  # bits per code
 BUCKET = 32  # a list of at most so many right rows is one bucket, a longer one has buckets of about half of it
 CAP = 256  # right rows of a bucket that are candidates
 WORDS = 4  # the rarest words of a left row are looked up, and their sets
-_SEED = 1 << 16  # of the projections
+_SEED = 1 << 16  # seed of the projections
 
 
 class WordBuckets:
@@ -48,16 +48,16 @@ class WordBuckets:
         row, word = self._rarest(row_of_value(keywords).numpy(), keywords.values.numpy().astype(np.uint64))
         row, word = _with_sets(row, word, len(vectors))
         free = (BITS - np.minimum(np.frexp((self._counts(word) - 1) // BUCKET)[1], BITS)).astype(np.uint64)
-        found = [np.zeros(0, np.int64)]
+        pair_keys = [np.zeros(0, np.int64)]
         for draw, (code, (keys, rows)) in enumerate(zip(projection_codes(vectors, DRAWS, BITS, _SEED), self._orders)):
-            some = np.flatnonzero((free < BITS) | (draw == 0))  # a list with one bucket has it in every draw
-            first_key = ((word[some] << BITS) | code[row[some]]) >> free[some] << free[some]
-            last_key = first_key | ((np.uint64(1) << free[some]) - np.uint64(1))
+            lookups = np.flatnonzero((free < BITS) | (draw == 0))  # a list with one bucket has it in every draw
+            first_key = ((word[lookups] << BITS) | code[row[lookups]]) >> free[lookups] << free[lookups]
+            last_key = first_key | ((np.uint64(1) << free[lookups]) - np.uint64(1))
             first = np.searchsorted(keys, first_key)
             last = np.minimum(np.searchsorted(keys, last_key, side="right"), first + CAP)
             for entry, place in expand(torch.from_numpy(first), torch.from_numpy(last)):
-                found.append(row[some][entry.numpy()] * self.n + rows[place.numpy()])
-        i, j = np.divmod(distinct(np.concatenate(found)), max(self.n, 1))
+                pair_keys.append(row[lookups][entry.numpy()] * self.n + rows[place.numpy()])
+        i, j = np.divmod(distinct(np.concatenate(pair_keys)), max(self.n, 1))
         return torch.from_numpy(i), torch.from_numpy(j)
 
     def _counts(self, word: np.ndarray) -> np.ndarray:

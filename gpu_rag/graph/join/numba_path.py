@@ -16,7 +16,7 @@ from gpu_rag.graph.ragged import arrays_of
 from gpu_rag.types import Ragged
 
 Array = np.ndarray[Any, Any]
-ROWS, COLUMNS, SCORES = 256, 1 << 16, 1 << 20  # of a product, at most
+ROWS, COLUMNS, SCORES = 256, 1 << 16, 1 << 20  # per product, at most
 NO_GROUPS = torch.zeros(0, dtype=torch.int64)
 ARITHMETIC = 2.0**-21  # 8 u of f32: a cut (2 u), less a score (1 u), times a union (1 u of a share), and space
 
@@ -66,10 +66,10 @@ def inverted(keywords: Ragged) -> tuple[Array, Array, Array, Array]:
 def _left(vectors: torch.Tensor, keywords: Ragged, groups: torch.Tensor | None, words: Array) -> JoinLeft:
     values, offsets = arrays_of(keywords)
     n = keywords.batch
-    size, found_offsets, found = np.empty(n, np.int32), np.zeros(n + 1, np.int64), np.empty(len(values), np.int32)
-    look_up(offsets, values.astype(np.int64), words, size, found_offsets, found)
+    size, found_offsets, numbers = np.empty(n, np.int32), np.zeros(n + 1, np.int64), np.empty(len(values), np.int32)
+    look_up(offsets, values.astype(np.int64), words, size, found_offsets, numbers)
     group = (NO_GROUPS if groups is None else groups.long()).numpy()
-    return JoinLeft(component_bits(vectors), group, size, found_offsets, found)
+    return JoinLeft(component_bits(vectors), group, size, found_offsets, numbers)
 
 
 def join_by_numba(

@@ -77,9 +77,9 @@ def jaccard_by_keys(
     shared = torch.zeros(i.shape, dtype=torch.float64, device=i.device)
     for pair, place in expand(left.offsets[i], left.offsets[i + 1]):
         wanted = j[pair] * n + left.values[place]
-        at = torch.searchsorted(keys, wanted).clamp_(max=max(keys.shape[0] - 1, 0))
-        found = keys[at] == wanted if keys.numel() else torch.zeros_like(wanted, dtype=torch.bool)
-        shared.index_add_(0, pair, found.double())
+        position = torch.searchsorted(keys, wanted).clamp_(max=max(keys.shape[0] - 1, 0))
+        is_shared = keys[position] == wanted if keys.numel() else torch.zeros_like(wanted, dtype=torch.bool)
+        shared.index_add_(0, pair, is_shared.double())
     united = left.offsets.diff()[i] + right.offsets.diff()[j] - shared
     return shared / united.clamp_(min=1)
 

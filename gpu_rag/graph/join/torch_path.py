@@ -16,7 +16,7 @@ from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.ragged import expand, part_of, ragged_of_keys, row_of_value
 from gpu_rag.types import Ragged
 
-ROWS, COLUMNS = 1024, 4096  # of a tile
+ROWS, COLUMNS = 1024, 4096  # per tile
 MOST_COMMON = 1024  # maximum keywords stored as columns of 0 and 1
 
 
@@ -96,14 +96,14 @@ def _only(lists: Ragged, wanted: torch.Tensor) -> Ragged:
 def _side(keys: torch.Tensor, size: torch.Tensor, place: torch.Tensor, n_common: int, n_shared: int) -> KeywordSide:
     """One side. keys: row * n_keywords + keyword, each once; place: i64[n_keywords], rank by number of pairs."""
     n_keywords = max(place.shape[0], 1)
-    row, at = keys // n_keywords, place[keys % n_keywords]
+    row, rank = keys // n_keywords, place[keys % n_keywords]
     n_rows = size.shape[0]
-    common, rare = at < n_common, (at >= n_common) & (at < n_shared)
+    common, rare = rank < n_common, (rank >= n_common) & (rank < n_shared)
     n_rare = max(n_shared - n_common, 1)
     return KeywordSide(
         size,
-        ragged_of_keys(_distinct(row[common] * max(n_common, 1) + at[common]), n_rows, n_common),
-        ragged_of_keys(_distinct(row[rare] * n_rare + at[rare] - n_common), n_rows, n_rare),
+        ragged_of_keys(_distinct(row[common] * max(n_common, 1) + rank[common]), n_rows, n_common),
+        ragged_of_keys(_distinct(row[rare] * n_rare + rank[rare] - n_common), n_rows, n_rare),
     )
 
 

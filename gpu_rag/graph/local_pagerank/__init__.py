@@ -73,8 +73,8 @@ def blocks_pagerank(
     values, bound = solve(blocks, teleport, options)
     unsolved = np.flatnonzero(~(bound <= tol))
     if len(unsolved):
-        most = float(bound[unsolved[0]])
-        given, do = f"block {unsolved[0]}: L1 error up to {most:.2g} after {max_iter} steps", way_out(most, damping)
+        error = float(bound[unsolved[0]])
+        given, do = f"block {unsolved[0]}: L1 error up to {error:.2g} after {max_iter} steps", way_out(error, damping)
         raise GpuRagError("PageRank of a block did not converge", given=given, expected=f"<= {tol:g}", do=do)
     return Ragged(values, blocks.offsets)
 
@@ -135,8 +135,8 @@ def _by_torch(blocks: Blocks, teleport: Teleport, options: Options) -> tuple[tor
     rows, sizes = SegmentSum(pull.indptr.diff(), m), SegmentSum(blocks.offsets.diff(), n)
     block = row_of_value(Ragged(blocks.global_ids, blocks.offsets))
     source = pull.indices.long()
-    out = SegmentSum(blocks.csr.indptr.diff(), m)(_weights(blocks.csr))
-    share = d * _weights(pull) / torch.where(out > 0, out, 1.0)[source]
+    out_weight = SegmentSum(blocks.csr.indptr.diff(), m)(_weights(blocks.csr))
+    share = d * _weights(pull) / torch.where(out_weight > 0, out_weight, 1.0)[source]
     values = torch.zeros(blocks.csr.n, dtype=torch.float32, device=device)
     bound = torch.where(empty, 0.0, torch.inf)
     stride, first = (1, 0) if device.type == "cpu" else (STRIDE, _steps_before_a_look(d, options.tol))
@@ -144,10 +144,10 @@ def _by_torch(blocks: Blocks, teleport: Teleport, options: Options) -> tuple[tor
     for step in range(options.max_iter):
         z = rows(share * x[source]) + restart
         mass = sizes(z)
-        found = torch.where(empty, 0.0, 2 * d * sizes((z - x).abs()) / ((1 - d) * mass))
-        solved = (bound > options.tol) & (found <= options.tol)
+        new_bound = torch.where(empty, 0.0, 2 * d * sizes((z - x).abs()) / ((1 - d) * mass))
+        solved = (bound > options.tol) & (new_bound <= options.tol)
         values = torch.where(solved[block], (z / mass[block]).float(), values)
-        bound = torch.where(bound > options.tol, found, bound)
+        bound = torch.where(bound > options.tol, new_bound, bound)
         # a solved block keeps its values, so extra steps change nothing
         if step >= first and (step + 1) % stride == 0 and bool((bound <= options.tol).all()):
             break

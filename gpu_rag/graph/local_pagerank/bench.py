@@ -83,23 +83,23 @@ def _local(given: Given, b: int) -> tuple[CSR, np.ndarray]:
     blocks, seeds, weights = given
     cpu = torch.device("cpu")
     csr = csr_on(block_graph(blocks, b), cpu)
-    one = part(local_nodes(blocks, seeds, "seeds"), b, 1)
-    nodes = moved(Ragged(one.values - blocks.offsets[b], one.offsets), cpu)
+    own_seeds = part(local_nodes(blocks, seeds, "seeds"), b, 1)
+    nodes = moved(Ragged(own_seeds.values - blocks.offsets[b], own_seeds.offsets), cpu)
     return csr, dense_columns(nodes, moved(part(weights, b, 1), cpu), np.zeros(1, np.int64), csr.n, np.float64)[:, 0]
 
 
 def check(result: Any, given: Given, damping: float) -> Checked:
     """Check that blocks sum to 1, and that a sample is within TOL of an f64 solution. result: Ragged, or lists."""
     sizes = given[0].offsets.diff().tolist()
-    found = result.values.cpu().split(sizes) if isinstance(result, Ragged) else [torch.tensor(r) for r in result]
-    if [len(values) for values in found] != sizes:
+    lists = result.values.cpu().split(sizes) if isinstance(result, Ragged) else [torch.tensor(r) for r in result]
+    if [len(values) for values in lists] != sizes:
         return Checked("the blocks have other sizes")
-    worst = max(abs(float(values.double().sum()) - 1) for values in found)
+    worst = max(abs(float(values.double().sum()) - 1) for values in lists)
     if not worst <= 1e-5:
         return Checked(f"a block misses the sum of 1 by {worst:.2g}")
     error = 0.0
     for b in sampled(len(sizes)):
         csr, pi = _local(given, b)
         exact = solve_exactly(csr, pi[:, None], damping)[:, 0]
-        error = max(error, float(np.abs(found[b].double().numpy() - exact).sum()))
+        error = max(error, float(np.abs(lists[b].double().numpy() - exact).sum()))
     return Checked("" if error <= TOL else f"the L1 error {error:.2g} is above {TOL:g}", error)

@@ -15,7 +15,7 @@ from gpu_rag.graph.nearest import QUERY_TILE, nearest
 DIMS = 384
 K = 10
 CHECKED = 8  # questions whose products are computed in f64
-ERROR = 1e-5  # of a dot product of unit vectors in f32
+ERROR = 1e-5  # error of a dot product of unit vectors in f32
 TILE = 65536
 
 

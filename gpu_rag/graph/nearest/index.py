@@ -74,8 +74,8 @@ class NearestIndex:
         slack = f32_slack(queries.shape[1])
         wide = min(n, k + MORE)
         while True:
-            found = self.proposer(padded, wide)
-            ids, approx = found.ids[:count].long(), found.scores[:count]
+            proposed = self.proposer(padded, wide)
+            ids, approx = proposed.ids[:count].long(), proposed.scores[:count]
             scores, ids = by_exact_scores(ids, lambda b, j: exact_dots(queries, b, self.base, j))
             if wide == n or k == 0:
                 return topk_of(scores, ids, k)

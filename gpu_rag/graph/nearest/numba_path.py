@@ -25,9 +25,9 @@ Array = np.ndarray[Any, Any]
 
 FEW = 16  # queries: up to here, products row by row cost less than rounding rows
 SCORES = 1 << 18  # scores of a product, so that they stay in a cache of 1 MB
-LEAST_ROWS, MOST_ROWS = 1024, 4096  # of a product
+LEAST_ROWS, MOST_ROWS = 1024, 4096  # per product
 PART = 16384  # minimum rows for a thread
-QUERY_PART = 32  # queries that are
+QUERY_PART = 32  # minimum queries for a thread
 
 
 def nearest_by_numba(

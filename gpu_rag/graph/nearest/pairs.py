@@ -121,9 +121,9 @@ def projection_codes(base: torch.Tensor, n_codes: int, bits: int, seed: int) -> 
 
 
 def _candidates(
-    code: np.ndarray, groups: np.ndarray, words: np.ndarray, most: int
+    code: np.ndarray, groups: np.ndarray, words: np.ndarray, limit: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Pairs of a bucket whose sketches u64[N, W] differ in at most `most` bits, and at most CAP apart in it."""
+    """Pairs of a bucket whose sketches u64[N, W] differ in at most `limit` bits, at most CAP rows apart in it."""
     order = np.lexsort((words[:, 0], groups, code))
     code, group, words = code[order], groups[order], words[order]
     places = np.arange(len(order))
@@ -132,7 +132,7 @@ def _candidates(
         places = places[(code[places] == code[places + step]) & (group[places] == group[places + step])]
         if not places.size:
             return
-        near = places[np.bitwise_count(words[places] ^ words[places + step]).sum(1, dtype=np.int32) <= most]
+        near = places[np.bitwise_count(words[places] ^ words[places + step]).sum(1, dtype=np.int32) <= limit]
         yield order[near], order[near + step]
 
 

@@ -32,15 +32,15 @@ MOST = 2.0**120  # |q| |row|: above, sums in f32 may overflow
 
 def nearest_by_torch(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> TopK:
     """`nearest` of checked vectors, all of them non-empty, k >= 1."""
-    found, sure = proposed_by_torch(queries, base, k, tile)
+    top, sure = proposed_by_torch(queries, base, k, tile)
     if bool(sure.all()):
-        return found
+        return top
     doubt = (~sure).nonzero()[:, 0]
     refuse_infinite(queries[doubt], "queries")
     for rows in doubt.split(QUERY_TILE):
-        again = _block(queries[rows], base, k, tile)
-        found.ids[rows], found.scores[rows] = again.ids, again.scores
-    return found
+        exact = _block(queries[rows], base, k, tile)
+        top.ids[rows], top.scores[rows] = exact.ids, exact.scores
+    return top
 
 
 def proposed_by_torch(
@@ -112,7 +112,7 @@ def _scores(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def _block(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> TopK:
-    """`nearest_by_torch`, with every row scored exactly that a fast score leaves in doubt, tile by tile."""
+    """`nearest_by_torch`, tile by tile: every row that a fast score leaves in doubt is scored exactly."""
     best = topk_rows(queries.new_zeros(queries.shape[0], 0), k)
     length = torch.linalg.vector_norm(queries.double(), dim=1)
     for lo in range(0, base.shape[0], tile):

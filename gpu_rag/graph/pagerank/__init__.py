@@ -66,9 +66,9 @@ def personalized_pagerank(
     Path 0 - 1 - 2 and node 3 alone, d = 0.5, seed 0: [0.5833, 0.3333, 0.0833, 0].
     """
     options = Options(damping, tol, max_iter, block, threads, state)
-    by = chosen("personalized_pagerank", pick_implementation(csr, implementation))
+    picked = chosen("personalized_pagerank", pick_implementation(csr, implementation))
     graph = prepare(csr)
-    job = Job(graph, teleport_of(graph, seeds, weights, prior), by, options)
+    job = Job(graph, teleport_of(graph, seeds, weights, prior), picked, options)
     lo, hi = _checked_range(ids, graph.n)
     shape = (job.teleport.batch, hi - lo)
     job.check_memory(4 * shape[0] * shape[1])
@@ -179,14 +179,14 @@ class Job:
     def run(self, solve: Callable[[int, int], None]) -> None:
         """Call solve(first, last) for the questions of each tile, on `threads` threads; the first error is raised.
         Questions of tiles for which the device had no memory are repeated, in tiles half as wide."""
-        left = tiles_of(self.teleport.batch, self.width)
-        while left:
-            said = run_parts(lambda tile: _short_of_memory(solve, tile), left, self.threads)
-            short = [(tile, text) for tile, text in zip(left, said) if text]
+        tiles = tiles_of(self.teleport.batch, self.width)
+        while tiles:
+            errors = run_parts(lambda tile: _short_of_memory(solve, tile), tiles, self.threads)
+            short = [(tile, text) for tile, text in zip(tiles, errors) if text]
             if short:
                 halve(self.width, short[0][1])
                 self.width, self.new_tile = self._tile_maker(self.width // 2)
-            left = [(a + i, a + j) for (a, b), _ in short for i, j in tiles_of(b - a, self.width)]
+            tiles = [(a + i, a + j) for (a, b), _ in short for i, j in tiles_of(b - a, self.width)]
 
     def solve(self, first: int, last: int, result: torch.Tensor, lo: int) -> None:
         """Write the PageRank of questions first..last, nodes from lo on, into `result`. Columns that f32 cannot bring

@@ -28,7 +28,7 @@ from gpu_rag.types import CSR, Ragged
 
 TOL = 1e-6
 SUM_ERROR = 1e-5
-SEEDS = 5  # of a question
+SEEDS = 5  # per question
 MAX_ITER = 200
 BLOCK = 64
 
@@ -133,9 +133,9 @@ def check(result: torch.Tensor | np.ndarray, count: int, questions: np.ndarray, 
     if rows.shape != (count, exact.shape[1]):
         return Checked(f"the shape is {tuple(rows.shape)} instead of {(count, exact.shape[1])}")
     worst = float((rows.sum(1) - 1).abs().max())
-    here = questions < count
-    own = rows[torch.from_numpy(questions[here]).to(rows.device)].cpu().double().numpy()
-    error = float(np.abs(own - exact[here]).sum(1).max())
+    is_checked = questions < count
+    own = rows[torch.from_numpy(questions[is_checked]).to(rows.device)].cpu().double().numpy()
+    error = float(np.abs(own - exact[is_checked]).sum(1).max())
     finite = error if np.isfinite(error) else None
     if not worst <= SUM_ERROR:
         return Checked(f"a row misses the sum of 1 by {worst:.2g}", finite)

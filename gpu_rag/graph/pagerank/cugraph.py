@@ -40,7 +40,7 @@ class Ranks(Library):
         is still a valid start, so it is no error.
         """
         with on_device(nodes.device):
-            found, ranks, _ = self.plc.personalized_pagerank(
+            vertices, ranks, _ = self.plc.personalized_pagerank(
                 resource_handle=handle,
                 graph=graph,
                 precomputed_vertex_out_weight_vertices=None,
@@ -55,7 +55,7 @@ class Ranks(Library):
                 do_expensive_check=False,
                 fail_on_nonconvergence=False,
             )
-        return torch.from_dlpack(found).long(), torch.from_dlpack(ranks)
+        return torch.from_dlpack(vertices).long(), torch.from_dlpack(ranks)
 
 
 def step_length(plan: Plan) -> float:
@@ -83,14 +83,14 @@ class SingleGraph:
 
     def ranks(self, pi: torch.Tensor, plan: Plan) -> torch.Tensor:
         """Ranks f32[N, B] for restart distributions pi f64[N, B], none of them zero: one call for each."""
-        found = torch.zeros(self.n, pi.shape[1], dtype=torch.float32, device=pi.device)
+        result = torch.zeros(self.n, pi.shape[1], dtype=torch.float32, device=pi.device)
         for b, column in enumerate(pi.unbind(1)):
             nodes = column.nonzero()[:, 0]
             mass = column[nodes].float()
             with self.one_call:
                 vertices, ranks = self.library.pagerank(self.handle, self.graph, nodes.to(self.kind), mass, plan)
-            found[vertices, b] = ranks
-        return found
+            result[vertices, b] = ranks
+        return result
 
 
 class CugraphTile(MatrixTile):

@@ -96,8 +96,8 @@ class Teleport:
         """The mass of pi, f64 for each question, on the nodes without outgoing weight: those true in nodes bool[N]."""
         if self.spread is None:
             node, lane, mass = self.entries(questions)
-            here = nodes[torch.from_numpy(node).to(nodes.device)].cpu().numpy()
-            return np.bincount(lane[here], mass[here], minlength=len(questions)).astype(np.float64)
+            is_true = nodes[torch.from_numpy(node).to(nodes.device)].cpu().numpy()
+            return np.bincount(lane[is_true], mass[is_true], minlength=len(questions)).astype(np.float64)
         return np.asarray(self.lost[questions] / np.where(self.is_empty(questions), 1.0, self.sums[questions]))
 
 
@@ -132,8 +132,8 @@ def _shares(offsets: Array, mass: Array | None) -> Array:
     row = np.repeat(np.arange(len(lengths)), lengths)
     total = np.bincount(row, mass, minlength=len(lengths))
     if np.any((total <= 0) & (lengths > 0)):
-        at = int(np.argmax((total <= 0) & (lengths > 0)))
-        raise BadInput("the seed weights of a row sum to zero", given=f"row {at}", expected="a positive sum")
+        first = int(np.argmax((total <= 0) & (lengths > 0)))
+        raise BadInput("the seed weights of a row sum to zero", given=f"row {first}", expected="a positive sum")
     _check_sums(total, "seed weights")
     return np.asarray(mass / total[row])
 
@@ -141,8 +141,8 @@ def _shares(offsets: Array, mass: Array | None) -> Array:
 def _check_sums(total: Array, what: str) -> None:
     """Raise BadInput if the finite numbers of a row have no finite sum."""
     if not np.all(np.isfinite(total)):
-        at = int(np.argmax(~np.isfinite(total)))
-        raise BadInput(f"the {what} of a row are too large", given=f"row {at}", expected="a sum below 1.8e308")
+        row = int(np.argmax(~np.isfinite(total)))
+        raise BadInput(f"the {what} of a row are too large", given=f"row {row}", expected="a sum below 1.8e308")
 
 
 def teleport_of_prior(graph: PageRankGraph, prior: torch.Tensor | Restarts) -> Teleport:
@@ -206,13 +206,13 @@ def restart_rows(
         np.add.at(pi, (row, lane), mass)
         return torch.from_numpy(nodes).to(graph.device), torch.from_numpy(pi).to(graph.device)
     part, total = teleport.shares(questions)
-    some, at = torch.unique(part.nodes, return_inverse=True)
+    few_nodes, place = torch.unique(part.nodes, return_inverse=True)
     last = torch.arange(graph.n - part.last.shape[1], graph.n, device=graph.device)
-    found = torch.zeros(len(some) + len(last), width, dtype=torch.float64, device=graph.device)
+    probabilities = torch.zeros(len(few_nodes) + len(last), width, dtype=torch.float64, device=graph.device)
     lanes = torch.arange(len(questions), device=graph.device)
-    found[at, lanes[:, None]] = part.mass.double() / total
-    found[len(some) :, : len(questions)] = (part.last.double() / total).T
-    return torch.cat([some, last]), found
+    probabilities[place, lanes[:, None]] = part.mass.double() / total
+    probabilities[len(few_nodes) :, : len(questions)] = (part.last.double() / total).T
+    return torch.cat([few_nodes, last]), probabilities
 
 
 def unnormalised(ranks: torch.Tensor, total: torch.Tensor, lost: torch.Tensor, damping: float) -> torch.Tensor:
@@ -299,7 +299,7 @@ def prepare(csr: CSR | PageRankGraph) -> PageRankGraph:
 
 
 def prepared(csr: CSR, degree: torch.Tensor) -> PageRankGraph:
-    """`prepare` of a symmetric `csr` whose degrees f64[N] are known: neither is computed anew. Raises BadInput as
+    """`prepare` of a symmetric `csr` whose degrees f64[N] are known: neither is computed again. Raises BadInput as
     `check_csr`, and if a degree is negative or not finite."""
     check_csr(csr)
     check_form(degree, "the degrees do not fit the graph", [torch.float64], [csr.n], csr.indptr.device)

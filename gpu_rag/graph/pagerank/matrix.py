@@ -222,8 +222,8 @@ class MatrixTile:
         if to[-1] - to[0] == lanes[-1] - lanes[0] == len(lanes) - 1:  # as in the first check: nothing to upload
             self.result[to[0] : to[-1] + 1] = proved[lanes[0] : lanes[-1] + 1]
         else:
-            there, lane = (torch.from_numpy(v).to(q.device) for v in (to, lanes))
-            self.result[there] = proved[lane].float()
+            row, lane = (torch.from_numpy(v).to(q.device) for v in (to, lanes))
+            self.result[row] = proved[lane].float()
 
 
 def _degrees_of(graph: PageRankGraph) -> dict[torch.dtype, tuple[torch.Tensor, torch.Tensor]]:
@@ -232,5 +232,5 @@ def _degrees_of(graph: PageRankGraph) -> dict[torch.dtype, tuple[torch.Tensor, t
         graph.views["degrees"] = {
             t: (graph.scale.to(t), (1 / graph.scale).to(t)) for t in (torch.float32, torch.float64)
         }
-    found: dict[torch.dtype, tuple[torch.Tensor, torch.Tensor]] = graph.views["degrees"]
-    return found
+    degrees: dict[torch.dtype, tuple[torch.Tensor, torch.Tensor]] = graph.views["degrees"]
+    return degrees

@@ -75,8 +75,8 @@ class Plan:
     def allowed(self, slack: float, mass: Array) -> Array:
         """The L1 gap |Z - X|_1 (in q) from which a check is worthwhile, per column. mass: |q|_1, or a lower bound."""
         share = 0.5 if self.normalises else 1.0
-        left = self.tol - slack
-        return np.asarray(MARGIN * share * left * mass * (1 - self.damping) / max(self.damping, 1e-12))
+        budget = self.tol - slack
+        return np.asarray(MARGIN * share * budget * mass * (1 - self.damping) / max(self.damping, 1e-12))
 
     def bound(self, gap: Array, mass: Array, exact: Array) -> Array:
         """The proved L1 distance of the scaled Z from the PageRank, per column.
@@ -260,8 +260,8 @@ def _steps_from(gap: Array, allowed: Array, plan: Plan) -> Array:
     """The number of steps in which `plan.rate` reduces each gap to the allowed one: i64[width]; 0 if it is small."""
     if plan.rate <= 0:
         return np.zeros(len(gap), np.int64)
-    left = np.where(gap > allowed, gap / allowed, 1.0)  # also 1 if a state is NaN
-    return np.ceil(np.log(left) / -math.log(plan.rate)).astype(np.int64)
+    ratio = np.where(gap > allowed, gap / allowed, 1.0)  # also 1 if a state is NaN
+    return np.ceil(np.log(ratio) / -math.log(plan.rate)).astype(np.int64)
 
 
 def solve_questions(

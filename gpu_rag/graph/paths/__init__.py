@@ -133,14 +133,14 @@ def _steps_by_torch(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(path i64[Q], entry i64[Q]) of every possible step, by (path, entry), among n_steps."""
     n = max(graph.n, 1)
-    taken = keys_of(topics, n).sort().values
+    topic_keys = keys_of(topics, n).sort().values
     last = paths.nodes[:, -1].long()
     parents, entries = [last[:0]], [last[:0]]
     for owner, entry in expand(graph.csr.indptr[last], graph.csr.indptr[last + 1], n_steps):
         node = graph.csr.indices[entry]
         free = (paths.nodes[owner] != node[:, None]).all(1)
         key = paths.question[owner] * n + node
-        free &= torch.searchsorted(taken, key) == torch.searchsorted(taken, key, right=True)
+        free &= torch.searchsorted(topic_keys, key) == torch.searchsorted(topic_keys, key, right=True)
         rows = free.nonzero()[:, 0]
         parents.append(owner[rows])
         entries.append(entry[rows])
@@ -223,22 +223,22 @@ def nodes_on_paths(
     question, ended, n = row_of_value(topics), _ended(topics, ends), max(graph.n, 1)
     if pick_implementation(graph.device, implementation, "ego_balls") == "torch":
         row, node, kept = _on_paths(graph, topics, ended, depth)
-        every = torch.where(kept, row * n + node, NO_KEY).sort().values
-        new = every < NO_KEY
-        new[1:] &= every[1:] != every[:-1]
-        return ragged_of_keys(every[new], topics.batch, n)
+        all_keys = torch.where(kept, row * n + node, NO_KEY).sort().values
+        new = all_keys < NO_KEY
+        new[1:] &= all_keys[1:] != all_keys[:-1]
+        return ragged_of_keys(all_keys[new], topics.batch, n)
     seeds = Ragged(topics.values, torch.arange(question.shape[0] + 1, device=graph.device))
     pattern = CheckedGraph(graph.csr)
     balls = [
         ego_balls(pattern, seeds, radius, implementation=implementation, threads=threads)
         for radius in range(2 * depth + 1)
     ]
-    here, ended = (question[:-1] == question[1:]).nonzero()[:, 0], ended.nonzero()[:, 0]
-    found = [question * n + topics.values, _keys(some_lists(balls[depth], ended), question[ended], n)]
+    has_next, ended = (question[:-1] == question[1:]).nonzero()[:, 0], ended.nonzero()[:, 0]
+    keys = [question * n + topics.values, _keys(some_lists(balls[depth], ended), question[ended], n)]
     for radius, ball in enumerate(balls):
         other = balls[2 * depth - radius]
-        found.append(_keys(_shared(some_lists(ball, here), some_lists(other, here + 1)), question[here], n))
-    return ragged_of_keys(torch.unique(torch.cat(found)), topics.batch, n)
+        keys.append(_keys(_shared(some_lists(ball, has_next), some_lists(other, has_next + 1)), question[has_next], n))
+    return ragged_of_keys(torch.unique(torch.cat(keys)), topics.batch, n)
 
 
 def _shared(a: Ragged, b: Ragged) -> Ragged:
@@ -278,15 +278,15 @@ def _on_paths(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(question, node, whether it is kept) of every node within 2 D hops of a topic, by one search from all topics."""
     question, n = row_of_value(topics), max(graph.n, 1)
-    each = torch.arange(question.shape[0] + 1, device=graph.device)
-    found = reached(graph.csr, Ragged(topics.values, each), min(2 * depth, graph.n), allowed=allowed)
-    topic, node, last = found.keys // n, found.keys % n, max(found.keys.shape[0] - 1, 0)
-    kept = (found.hop == 0) | (ended[topic] & (found.hop <= depth))
-    if found.keys.shape[0]:
+    singletons = torch.arange(question.shape[0] + 1, device=graph.device)
+    ball = reached(graph.csr, Ragged(topics.values, singletons), min(2 * depth, graph.n), allowed=allowed)
+    topic, node, last = ball.keys // n, ball.keys % n, max(ball.keys.shape[0] - 1, 0)
+    kept = (ball.hop == 0) | (ended[topic] & (ball.hop <= depth))
+    if ball.keys.shape[0]:
         follows = torch.zeros_like(ended)  # whether the next topic is of the same question
         follows[:-1] = question[:-1] == question[1:]
-        at = torch.searchsorted(found.keys, found.keys + n).clamp_(max=last)  # the same node from the next topic
-        kept |= follows[topic] & (found.keys[at] == found.keys + n) & (found.hop + found.hop[at] <= 2 * depth)
+        position = torch.searchsorted(ball.keys, ball.keys + n).clamp_(max=last)  # the same node from the next topic
+        kept |= follows[topic] & (ball.keys[position] == ball.keys + n) & (ball.hop + ball.hop[position] <= 2 * depth)
     return question[topic], node, kept
 
 

@@ -78,18 +78,18 @@ def world_of(csr: CSR, config: Config) -> World:
 
 
 def _case(kind: str, world: World, config: Config) -> Case:
-    here, candidates = world.to(config.device), _candidates(world)
+    own_world, candidates = world.to(config.device), _candidates(world)
 
     def run(questions: torch.Tensor) -> list[tuple[PathSet, torch.Tensor]]:
-        return [searched(here, tile, config.threads) for tile in questions.split(TILE)]
+        return [searched(own_world, tile, config.threads) for tile in questions.split(TILE)]
 
     return Case(
         op="paths",
-        implementation=pick_implementation(here.graph.device),
+        implementation=pick_implementation(own_world.graph.device),
         labels={
             "graph": kind, "n": world.graph.n, "m": world.graph.csr.m, "hops": world.depth, "k": BEAM, "dims": DIMS,
         },
-        inputs=lambda start, count: torch.arange(start, start + count, device=here.topics.device),
+        inputs=lambda start, count: torch.arange(start, start + count, device=own_world.topics.device),
         run=run,
         check=lambda result, count: check(result, count, world),
         bytes_of=lambda batch: round(batch * candidates * (8 + 4 * DIMS)),
@@ -115,8 +115,8 @@ def searched(
         return kept
 
     window = Window(least, least + 2 * world.depth)
-    found = search_paths(world.graph, topics, world.depth, Ends(closed, closed), window, prune, threads=threads)
-    return found, scores[0]
+    best = search_paths(world.graph, topics, world.depth, Ends(closed, closed), window, prune, threads=threads)
+    return best, scores[0]
 
 
 def _candidates(world: World) -> float:
@@ -138,8 +138,8 @@ class Loops:
     def edge_between(self, a: int, b: int) -> int:
         """The edge's number, or -1."""
         first, last = self.indptr[a], self.indptr[a + 1]
-        at = first + int(np.searchsorted(self.indices[first:last], b))
-        return int(self.edge[at]) if at < last and self.indices[at] == b else -1
+        entry = first + int(np.searchsorted(self.indices[first:last], b))
+        return int(self.edge[entry]) if entry < last and self.indices[entry] == b else -1
 
     def edges(self, path: Path) -> list[int]:
         """The edges along a path, -1 for a missing edge."""
@@ -174,13 +174,13 @@ class Loops:
                     if node not in path and node not in (one, other)
                 ]
                 hops.append([path for _, path in self.best(question, longer)])
-        found: list[Path] = [(one, other)] if self.edge_between(one, other) >= 0 else []
+        paths: list[Path] = [(one, other)] if self.edge_between(one, other) >= 0 else []
         for h in range(1, self.world.depth + 1):
             ends = sides[other][h] + (sides[other][h - 1] if h > 1 else [])
             for left, right in itertools.product(sides[one][h], ends):
                 if left[-1] == right[-1] and not set(left[:-1]) & set(right[:-1]):
-                    found.append(left + right[-2::-1])
-        return self.best(question, found)
+                    paths.append(left + right[-2::-1])
+        return self.best(question, paths)
 
 
 def ranked(loops: Loops, question: int, paths: list[Path]) -> Scored:
@@ -203,12 +203,12 @@ def check(result: Any, count: int, world: World) -> Checked:
         return Checked(f"{len(rows)} questions instead of {count}")
 
     def reason(question: int) -> str:
-        found, wanted = rows[question], loops.search(question)
-        if pruned and [path for _, path in found] != [path for _, path in wanted]:
+        answers, wanted = rows[question], loops.search(question)
+        if pruned and [path for _, path in answers] != [path for _, path in wanted]:
             return f"question {question} has other paths than the loops find"
-        if not all(abs(loops.score(question, path) - score) <= ERROR for score, path in found):
+        if not all(abs(loops.score(question, path) - score) <= ERROR for score, path in answers):
             return f"question {question} has a path with another score than its own"
-        best, least = (max((score for score, _ in paths), default=-1.0) for paths in (found, wanted))
+        best, least = (max((score for score, _ in paths), default=-1.0) for paths in (answers, wanted))
         return "" if best >= least - ERROR else f"question {question} has a worse best path than the loops find"
 
     return check_sample(count, reason)

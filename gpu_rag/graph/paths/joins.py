@@ -86,7 +86,7 @@ def path_parts(
     opens = (place == topics.offsets[question]) & first[question]
     closes = (place + 1 == topics.offsets[question + 1]) & last[question]
     beyond = [(hops[h], side[hops[h].group]) for h in range(1, len(hops)) for side in (opens, closes)]
-    backs = [(hops[h], hops[back]) for h in range(1, len(hops)) for back in sorted({max(h - 1, 1), h})]
+    backs = [(hops[h], hops[other_hops]) for h in range(1, len(hops)) for other_hops in sorted({max(h - 1, 1), h})]
     joints = [_meeting(left, right, slot, graph.n) for left, right in backs]
     direct = _next_to(graph, topics)
     counts = [count_of(*direct), *(count_of(j.first, j.last) for j in joints), *(mask.sum() for _, mask in beyond)]
@@ -101,11 +101,11 @@ def path_parts(
     nodes = torch.stack([topics.values[row], topics.values[row + 1]], 1).int()
     parts = [PathSet(slot[row] + 1, question[row], nodes, graph.edge[entry][:, None])]
     for i, ((paths, mask), n) in enumerate(zip(beyond, sizes[len(joints) :])):
-        some = paths.rows(places_of(mask, n))
+        ended = paths.rows(places_of(mask, n))
         if i % 2:
-            parts.append(replace(some, group=slot[some.group] + 1))
+            parts.append(replace(ended, group=slot[ended.group] + 1))
         else:
-            parts.append(PathSet(slot[some.group], some.question, some.nodes.flip(1), some.edges.flip(1)))
+            parts.append(PathSet(slot[ended.group], ended.question, ended.nodes.flip(1), ended.edges.flip(1)))
     for (left, right), (ours, theirs, free), n in zip(backs, tried, kept):
         places = places_of(free, n)
         ours, theirs = ours[places], theirs[places]

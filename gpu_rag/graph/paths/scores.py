@@ -79,8 +79,8 @@ def _check_vectors(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor,
         return
     length = torch.linalg.vector_norm(queries, dim=1)
     unsound = (~((length - 1).abs() <= LONGEST - 1) & (length != 0)).any().long()
-    most = paths.edges.amax().long() if paths.edges.numel() else torch.full_like(unsound, -1)
-    unsound, last_edge = torch.stack([unsound, most]).tolist()  # one wait for the device
+    last_edge_number = paths.edges.amax().long() if paths.edges.numel() else torch.full_like(unsound, -1)
+    unsound, last_edge = torch.stack([unsound, last_edge_number]).tolist()  # one wait for the device
     if unsound:
         raise BadInput("queries are not unit rows", expected="length 1, or a row of zeros")
     if last_edge >= vectors.shape[0]:
@@ -135,12 +135,12 @@ def _by_numba(
     to_scores = scores.numpy()
 
     def part(first: int) -> bool:
-        some = slice(first, first + _PATHS)
-        dot, square = np.empty(len(question[some])), np.empty(len(question[some]))
-        vector_sums(stored, along[some], wanted_queries, question[some], dot, square)
+        span = slice(first, first + _PATHS)
+        dot, square = np.empty(len(question[span])), np.empty(len(question[span]))
+        vector_sums(stored, along[span], wanted_queries, question[span], dot, square)
         return bool(relevance(
-            nodes[some], along[some], question[some], *wanted, dot, square, squares, LONGEST * GRID, weights,
-            to_scores[some],
+            nodes[span], along[span], question[span], *wanted, dot, square, squares, LONGEST * GRID, weights,
+            to_scores[span],
         ))  # fmt: skip
 
     return scores, all(run_parts(part, range(0, paths.size, _PATHS), threads))
@@ -150,15 +150,15 @@ def _in_f32(edges: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, t
     """The edges renumbered by rank among the used edges, and the f32 vectors of these."""
     stored = edges.numpy()
     if edges.numel() < _FEW * vectors.shape[0]:
-        there = np.unique(stored)
-        there = there[np.searchsorted(there, 0) :]
-        numbered = np.where(stored >= 0, np.searchsorted(there, stored), -1)
+        used_edges = np.unique(stored)
+        used_edges = used_edges[np.searchsorted(used_edges, 0) :]
+        numbered = np.where(stored >= 0, np.searchsorted(used_edges, stored), -1)
     else:
         used = np.zeros(vectors.shape[0] + 1, np.bool_)  # padding, -1, indexes the last place
         used[stored] = True
-        there = np.flatnonzero(used[:-1])
+        used_edges = np.flatnonzero(used[:-1])
         numbered = np.where(stored >= 0, (np.cumsum(used) - 1)[stored], -1)
-    return torch.from_numpy(numbered), vectors[torch.from_numpy(there).long()].float()
+    return torch.from_numpy(numbered), vectors[torch.from_numpy(used_edges).long()].float()
 
 
 def _jaccard(paths: PathSet, topics: Ragged) -> torch.Tensor:

@@ -127,9 +127,9 @@ def _reachable_by_numba(graph: TypedGraph, arrays: tuple[np.ndarray, ...], threa
     parts = [walks(0)] if 0 < batch <= _QUESTIONS else run_parts(walks, range(0, batch, _QUESTIONS), threads)
     if len(parts) == 1:
         return Ragged(torch.from_numpy(parts[0][0]), torch.from_numpy(parts[0][1]))
-    found = np.concatenate([np.zeros(0, np.int32), *(values for values, _ in parts)])
+    heads = np.concatenate([np.zeros(0, np.int32), *(values for values, _ in parts)])
     sizes = np.concatenate([np.zeros(1, np.int64), *(np.diff(ends) for _, ends in parts)])
-    return Ragged(torch.from_numpy(found), torch.from_numpy(np.cumsum(sizes)))
+    return Ragged(torch.from_numpy(heads), torch.from_numpy(np.cumsum(sizes)))
 
 
 def _reachable_by_torch(
@@ -150,12 +150,12 @@ def _reachable_by_torch(
 
 
 def _stepped(
-    graph: TypedGraph, front: torch.Tensor, relations: Ragged, ways: Ragged, place: torch.Tensor, go: torch.Tensor
+    graph: TypedGraph, front: torch.Tensor, relations: Ragged, directions: Ragged, place: torch.Tensor, go: torch.Tensor
 ) -> torch.Tensor:
     """Keys one edge away from those of a front where `go` holds, ascending, with repeats; `place`: in the lists."""
     n = max(graph.n, 1)
     place = place.clamp(0, max(relations.values.shape[0] - 1, 0))
-    direction = torch.where(go & _are_new(front), ways.values[place].long(), 0)
+    direction = torch.where(go & _are_new(front), directions.values[place].long(), 0)
     pieces = [front[:0]]
     for source, node in _followed(graph, front % n, relations.values[place].long(), direction):
         pieces.append((front[source] // n * n + node).sort().values)
@@ -172,7 +172,7 @@ def _are_new(ascending: torch.Tensor) -> torch.Tensor:
 def _followed(
     graph: TypedGraph, nodes: torch.Tensor, relation: torch.Tensor, direction: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """(place in nodes, node one edge of relation[i] away), in pieces; way[i]: the directions, 0 for none."""
+    """(place in nodes, node one edge of relation[i] away), in pieces; direction[i]: OUT, IN or EITHER, 0 for none."""
     wanted, firsts, lasts = nodes * graph.n_relations + relation, [], []
     for bit, indptr, sorted_edges in zip((OUT, IN), (graph.out_indptr, graph.in_indptr), graph.keys, strict=True):
         first = torch.where(relation < 0, indptr[nodes], torch.searchsorted(sorted_edges, wanted))
@@ -198,8 +198,8 @@ def lowest_ways(
     Edges (0, 0, 1), (2, 0, 1), (1, 1, 3): from [2, 0] to 3 by [0, 1] OUT is [0, 1, 3].
     """
     n, batch, lengths = max(graph.n, 1), starts.batch, relations.offsets.diff()
-    ways = directions.values
-    turned = Ragged((ways & OUT) << 1 | (ways & IN) >> 1, directions.offsets)  # EITHER stays
+    bits = directions.values
+    turned = Ragged((bits & OUT) << 1 | (bits & IN) >> 1, directions.offsets)  # EITHER stays
     fronts = [torch.arange(batch, device=graph.device) * n + ends]
     for k in range(longest):
         question = fronts[-1] // n
@@ -209,16 +209,16 @@ def lowest_ways(
 
     def lowest(question: torch.Tensor, nodes: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
         wanted = (left * batch + question) * n + nodes
-        there = leading[torch.searchsorted(leading, wanted).clamp_(max=leading.shape[0] - 1)] == wanted
+        is_there = leading[torch.searchsorted(leading, wanted).clamp_(max=leading.shape[0] - 1)] == wanted
         best = torch.full((batch,), n, dtype=torch.int64, device=graph.device)
-        best.scatter_reduce_(0, question, torch.where(there, nodes, n), "amin")
+        best.scatter_reduce_(0, question, torch.where(is_there, nodes, n), "amin")
         return torch.where(best < n, best, -1)
 
     question = row_of_value(starts)
     path = [lowest(question, starts.values.long(), lengths[question])]
     for k in range(longest):
         place = (relations.offsets[:-1] + k).clamp(max=max(relations.values.shape[0] - 1, 0))
-        direction = torch.where((path[-1] >= 0) & (lengths > k), ways[place].long(), 0)
+        direction = torch.where((path[-1] >= 0) & (lengths > k), bits[place].long(), 0)
         best = torch.full_like(ends, -1)
         for source, node in _followed(graph, path[-1].clamp(min=0), relations.values[place].long(), direction):
             lower = lowest(source, node.long(), lengths[source] - k - 1)

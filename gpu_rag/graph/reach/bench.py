@@ -77,9 +77,9 @@ def labelled_graphs(config: Config) -> Iterator[Labelled]:
     for name, csr in measured_graphs(config):
         generator, device = seeded(config), torch.device(config.device)
         rows, columns = row_of_entry(csr).cpu(), csr.indices.long().cpu()
-        once = rows < columns
-        kinds = torch.randint(RELATIONS, (int(once.sum()),), generator=generator)
-        tail, head = rows[once], columns[once]
+        is_upper = rows < columns
+        kinds = torch.randint(RELATIONS, (int(is_upper.sum()),), generator=generator)
+        tail, head = rows[is_upper], columns[is_upper]
         graph = typed_graph(tail.to(device), kinds.to(device), head.to(device), csr.n, RELATIONS)
         yield Labelled(name, csr, graph, (tail.numpy(), kinds.numpy(), head.numpy()), generator)
 
@@ -92,46 +92,46 @@ def either_way(starts: torch.Tensor, chains: torch.Tensor, device: torch.device)
 
 def cases(config: Config) -> Iterator[Case]:
     """One topic for each question, chains with one of 20 relations for each step."""
-    for one in labelled_graphs(config):
-        starts = one.nodes(config.pool)
+    for labelled in labelled_graphs(config):
+        starts = labelled.nodes(config.pool)
         for hops in config.hops or STEPS:
-            yield _case(one, starts, one.chains(config.pool, hops), config)
+            yield _case(labelled, starts, labelled.chains(config.pool, hops), config)
 
 
-def _case(one: Labelled, starts: torch.Tensor, chains: torch.Tensor, config: Config) -> Case:
+def _case(labelled: Labelled, starts: torch.Tensor, chains: torch.Tensor, config: Config) -> Case:
     """Make a case from starts i64[pool, STARTS] and chains i64[pool, hops]."""
     hops = chains.shape[1]
 
     def inputs(start: int, count: int) -> tuple[Ragged, Ragged, Ragged]:
         span = slice(start, start + count)
-        return either_way(starts[span], chains[span], one.graph.device)
+        return either_way(starts[span], chains[span], labelled.graph.device)
 
     def questions(start: int, count: int) -> list[Question]:
         span = slice(start, start + count)
         return list(zip(starts[span].tolist(), chains[span].tolist()))
 
-    followed = one.followed(hops)
+    followed = labelled.followed(hops)
     return Case(
         op="reach",
-        labels={"graph": one.name, "n": one.csr.n, "m": one.csr.m, "hops": hops},
+        labels={"graph": labelled.name, "n": labelled.csr.n, "m": labelled.csr.m, "hops": hops},
         inputs=inputs,
-        run=lambda given: reachable(one.graph, *given, threads=config.threads),
-        check=lambda result, count: check(result, count, lambda b: by_scipy(one, questions(b, 1)[0])),
+        run=lambda given: reachable(labelled.graph, *given, threads=config.threads),
+        check=lambda result, count: check(result, count, lambda b: by_scipy(labelled, questions(b, 1)[0])),
         bytes_of=lambda batch: round(batch * (8 * followed + 16 * STARTS)),
-        memory_of=lambda batch: 9 * one.csr.n * config.threads + round(64 * batch * followed),
-        peers=lambda: [make(one, questions) for make in peer_file("reach").PEERS],
+        memory_of=lambda batch: 9 * labelled.csr.n * config.threads + round(64 * batch * followed),
+        peers=lambda: [make(labelled, questions) for make in peer_file("reach").PEERS],
     )
 
 
 def check(result: Any, count: int, wanted: Callable[[int], list[int]]) -> Checked:
     """Check that a sample of answers equals the ascending lists from `wanted`; a peer's result is a list of lists."""
-    found = lists_in(result)
-    if len(found) != count:
-        return Checked(f"{len(found)} answers for {count} questions")
-    return check_sample(count, lambda b: "" if found[b] == wanted(b) else f"question {b} gets other nodes")
+    answers = lists_in(result)
+    if len(answers) != count:
+        return Checked(f"{len(answers)} answers for {count} questions")
+    return check_sample(count, lambda b: "" if answers[b] == wanted(b) else f"question {b} gets other nodes")
 
 
-def by_scipy(one: Labelled, question: Question) -> list[int]:
+def by_scipy(labelled: Labelled, question: Question) -> list[int]:
     """The nodes that a question leads to, ascending."""
-    found: list[int] = one.by_matrices(*question).tolist()
-    return found
+    nodes: list[int] = labelled.by_matrices(*question).tolist()
+    return nodes

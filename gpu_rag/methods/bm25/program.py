@@ -17,8 +17,8 @@ class Params:
 
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
     """The run.limit passages of highest BM25 score."""
-    found = await search_bm25(question.text, run.limit)
-    return Support(run.evidence(found, "shares rare words", "search_bm25"))
+    ranking = await search_bm25(question.text, run.limit)
+    return Support(run.evidence(ranking, "shares rare words", "search_bm25"))
 
 
 async def program(question: Question, run: Run, params: Params) -> Draft:

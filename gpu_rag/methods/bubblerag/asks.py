@@ -166,7 +166,7 @@ def _of_gold(
     right = {v: i for i, v in enumerate(candidates, 1) if not gold.passages.isdisjoint(passages_of(gold.index, [v]))}
     numbers = [tuple(right[v] for v in pool.rows if v in right)[:MOST_CANDIDATES] for pool in pools]
     named = zip(keywords, numbers)
-    groups = tuple(Sorted(keyword.text[:CONCEPT_CHARS], 1.0, found) for keyword, found in named if found)
+    groups = tuple(Sorted(keyword.text[:CONCEPT_CHARS], 1.0, shown) for keyword, shown in named if shown)
     return Grouping(groups) if groups else None
 
 

@@ -119,8 +119,8 @@ class Params(Declared):
 class Tree:
     """A candidate tree.
 
-    nodes: ascending; groups: bit g is set if the tree has an anchor of group g; cost: Cost_sem; distance: that of the
-    event that found it; kind: MEETING, INSIDE (joins anchors of one group) or ALONE (one anchor), see `graph.bubble`.
+    nodes: ascending; groups: bit g is set if the tree has an anchor of group g; cost: Cost_sem; distance: of the event
+    that found it; kind: MEETING, INSIDE (joins anchors of one group) or ALONE (one anchor), see `graph.bubble`.
     """
 
     nodes: tuple[int, ...]
@@ -161,9 +161,9 @@ def bubble_anchors(index: Index, queries: list[np.ndarray], k: int) -> list[list
     if not cuts[-1]:
         return [[] for _ in queries]
     rows = stacked([vector for vectors in queries for vector in vectors], index.device)
-    entities, relations = (nearest_rows(index, f"{of}_vectors", rows, k) for of in ("entity", "relation"))
-    found = rankings(_merged(entities, relations, index.n_entities))
-    return [found[a:b] for a, b in pairwise(cuts)]
+    entities, relations = (nearest_rows(index, f"{kind}_vectors", rows, k) for kind in ("entity", "relation"))
+    anchors = rankings(_merged(entities, relations, index.n_entities))
+    return [anchors[a:b] for a, b in pairwise(cuts)]
 
 
 @batched(GRAPH, tile=TILE)
@@ -171,16 +171,16 @@ def bubble_anchors(index: Index, queries: list[np.ndarray], k: int) -> list[list
 def bubble_anchors_near(index: Index, queries: list[Around], radius: int, limit: int, k: int) -> list[list[Ranking]]:
     """For each vector, the k relations of highest cosine within `radius` steps of the query's nodes. If more than
     `limit` nodes are so near, only the first ones by (steps, node) are kept."""
-    graph, each = bubble_graph(index), [len(vectors) for vectors, _ in queries]
-    lists = [nodes for (_, nodes), m in zip(queries, each) for _ in range(m)]
+    graph, sizes = bubble_graph(index), [len(vectors) for vectors, _ in queries]
+    lists = [nodes for (_, nodes), m in zip(queries, sizes) for _ in range(m)]
     if not lists:
         return [[] for _ in queries]
     ball = ego_balls(graph.graph, ragged_of_lists(lists, index.device), radius, limit=limit, threads=index.threads)
     owner, node = row_of_value(ball), ball.values.long()
     relation = node >= graph.n_entities
     cosines = Cosines(graph, stacked([vector for vectors, _ in queries for vector in vectors], index.device))
-    found = _ranked(cosines, owner[relation], node[relation], len(lists), k)
-    return [found[a:b] for a, b in pairwise(np.cumsum([0, *each]).tolist())]
+    anchors = _ranked(cosines, owner[relation], node[relation], len(lists), k)
+    return [anchors[a:b] for a, b in pairwise(np.cumsum([0, *sizes]).tolist())]
 
 
 @batched(GRAPH, tile=TILE)
@@ -197,11 +197,11 @@ def bubble_trees(index: Index, queries: list[Growing], params: Params) -> list[t
         graph.graph, anchors, cosines.costs, hops=params.hops, limit=params.max_local, threads=index.threads
     )
     costs = cosines.costs(row_of_value(Ragged(blocks.global_ids, blocks.offsets)), blocks.global_ids.long())
-    found = bubble_expansion(
+    bubbles = bubble_expansion(
         blocks, costs, anchors, kinds, limit=params.budget, cover_first=params.cover_first, threads=index.threads,
         n_groups=max((len(groups) for _, groups in queries), default=0),
     )  # fmt: skip
-    return _described(graph, found, cosines)
+    return _described(graph, bubbles, cosines)
 
 
 @batched(GRAPH, tile=TILE)
@@ -213,8 +213,8 @@ def bubble_neighbours(index: Index, queries: list[Frontier], k: int) -> list[Ran
     present = ragged_of_lists([relations for _, _, relations in queries], index.device)
     owner, node = row_of_value(frontier), frontier.values
     indptr, keys = graph.graph.csr.indptr, [node[:0]]
-    for at, entry in expand(indptr[node], indptr[node + 1]):
-        keys.append(owner[at] * graph.n + graph.graph.csr.indices[entry].long())
+    for position, entry in expand(indptr[node], indptr[node + 1]):
+        keys.append(owner[position] * graph.n + graph.graph.csr.indices[entry].long())
     known = row_of_value(present) * graph.n + present.values
     fresh = torch.unique(torch.cat(keys))
     fresh = fresh[~torch.isin(fresh, known)]
@@ -232,16 +232,16 @@ def bubble_passages(index: Index, queries: list[OfTrees], order: str, k: int) ->
     tree = ragged_of_lists([list(tree_of.values()) for _, tree_of in queries], index.device).values
     of_node = graph.passages
     cells, places = [nodes.values[:0]], [nodes.values[:0]]
-    for at, entry in expand(of_node.offsets[nodes.values], of_node.offsets[nodes.values + 1]):
-        cells.append(row_of_value(nodes)[at] * n + of_node.values[entry].long())
-        places.append(at)
+    for position, entry in expand(of_node.offsets[nodes.values], of_node.offsets[nodes.values + 1]):
+        cells.append(row_of_value(nodes)[position] * n + of_node.values[entry].long())
+        places.append(position)
     cell, by_cell = torch.cat(cells).sort(stable=True)
     place = torch.cat(places)[by_cell]
     cell, counts = torch.unique_consecutive(cell, return_counts=True)
-    of = torch.repeat_interleave(torch.arange(len(cell), device=cell.device), counts, output_size=len(place))
-    first = torch.full_like(cell, torch.iinfo(torch.int64).max).scatter_reduce(0, of, tree[place], "amin")
+    cell_of = torch.repeat_interleave(torch.arange(len(cell), device=cell.device), counts, output_size=len(place))
+    first = torch.full_like(cell, torch.iinfo(torch.int64).max).scatter_reduce(0, cell_of, tree[place], "amin")
     share = PARTS // of_node.offsets.diff()[nodes.values[place]]
-    weight = torch.zeros_like(cell).index_add_(0, of, share).double() / PARTS  # exact integer sums: ties stay ties
+    weight = torch.zeros_like(cell).index_add_(0, cell_of, share).double() / PARTS  # exact integer sums: ties stay ties
     rows = stacked([vector for vector, _ in queries], index.device)
     cosine = exact_dots(rows, cell // n, vectors, cell % n)
     whole, real = torch.stack([cell // n, cell % n, first, counts]), torch.stack([weight, cosine])
@@ -253,9 +253,9 @@ def bubble_passages(index: Index, queries: list[OfTrees], order: str, k: int) ->
 def bubble_walk(index: Index, queries: list[FromTrees], k: int) -> list[Ranking]:
     """The k best passages of each query by the random walk from its nodes, see the docstring of the module."""
     texts = [text for text, *_ in queries]
-    said, sizes = [words_of(text) for text in texts], n_passages_of(index)
-    names = spread(entity_seeds(entity_names(index), said, index.entity_n_passages))
-    titles = spread(title_seeds(title_names(index), said))
+    text_words, sizes = [words_of(text) for text in texts], n_passages_of(index)
+    names = spread(entity_seeds(entity_names(index), text_words, index.entity_n_passages))
+    titles = spread(title_seeds(title_names(index), text_words))
     trees = listed([sorted(nodes) for _, _, nodes, _ in queries], sizes)
     anchors = listed([sorted(nodes) for *_, nodes in queries], sizes)
     words, given = word_weights(index, texts), [vector for _, vector, *_ in queries]
@@ -281,13 +281,13 @@ def _merged(entities: TopK, relations: TopK, n_entities: int) -> TopK:
     return TopK(torch.cat([entities.ids, nodes], 1).gather(1, order), scores)
 
 
-def _described(graph: BubbleGraph, found: Bubbles, cosines: Cosines) -> list[tuple[Tree, ...]]:
+def _described(graph: BubbleGraph, grown: Bubbles, cosines: Cosines) -> list[tuple[Tree, ...]]:
     """The trees of each question. Sums of cosines are exact (see `graph.common.dots`), so the order of terms does
     not matter."""
-    n_trees, tree_of = found.kind.shape[0], row_of_value(found.nodes)
-    question = row_of_value(Ragged(found.distance, found.offsets))[tree_of]
-    cosine = cosines.of(question, found.nodes.values.long())
-    parts = found.nodes.values, found.nodes.offsets, found.offsets, found.groups, found.distance, found.kind, tree_of
+    n_trees, tree_of = grown.kind.shape[0], row_of_value(grown.nodes)
+    question = row_of_value(Ragged(grown.distance, grown.offsets))[tree_of]
+    cosine = cosines.of(question, grown.nodes.values.long())
+    parts = grown.nodes.values, grown.nodes.offsets, grown.offsets, grown.groups, grown.distance, grown.kind, tree_of
     columns = torch.cat([*(part.long() for part in parts), cosine.view(torch.int64)]).cpu()  # the host waits only once
     node, begins, places, groups, distance, kind, tree, cosine = columns.split([*map(len, parts), len(cosine)])
     paid, tree = 1 - cosine.view(torch.float64).numpy(), tree.numpy()
@@ -295,8 +295,8 @@ def _described(graph: BubbleGraph, found: Bubbles, cosines: Cosines) -> list[tup
     counted |= np.bincount(tree[counted], minlength=n_trees)[tree] == 0
     n_counted = np.bincount(tree[counted], minlength=n_trees)
     cost = np.bincount(tree[counted], paid[counted], minlength=n_trees) / np.maximum(n_counted, 1)
-    at, values = begins.tolist(), node.tolist()
-    rows = zip(at, at[1:], groups.tolist(), cost.tolist(), distance.tolist(), kind.tolist())
+    starts, values = begins.tolist(), node.tolist()
+    rows = zip(starts, starts[1:], groups.tolist(), cost.tolist(), distance.tolist(), kind.tolist())
     trees = [Tree(tuple(values[a:b]), *row) for a, b, *row in rows]
     ends = places.tolist()
     return [tuple(trees[a:b]) for a, b in zip(ends, ends[1:])]
@@ -304,14 +304,14 @@ def _described(graph: BubbleGraph, found: Bubbles, cosines: Cosines) -> list[tup
 
 def _first_passages(columns: list[np.ndarray], order: str, k: int, batch: int) -> list[list[TreePassage]]:
     question, row, tree, n_nodes, weight, cosine = columns
-    by = np.lexsort((row, -cosine, -(weight if order == "fused" else n_nodes), tree, question))
-    ends = np.searchsorted(question[by], np.arange(batch + 1))
-    found = []
+    sorting = np.lexsort((row, -cosine, -(weight if order == "fused" else n_nodes), tree, question))
+    ends = np.searchsorted(question[sorting], np.arange(batch + 1))
+    lists = []
     for a, b in zip(ends, ends[1:]):
-        kept = by[a : min(b, a + k)]
+        kept = sorting[a : min(b, a + k)]
         rows = zip(*(column[kept].tolist() for column in (row, tree, n_nodes, weight, cosine)))
-        found.append([TreePassage(*values) for values in rows])
-    return found
+        lists.append([TreePassage(*values) for values in rows])
+    return lists
 
 
 def _ranked(cosines: Cosines, owner: torch.Tensor, node: torch.Tensor, batch: int, k: int) -> list[Ranking]:

@@ -1,5 +1,5 @@
 """The graph in which BubbleRAG grows trees, with entities and relations as nodes. It is built from stages that `ppr`
-has too. Also the one table of cosines for expansion and ranking.
+has too. It also holds the table of cosines that expansion and ranking share.
 
 Components are rounded to the grid of `graph.common.dots`, where an f64 sum of their products has no rounding. So a
 matrix product over all nodes and single products of the wanted pairs give the same numbers; the cheaper one is used.
@@ -89,9 +89,9 @@ def walk_graph(index: Index) -> PageRankGraph:
 
     def load(index: Index) -> PageRankGraph:
         graph = bubble_graph(index)
-        csr, of = graph.graph.csr, graph.passages
-        src = torch.cat([row_of_entry(csr), row_of_value(of)])
-        dst = torch.cat([csr.indices.long(), of.values.long() + graph.n])
+        csr, passages = graph.graph.csr, graph.passages
+        src = torch.cat([row_of_entry(csr), row_of_value(passages)])
+        dst = torch.cat([csr.indices.long(), passages.values.long() + graph.n])
         plain = csr_from_edges(src, dst, graph.n + index.n_passages)
         return prepare(titled(plain, index.passage_titles, index.entity_rows.column, graph.n))
 
@@ -113,8 +113,8 @@ def node_text(index: Index, node: int) -> str:
 def node_title(index: Index, node: int) -> str:
     """The title of the first passage that mentions or states a node; "" if none does."""
     passages, first = _places(index)
-    at = int(first[node])
-    return str(index.passage_titles[int(passages[at])].as_py()) if at < int(first[node + 1]) else ""
+    row = int(first[node])
+    return str(index.passage_titles[int(passages[row])].as_py()) if row < int(first[node + 1]) else ""
 
 
 def passages_of(index: Index, nodes: Iterable[int]) -> set[int]:
@@ -170,23 +170,23 @@ class Cosines:
 
         return self._each(costs, question, node, torch.int32)
 
-    def _each(self, of: Pairs, question: torch.Tensor, node: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """of(queries, question, vectors, rows) of entities and relations, each from its own vectors.
+    def _each(self, products: Pairs, question: torch.Tensor, node: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """products(queries, question, vectors, rows) for entities and for relations, each with its own vectors.
 
         On a GPU every node is looked up in both tables, with row 0 in place of nodes of the other kind. Splitting them
         would make the host wait for their number.
         """
-        n, found = self._graph.n_entities, torch.empty(node.shape[0], dtype=dtype, device=node.device)
+        n, values = self._graph.n_entities, torch.empty(node.shape[0], dtype=dtype, device=node.device)
         for vectors, mine, first in (
             (self._graph.entity_vectors, node < n, 0), (self._graph.relation_vectors, node >= n, n)
         ):  # fmt: skip
             if node.device.type == "cpu":
-                at = mine.nonzero()[:, 0]
-                found[at] = of(self._queries, question[at], vectors, node[at] - first)
+                positions = mine.nonzero()[:, 0]
+                values[positions] = products(self._queries, question[positions], vectors, node[positions] - first)
             elif len(vectors):
                 rows = torch.where(mine, node - first, 0)
-                found = torch.where(mine, of(self._queries, question, vectors, rows), found)
-        return found
+                values = torch.where(mine, products(self._queries, question, vectors, rows), values)
+        return values
 
     def _costs_of_all(self) -> torch.Tensor:
         """i32[B, N + R], computed in products of ROWS nodes."""

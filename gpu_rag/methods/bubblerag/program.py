@@ -143,12 +143,12 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
     if early is not None:
         return early
     support, lines = await _found(run, question, before, params, params.n_passages)
-    evidence, found = await reranked(run, question.text, support.evidence, support.paths)
+    evidence, best = await reranked(run, question.text, support.evidence, support.paths)
     if not evidence:
-        return Draft(None, (), found, "unsupported")
+        return Draft(None, (), best, "unsupported")
     fields = {"question": question.text, "facts": lines, "evidence": evidence}
     answer = clean_answer(await decide(run, ANSWER, run=run, max_tokens=run.reader.max_tokens, **fields))
-    return Draft(answer, evidence, found) if is_answer(answer) else Draft(None, evidence, found, "unsupported")
+    return Draft(answer, evidence, best) if is_answer(answer) else Draft(None, evidence, best, "unsupported")
 
 
 # --- passages and paths of evidence graphs --------------------------------------------------------
@@ -164,7 +164,7 @@ async def read_passages(
         for v in (*graph.entities, *graph.relations):
             tree_of.setdefault(v, number)
     weighed, k = ("trees", limit) if order == "trees" else ("fused", DEPTH)
-    found = await bubble_passages((before.vector, tree_of), weighed, k)
+    passages = await bubble_passages((before.vector, tree_of), weighed, k)
     if order == "walk":
         trust = grown.choices.trust(before.ranking.rows[:DEPTH])
         nodes = tuple(tree_of) if trust or not grown.choices.made else grown.trees  # no step by choices without trust
@@ -172,10 +172,10 @@ async def read_passages(
         ranking = grown.choices.ranked(walked, limit, trust)
         rows = list(zip(ranking.rows, ranking.scores))
     elif order == "fused":
-        rows = fused(found, before.ranking, Params.fusion_constant, limit)
+        rows = fused(passages, before.ranking, Params.fusion_constant, limit)
     else:
-        rows = appended(found, before.ranking, limit)
-    of_graphs = {passage.row: passage for passage in found}
+        rows = appended(passages, before.ranking, limit)
+    of_graphs = {passage.row: passage for passage in passages}
     plain = run.index.evidence([row for row, _ in rows], [value for _, value in rows], "")
     evidence = tuple(replace(e, why=_why(of_graphs.get(row), len(graphs), order)) for (row, _), e in zip(rows, plain))
     titles = tuple(f"{e.passage_id} {e.title}" for e in evidence)
@@ -183,18 +183,18 @@ async def read_passages(
     return evidence
 
 
-def fused(found: Sequence[TreePassage], before: Ranking, constant: float, limit: int) -> list[tuple[int, float]]:
+def fused(passages: Sequence[TreePassage], before: Ranking, constant: float, limit: int) -> list[tuple[int, float]]:
     """The first `limit` (passage row, fused score), equal scores by lower row."""
     scores: dict[int, float] = {}
-    for ranking in ([passage.row for passage in found], before.rows):
+    for ranking in ([passage.row for passage in passages], before.rows):
         for rank, row in enumerate(ranking, 1):
             scores[row] = scores.get(row, 0.0) + 1 / (constant + rank)
     return sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:limit]
 
 
-def appended(found: Sequence[TreePassage], before: Ranking, limit: int) -> list[tuple[int, float]]:
+def appended(passages: Sequence[TreePassage], before: Ranking, limit: int) -> list[tuple[int, float]]:
     """The first `limit` (passage row, cosine): passages of the graphs, then of the pre-retrieval."""
-    cosines = {passage.row: passage.cosine for passage in found}
+    cosines = {passage.row: passage.cosine for passage in passages}
     for row, value in zip(before.rows, before.scores):
         cosines.setdefault(row, value)
     return list(cosines.items())[:limit]
@@ -216,12 +216,12 @@ def facts(run: Run, graphs: Sequence[EvidenceGraph]) -> list[str]:
 def paths(run: Run, graphs: Sequence[EvidenceGraph], evidence: Sequence[Evidence]) -> tuple[Path, ...]:
     """Each graph with relations as a path. For a relation, a passage in the evidence that states it is preferred."""
     shown = {e.passage_id for e in evidence}
-    found = []
+    graph_paths = []
     for graph in graphs:
         edges = []
         for v in graph.relations:
             subject, label, object_, stated = run.fact(v - run.index.n_entities)
             edges.append((subject, label, object_, next((p for p in stated if p in shown), (*stated, "")[0])))
         if edges:
-            found.append(Path("; ".join(" - ".join(edge[:3]) for edge in edges), tuple(edges), "graph"))
-    return tuple({path.edges: path for path in found}.values())
+            graph_paths.append(Path("; ".join(" - ".join(edge[:3]) for edge in edges), tuple(edges), "graph"))
+    return tuple({path.edges: path for path in graph_paths}.values())

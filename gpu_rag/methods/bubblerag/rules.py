@@ -55,16 +55,16 @@ def keywords_by_rules(question: str, entities: Sequence[str], *, specialise: boo
     >>> [k.text for k in keywords_by_rules("Where was the director of Jaws born?", ["Jaws"], specialise=True)]
     ['Jaws', 'Who is the director of Jaws?', 'Where was born?']
     """
-    found = [Keyword(name, NAME) for name in _names(question, entities)]
+    listed = [Keyword(name, NAME) for name in _names(question, entities)]
     if specialise:
         for step in plan_by_rules(question).steps:
             text = " ".join(_REFERENCE.sub("", step.question).split())
-            found.append(Keyword(text[:MOST_CHARS], OPEN if step.depends_on else BOUND))
+            listed.append(Keyword(text[:MOST_CHARS], OPEN if step.depends_on else BOUND))
     else:
-        named = {normalise_name(k.text) for k in found}
+        named = {normalise_name(k.text) for k in listed}
         words = sorted(keywords(question), key=lambda word: (question.casefold().find(word), word))
-        found += [Keyword(word) for word in words if not any(word in name for name in named)]
-    return once(found) or [Keyword(question[:MOST_CHARS], BOUND)]
+        listed += [Keyword(word) for word in words if not any(word in name for name in named)]
+    return once(listed) or [Keyword(question[:MOST_CHARS], BOUND)]
 
 
 def _names(question: str, entities: Sequence[str]) -> list[str]:

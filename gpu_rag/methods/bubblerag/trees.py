@@ -91,8 +91,8 @@ async def expanded(
     graph = EvidenceGraph.of(tree, run.index)
     frontier = list(graph.entities)
     for hop in range(1, params.depth + 1):
-        found = await bubble_neighbours((vector, tuple(frontier), tuple(graph.relations)), params.n_neighbours)
-        if not found.rows:
+        neighbours = await bubble_neighbours((vector, tuple(frontier), tuple(graph.relations)), params.n_neighbours)
+        if not neighbours.rows:
             break
         chosen = await decide(
             run,
@@ -100,14 +100,14 @@ async def expanded(
             step=f"{number}_{hop}",
             question=question,
             evidence="\n".join(graph.lines(run.index)),
-            options=[node_text(run.index, v) for v in found.rows],
-            relations=found.rows,
+            options=[node_text(run.index, v) for v in neighbours.rows],
+            relations=neighbours.rows,
             k=params.max_picks,
             threshold=params.pick_threshold,
-            scores=found.scores,
+            scores=neighbours.scores,
         )
-        choices.add(run, found.rows, chosen, lambda v: passages_of(run.index, [v]))
-        frontier = graph.add([found.rows[i] for i in chosen], run.index)
+        choices.add(run, neighbours.rows, chosen, lambda v: passages_of(run.index, [v]))
+        frontier = graph.add([neighbours.rows[i] for i in chosen], run.index)
         if not frontier:
             break
     return graph

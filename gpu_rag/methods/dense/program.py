@@ -36,9 +36,9 @@ async def retrieve(question: Question, run: Run, params: Params) -> Support | Dr
 
 async def program(question: Question, run: Run, params: Params) -> Draft:
     """Retrieve, then read."""
-    found = await retrieve(question, run, params)
-    if isinstance(found, Support):
-        return await read(run, question.text, found)
-    blocks = [f"[{i}] {path.text}" for i, path in enumerate(found.paths, 1)]
+    retrieved = await retrieve(question, run, params)
+    if isinstance(retrieved, Support):
+        return await read(run, question.text, retrieved)
+    blocks = [f"[{i}] {path.text}" for i, path in enumerate(retrieved.paths, 1)]
     text = await read_blocks(run, question.text, blocks) if blocks else None
-    return found if text is None else replace(found, text=text, status="answered")
+    return retrieved if text is None else replace(retrieved, text=text, status="answered")

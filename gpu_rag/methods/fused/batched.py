@@ -107,7 +107,7 @@ class Links:
 
 def columns(lists: Sequence[str]) -> tuple[str, ...]:
     """The names of the columns of `Candidates.values`."""
-    return (*NAMES, *(name for of in lists for name in (of, f"{of} rank")))
+    return (*NAMES, *(name for feature in lists for name in (feature, f"{feature} rank")))
 
 
 @batched(WALK, tile=TILE)
@@ -115,9 +115,9 @@ def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -
     """At least k passages of each question (if there are enough), and the features of the first ones, see the module.
     n_lists: the number of lists that each query brings."""
     links, texts = index.loaded("fused links", _links), [query.text for query in queries]
-    said = [words_of(text) for text in texts]
-    names = spread(entity_seeds(entity_names(index), said, index.entity_n_passages))
-    titles = spread(title_seeds(title_names(index), said))
+    words = [words_of(text) for text in texts]
+    names = spread(entity_seeds(entity_names(index), words, index.entity_n_passages))
+    titles = spread(title_seeds(title_names(index), words))
     vectors, *lists = uploaded(index, [query.vector for query in queries], word_weights(index, texts), names, titles)
     cosine = passage_cosines(index, vectors)
     ends = ends_of(index, "relation_vectors", index.relation_ends)
@@ -133,13 +133,13 @@ def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -
     for row, text in enumerate(texts):
         all_words = index.bm25.scores(text)
         by_words[row] = all_words[rows[row]] / max(float(all_words.max()), _FLOOR)
-    at = rows.to(index.device)
-    logs = [walk.gather(1, at).clamp_min(_LEAST).log().cpu().numpy() for walk in walks]
-    near = cosine.gather(1, at).cpu().numpy()
+    device_rows = rows.to(index.device)
+    logs = [walk.gather(1, device_rows).clamp_min(_LEAST).log().cpu().numpy() for walk in walks]
+    near = cosine.gather(1, device_rows).cpu().numpy()
     ranked = [top.scores[:, :DEPTH].numpy(), *logs, near, by_words]
-    vectors_of = index.vectors("passage_vectors")[at].float().cpu().numpy()
+    vectors_of = index.vectors("passage_vectors")[device_rows].float().cpu().numpy()
     values = [
-        *(column for of in ranked for column in (of - of.max(1, keepdims=True), _places(of))),
+        *(column for feature in ranked for column in (feature - feature.max(1, keepdims=True), _places(feature))),
         *_numbers(links, rows.numpy(), facts, named, vectors_of, near),
     ]
     for number in range(n_lists):
@@ -167,21 +167,21 @@ def _walks(index: Index, links: Links, facts: Seeds, named: Seeds, passages: tor
     """A, M, F and R on passages: f32[B, P] each. A mixes the others; a column without seeds is zero."""
     nothing, none = torch.zeros_like(passages), Seeds(named.nodes[:, :0], named.weights[:, :0])
     columns = [restarts_of(named, nothing, 1.0), restarts_of(facts, nothing, 1.0), restarts_of(none, passages, 0.0)]
-    width = max(one.nodes.shape[1] for one in columns)
+    width = max(restarts.nodes.shape[1] for restarts in columns)
     nodes, mass = (
         torch.cat([torch.nn.functional.pad(part, (0, width - part.shape[1])) for part in parts])
-        for parts in ([one.nodes for one in columns], [one.mass for one in columns])
+        for parts in ([restarts.nodes for restarts in columns], [restarts.mass for restarts in columns])
     )
-    prior = Restarts(nodes, mass, torch.cat([one.last for one in columns]))
+    prior = Restarts(nodes, mass, torch.cat([restarts.last for restarts in columns]))
     walks = personalized_pagerank(
         links.graph, prior=prior, damping=DAMPING, tol=TOL, threads=index.threads, ids=(index.n_entities, links.graph.n)
     )
     by_name, by_fact, by_passage = walks.chunk(3)
-    has_names, has_facts = ((one.weights > 0).any(1, keepdim=True).float() for one in (named, facts))
+    has_names, has_facts = ((restarts.weights > 0).any(1, keepdim=True).float() for restarts in (named, facts))
     either = (has_names + has_facts).clamp(min=1)
     of_names, of_facts = MASS * has_names / either, MASS * has_facts / either
-    rest = 1 - MASS * torch.maximum(has_names, has_facts)
-    return [of_names * by_name + of_facts * by_fact + rest * by_passage, by_name, by_fact, by_passage]
+    passage_mass = 1 - MASS * torch.maximum(has_names, has_facts)
+    return [of_names * by_name + of_facts * by_fact + passage_mass * by_passage, by_name, by_fact, by_passage]
 
 
 def _dense(seeds: Seeds, n: int) -> np.ndarray:
@@ -197,21 +197,21 @@ def _numbers(
     """The feature columns from `first 1` on, f[B, c] each. rows: i64[B, c]; vectors: f32[B, c, D]; near: cosines f32[B,
     c]."""
     batch, width = rows.shape
-    of = np.repeat(np.arange(batch), width)  # the question of each candidate
-    at, entities = _entities(links, rows.ravel())
-    asker, is_named = of[at], named > 0
+    question = np.repeat(np.arange(batch), width)  # the question of each candidate
+    position, entities = _entities(links, rows.ravel())
+    asker, is_named = question[position], named > 0
 
     def total(values: np.ndarray) -> np.ndarray:
-        return np.bincount(at, values, minlength=rows.size).reshape(rows.shape)
+        return np.bincount(position, values, minlength=rows.size).reshape(rows.shape)
 
     def by_title(weights: np.ndarray) -> np.ndarray:
         return np.where(title >= 0, np.take_along_axis(weights, np.maximum(title, 0), 1), 0.0)
 
     title, known = links.title[rows], is_named[asker, entities]
     place = np.broadcast_to(np.arange(width), rows.shape)
-    found = [(place < n).astype(float) for n in _FIRST]
-    found += [total(named[asker, entities]), total(known), by_title(is_named) if named.shape[1] else total(known)]
-    found += [total(facts[asker, entities]), (place < ANCHORS).astype(float)]
+    columns = [(place < n).astype(float) for n in _FIRST]
+    columns += [total(named[asker, entities]), total(known), by_title(is_named) if named.shape[1] else total(known)]
+    columns += [total(facts[asker, entities]), (place < ANCHORS).astype(float)]
     mentioned, shared, fresh, alike, beyond = np.zeros(rows.shape), [], [], [], []
     for a in range(ANCHORS):
         other, anchor = place != a, rows[:, min(a, width - 1)]
@@ -224,26 +224,26 @@ def _numbers(
         cosine = np.matmul(vectors, vectors[:, min(a, width - 1), :, None])[..., 0]
         alike.append(other * cosine)
         beyond.append(other * (near - near[:, [min(a, width - 1)]] * cosine))
-    return [*found, mentioned, *shared, fresh[0], *alike[:2], *beyond[:2]]
+    return [*columns, mentioned, *shared, fresh[0], *alike[:2], *beyond[:2]]
 
 
 def _entities(links: Links, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(position among `rows`, entity) of every entity of these passages."""
     first, counts = links.offsets[rows], links.offsets[rows + 1] - links.offsets[rows]
-    at = np.repeat(np.arange(len(rows)), counts)
-    inside = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return at, links.entities[first[at] + inside]
+    position = np.repeat(np.arange(len(rows)), counts)
+    inside = np.arange(len(position)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return position, links.entities[first[position] + inside]
 
 
 def _listed(rows: np.ndarray, lists: Sequence[Ranking]) -> list[np.ndarray]:
     """The two feature columns of a list."""
     scores, ranks = np.zeros(rows.shape), np.full(rows.shape, np.log1p(ABSENT))
     for row, ranking in enumerate(lists):
-        place = {passage: at for at, passage in enumerate(ranking.rows[:DEPTH])}
-        found = [place.get(passage) for passage in rows[row].tolist()]
+        place = {passage: rank for rank, passage in enumerate(ranking.rows[:DEPTH])}
+        places = [place.get(passage) for passage in rows[row].tolist()]
         best, least = (ranking.scores[0], min(ranking.scores[:DEPTH])) if ranking.rows else (0.0, 0.0)
-        scores[row] = [(least if at is None else ranking.scores[at]) - best for at in found]
-        ranks[row] = [np.log1p(ABSENT if at is None else at) for at in found]
+        scores[row] = [(least if rank is None else ranking.scores[rank]) - best for rank in places]
+        ranks[row] = [np.log1p(ABSENT if rank is None else rank) for rank in places]
     return [scores, ranks]
 
 

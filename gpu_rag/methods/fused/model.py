@@ -42,18 +42,18 @@ class Model:
     def scores(self, values: np.ndarray) -> np.ndarray:
         """f64[...]: the scores of features f[..., n]. Each candidate is summed alone, so its score does not depend on
         others."""
-        found: np.ndarray = (self.standard(values) * self.weights).sum(-1)
-        return found
+        scores: np.ndarray = (self.standard(values) * self.weights).sum(-1)
+        return scores
 
     def ranked(self, first: Ranking, values: np.ndarray, k: int) -> Ranking:
         """The k best passages: candidates by their scores, then the passages without features in their order."""
         scores = self.scores(values).tolist()
-        order = sorted(range(len(scores)), key=lambda at: (-scores[at], at))
-        found = [(first.rows[at], scores[at]) for at in order]
+        order = sorted(range(len(scores)), key=lambda candidate: (-scores[candidate], candidate))
+        ranking = [(first.rows[candidate], scores[candidate]) for candidate in order]
         last = len(scores)
         for row, score in zip(first.rows[last:], first.scores[last:]):
-            found.append((row, found[last - 1][1] - (first.scores[last - 1] - score)))
-        return Ranking(tuple(row for row, _ in found[:k]), tuple(score for _, score in found[:k]))
+            ranking.append((row, ranking[last - 1][1] - (first.scores[last - 1] - score)))
+        return Ranking(tuple(row for row, _ in ranking[:k]), tuple(score for _, score in ranking[:k]))
 
     def document(self) -> dict[str, Any]:
         """The model as a JSON document."""
@@ -80,8 +80,8 @@ def model_of(document: Mapping[str, Any], names: Sequence[str], whose: Path) -> 
 @cache
 def shipped() -> Mapping[str, Any]:
     """The weights file of the package."""
-    found: Mapping[str, Any] = json.loads(SHIPPED.read_text("utf-8"))
-    return found
+    document: Mapping[str, Any] = json.loads(SHIPPED.read_text("utf-8"))
+    return document
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ def fit(start: Model, learnt: Learnt, pull: float, only: Sequence[str] = ()) -> 
         slope = (powers / sums * share[:, None] - wanted).ravel() @ flat + pull * away
         return float(-(wanted * (scores - np.log(sums))).sum() + pull * away @ away / 2), slope * moved
 
-    found = minimize(loss, start.weights, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS}).x
-    return replace(start, weights=found)
+    weights = minimize(loss, start.weights, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS}).x
+    return replace(start, weights=weights)
 
 
 def untrained(lists: Sequence[str], names: Sequence[str], learnt: Learnt) -> Model:

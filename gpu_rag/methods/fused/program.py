@@ -44,10 +44,10 @@ def model(index: Index, params: Params, *, own: bool = True) -> Model:
 
     def load(index: Index) -> Model:
         key, names = ",".join(params.lists), columns(params.lists)
-        found = tuned(index.path).get("fused", {}).get(key) if own else None
-        if found is None:
+        document = tuned(index.path).get("fused", {}).get(key) if own else None
+        if document is None:
             return model_of(shipped()[key], names, SHIPPED)
-        return model_of(found, names, index.path / TUNED)
+        return model_of(document, names, index.path / TUNED)
 
     return index.loaded(f"fused model {params.lists} {own}", load)
 
@@ -72,14 +72,14 @@ async def candidates(question: Question, run: Run, params: Params) -> Candidates
 async def _listed(question: Question, run: Run, name: str) -> Ranking:
     """The list of a method."""
     method: Any = load_method(name)
-    found: Ranking = await method.ranking(question, replace(run, limit=DEPTH), method.Params(**LISTS[name]))
-    return found
+    ranking: Ranking = await method.ranking(question, replace(run, limit=DEPTH), method.Params(**LISTS[name]))
+    return ranking
 
 
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
     """The run.limit passages of highest score."""
-    found = await candidates(question, run, params)
-    ranking = model(run.index, params).ranked(found.ranking, found.values, run.limit)
+    scored = await candidates(question, run, params)
+    ranking = model(run.index, params).ranked(scored.ranking, scored.values, run.limit)
     return Support(run.evidence(ranking, "weighed by several rankings", "fused"))
 
 

@@ -35,12 +35,12 @@ class Examples:
 
     def recall(self, scores: np.ndarray, at: Sequence[int]) -> np.ndarray:
         """f64[Q, len(at)]: recall when candidates are ranked by their scores f64[Q, c], ties in their order."""
-        found = np.zeros((len(self.rows), len(at)))
+        recalls = np.zeros((len(self.rows), len(at)))
         for number, row in enumerate(self.rows):
             order = np.argsort(-scores[number, : len(self.documents[number])], kind="stable")
             ranking = ranked_documents([self.documents[number][place] for place in order])
-            found[number] = [recall_at(ranking, row.gold_ids, k) for k in at]
-        return found
+            recalls[number] = [recall_at(ranking, row.gold_ids, k) for k in at]
+        return recalls
 
 
 def examples(engine: Engine, rows: Sequence[QuestionRow]) -> Examples:
@@ -58,11 +58,11 @@ def examples(engine: Engine, rows: Sequence[QuestionRow]) -> Examples:
         if answer.error is not None:
             given = f"{answer.question_id}: {answer.error['message']}"
             raise GpuRagError("a question cannot be tuned with", given=given)
-    of, found = engine.index.passage_doc_ids, [seen[row.question.id] for row in rows]
-    width = len(found[0].values)
-    documents = [[of[passage] for passage in one.ranking.rows[:width]] for one in found]
+    document_of, scored = engine.index.passage_doc_ids, [seen[row.question.id] for row in rows]
+    width = len(scored[0].values)
+    documents = [[document_of[passage] for passage in item.ranking.rows[:width]] for item in scored]
     gold = np.array([[name in row.gold_ids for name in names] for names, row in zip(documents, rows)])
-    values = np.stack([one.values for one in found])
+    values = np.stack([item.values for item in scored])
     return Examples(rows, Learnt(values, gold, np.ones(len(rows))), documents)
 
 
@@ -106,7 +106,7 @@ def _tuned(engine: Engine, outcome: Fitted, document: dict[str, Any], choice: di
 def _shown(document: dict[str, Any]) -> Shown:
     """The outcome in words and tables."""
     measures = list(document["recall"]["fused"])
-    rows = [[name, *(f"{found[m]:.3f}" for m in measures)] for name, found in document["recall"].items()]
+    rows = [[name, *(f"{recall[m]:.3f}" for m in measures)] for name, recall in document["recall"].items()]
     pairs = [
         [f"{name} - ppr", *(f"{pair['diff']:+.3f} [{pair['low']:+.3f}, {pair['high']:+.3f}]" for pair in gain.values())]
         for name, gain in document["gain"].items()
@@ -148,22 +148,22 @@ def fitted(engine: Engine, rows: Sequence[QuestionRow], methods: Sequence[str]) 
         inside, outside = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
         pull = _pull(seen, start, inside)
         scores[outside] = _fitted(start, seen, inside, pull).scores(seen.learnt.values[outside])
-    every = np.arange(len(rows))
-    pull = _pull(seen, start, every)
+    all_rows = np.arange(len(rows))
+    pull = _pull(seen, start, all_rows)
     recalls = {name: _recalls(engine, name, rows) for name in methods}
     shipped = seen.recall(start.scores(seen.learnt.values), DEFAULT_AT)
     recalls["fused"] = seen.recall(scores, DEFAULT_AT)
     routed = np.zeros_like(shipped)
     for fold in range(FOLDS):
-        best = _best({name: found[folds != fold] for name, found in recalls.items()})
+        best = _best({name: recall[folds != fold] for name, recall in recalls.items()})
         routed[folds == fold] = recalls[best][folds == fold]
-    chosen, weights = _best(recalls), _fitted(start, seen, every, pull)
+    chosen, weights = _best(recalls), _fitted(start, seen, all_rows, pull)
     shown = {**recalls, "fused as shipped": shipped, "auto": routed}
     base = recalls.get("ppr", shipped)
     document = {
         "n": len(rows),
         "lists": list(start.lists),
-        "recall": {name: dict(zip(_MEASURES, found.mean(0).tolist())) for name, found in shown.items()},
+        "recall": {name: dict(zip(_MEASURES, recall.mean(0).tolist())) for name, recall in shown.items()},
         "gain": {name: _differences(shown[name], base) for name in ("fused", "auto")},
         "changed": bool(np.isfinite(pull)),
         "method": chosen,
@@ -189,8 +189,8 @@ def _recalls(engine: Engine, method: str, rows: Sequence[QuestionRow]) -> np.nda
     """f64[Q, 3]: recall of a method without a language model."""
     options: dict[str, Any] = {"limit": max(DEFAULT_AT), "retrieval_only": True, "decider": RULE}
     answers = engine.run(method, [row.question for row in rows], **options).answers
-    of = dict(zip(engine.index.passage_ids, engine.index.passage_doc_ids))
-    rankings = [ranked_documents([of[evidence.passage_id] for evidence in answer.evidence]) for answer in answers]
+    doc_of = dict(zip(engine.index.passage_ids, engine.index.passage_doc_ids))
+    rankings = [ranked_documents([doc_of[evidence.passage_id] for evidence in answer.evidence]) for answer in answers]
     return np.array([[recall_at(r, row.gold_ids, k) for k in DEFAULT_AT] for r, row in zip(rankings, rows)])
 
 

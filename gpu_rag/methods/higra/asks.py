@@ -63,7 +63,7 @@ def _library(passages: Sequence[Evidence], paths: Sequence[Path]) -> list[str]:
     return [*facts, *(passage_block(i, e) for i, e in enumerate(passages, 1))]
 
 
-def _told(reply: Told, paths: Sequence[Path], shown: Sequence[int]) -> Told:
+def _checked(reply: Told, paths: Sequence[Path], shown: Sequence[int]) -> Told:
     """The reply with white space folded, distinct non-empty answers, and only passages that were shown."""
     n_shown = len(shown) - bool(paths)
     answers = (" ".join(answer.split()) for answer in reply.answers)
@@ -92,7 +92,7 @@ LIBRARIAN = Ask(
     rule=_read,
     prompt=f"{PROMPTS}:librarian",
     show=lambda question, passages, paths: {"question": question, "library": Packed(_library(passages, paths))},
-    check=_told,
+    check=_checked,
     unread=lambda: Told("the reply could not be read", (), ()),
     reads="capable",
 )
@@ -121,9 +121,9 @@ def _history(dialogue: Dialogue) -> Packed:
     """The findings so far, in the format of a prompt."""
     return Packed(
         [
-            f"[{number}] {found.question}\nanswers: {'; '.join(found.answers) or 'none'}\n"
-            f"evidence: {found.evidence[:_EVIDENCE_CHARS]}"
-            for number, found in enumerate(dialogue.findings, 1)
+            f"[{number}] {finding.question}\nanswers: {'; '.join(finding.answers) or 'none'}\n"
+            f"evidence: {finding.evidence[:_EVIDENCE_CHARS]}"
+            for number, finding in enumerate(dialogue.findings, 1)
         ]
     )
 
@@ -152,17 +152,17 @@ def _usable(reply: Action, dialogue: Dialogue, rules: Action, sent_back: Sequenc
             return Refused("the answer is empty")
         cited = tuple(n for n in dict.fromkeys(reply.evidence) if n <= len(dialogue.findings))
         return Action(ANSWER, (), " ".join(reply.answer.split()), cited)
-    asked = Action(ASK, tuple(dict.fromkeys(" ".join(text.split()) for text in reply.subquestions)), "", ())
-    if not asked.subquestions:
+    folded = Action(ASK, tuple(dict.fromkeys(" ".join(text.split()) for text in reply.subquestions)), "", ())
+    if not folded.subquestions:
         return Refused("no sub-question was given")
-    left_out = unresolved(asked, rules)
+    left_out = unresolved(folded, rules)
     if left_out and not sent_back:
-        return asked
+        return folded
     own = {text.casefold() for text in rules.subquestions}
-    before = {found.question.casefold() for found in dialogue.findings} - own
-    rest = tuple(text for text in asked.subquestions if text not in left_out)
-    new = tuple(text for text in rest if text.casefold() not in before)
-    return Refused("it asks only what was asked before") if rest and not new else Action(ASK, new, "", ())
+    before = {finding.question.casefold() for finding in dialogue.findings} - own
+    usable = tuple(text for text in folded.subquestions if text not in left_out)
+    new = tuple(text for text in usable if text.casefold() not in before)
+    return Refused("it asks only what was asked before") if usable and not new else Action(ASK, new, "", ())
 
 
 NEXT = Ask(

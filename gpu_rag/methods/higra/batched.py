@@ -133,12 +133,12 @@ def higra_search(index: Index, queries: list[tuple[str, np.ndarray]], similarity
     def search(stage: str, words: Bm25, k: int) -> list[Ranking]:
         n = max(1, index.vectors(stage).shape[0])
         k, width = min(k, n), min(max(k, Params.depth), n)
-        found = on_host(nearest_rows(index, stage, vectors, k if similarity == "dense" else width))
+        top = on_host(nearest_rows(index, stage, vectors, k if similarity == "dense" else width))
         if similarity == "hybrid":
             ids, scores = words.search(texts, width)
             by_words = TopK(torch.from_numpy(ids), torch.from_numpy(scores))
-            found = rrf([found, by_words], k, constants=[Params.constant, Params.constant])
-        return rankings(found)
+            top = rrf([top, by_words], k, constants=[Params.constant, Params.constant])
+        return rankings(top)
 
     entities = search("higra_entity_vectors", graph.entity_bm25, Params.n_entities)
     relations = search("higra_relation_vectors", graph.relation_bm25, Params.depth)
@@ -233,8 +233,8 @@ def higra_walk(
     by_graph = topk_rows((ranks[:, subjects] + ranks[:, objects]) / 2, depth)
     ids, scores, *pair = to_host(top.ids, top.scores, by_graph.ids, by_graph.scores)
     relations = rrf([TopK(*pair), _given([q.relations for q in queries], depth)], depth, constants=constants)
-    found = zip(rankings(relations), passages_of(ids, scores))
-    return [HigraRanking(*row, n, index.n_passages) for row in found]
+    pairs = zip(rankings(relations), passages_of(ids, scores))
+    return [HigraRanking(*row, n, index.n_passages) for row in pairs]
 
 
 def _given(lists: Sequence[Sequence[int]], depth: int) -> TopK:
@@ -286,25 +286,25 @@ def _relations_inside(
     node = inner.global_ids.long()
     base = row_of_value(Ragged(inner.global_ids, inner.offsets)) * n
     keys = base + node  # ascending: by block, then by node
-    found: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = [(node[:0], node[:0], p[:0])]
+    pieces: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = [(node[:0], node[:0], p[:0])]
     for owner, row in expand(first[node], first[node + 1]):
         wanted = base[owner] + objects[row]
-        at = torch.searchsorted(keys, wanted).clamp(max=keys.shape[0] - 1)
-        hits = (keys[at] == wanted).nonzero()[:, 0]
-        owner, at = owner[hits], at[hits]
-        found.append((base[owner] // n, row[hits], ((p[owner].double() + p[at].double()) / 2).float()))
-    block, rows, scores = (torch.cat(parts) for parts in zip(*found))
+        position = torch.searchsorted(keys, wanted).clamp(max=keys.shape[0] - 1)
+        hits = (keys[position] == wanted).nonzero()[:, 0]
+        owner, position = owner[hits], position[hits]
+        pieces.append((base[owner] // n, row[hits], ((p[owner].double() + p[position].double()) / 2).float()))
+    block, rows, scores = (torch.cat(parts) for parts in zip(*pieces))
     return block, rows, scores
 
 
 def _ranked(columns: Sequence[torch.Tensor], batch: int, depth: int) -> TopK:
     """The best `depth` of each block, by (-score, id), padded. columns: block, id and score."""
-    of, key, value = (column.numpy() for column in columns)
-    order = np.lexsort((key, -value, of))
-    of, key, value = of[order], key[order], value[order]
-    place = np.arange(len(of)) - np.searchsorted(of, of)
+    block, key, value = (column.numpy() for column in columns)
+    order = np.lexsort((key, -value, block))
+    block, key, value = block[order], key[order], value[order]
+    place = np.arange(len(block)) - np.searchsorted(block, block)
     kept = place < depth
     out_ids = np.full((batch, depth), -1, np.int32)
     out_scores = np.full((batch, depth), -np.inf, np.float32)
-    out_ids[of[kept], place[kept]], out_scores[of[kept], place[kept]] = key[kept], value[kept]
+    out_ids[block[kept], place[kept]], out_scores[block[kept], place[kept]] = key[kept], value[kept]
     return TopK(torch.from_numpy(out_ids), torch.from_numpy(out_scores))

@@ -42,8 +42,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     if edited:
         merges.undo(options.undo)
         merges.reject(options.reject)
-        for one, other in options.force:
-            merges.force(one, other)
+        for name, other in options.force:
+            merges.force(name, other)
         merges.save()
         say(f"gpu-rag: edits kept in {merges.path}; run gpu-rag index again to apply them")
     document = _document(merges, options, edited)
@@ -51,12 +51,12 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
 
 
 def _document(merges: Any, options: argparse.Namespace, edited: bool) -> dict[str, Any]:
-    found = merges.found(options.find, options.why or "")
+    matching = merges.found(options.find, options.why or "")
     edits = [{"id": e.id, "action": e.action, "members": list(e.members)} for e in merges.edits]
-    shown = found[: options.limit]
+    shown = matching[: options.limit]
     return {
         "index": str(options.index),
-        "n": len(found),
+        "n": len(matching),
         "edited": edited,
         "merges": shown,
         "edits": edits,

@@ -47,7 +47,7 @@ class Dialogue:
 
     def of_step(self, step: int) -> list[int]:
         """The numbers of the findings for a step of the plan."""
-        return [number for number, found in enumerate(self.findings, 1) if found.step == step]
+        return [number for number, finding in enumerate(self.findings, 1) if finding.step == step]
 
     def answers_of(self, step: int) -> tuple[str, ...]:
         """All answers found for a step, without duplicates, in order."""
@@ -57,18 +57,18 @@ class Dialogue:
         """Distinct passages: those that support the cited findings, those of the other findings, then all other
         retrieved ones."""
         order = [*(self.findings[number - 1] for number in cited), *self.findings]
-        return _once(chain(*(found.cited for found in order), *(found.retrieved.evidence for found in order)))
+        return _once(chain(*(finding.cited for finding in order), *(finding.retrieved.evidence for finding in order)))
 
     def readable(self) -> tuple[Evidence, ...]:
         """Passages for a last reading: the cited ones, then the first retrieved of each finding, then the second of
         each."""
-        turns = zip_longest(*(found.retrieved.evidence for found in self.findings))
-        return _once(chain(*(found.cited for found in self.findings), *turns))
+        turns = zip_longest(*(finding.retrieved.evidence for finding in self.findings))
+        return _once(chain(*(finding.cited for finding in self.findings), *turns))
 
     def paths(self, cited: Sequence[int]) -> tuple[Path, ...]:
         """The relations read for the cited findings (for all, if none is cited), without duplicates."""
         chosen = [self.findings[number - 1] for number in cited] or self.findings
-        return tuple({path.edges: path for found in chosen for path in found.retrieved.paths}.values())
+        return tuple({path.edges: path for finding in chosen for path in finding.retrieved.paths}.values())
 
 
 def _once(evidence: Iterable[Evidence | None]) -> tuple[Evidence, ...]:

@@ -40,5 +40,5 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
 
 async def _find(run: Run, text: str, params: Params, k: int) -> Support:
     (vector,) = await embed([text])
-    found = await search_hybrid((text, vector), k, depth=max(params.depth, k), constant=params.constant)
-    return Support(run.evidence(found, "high in both the vector and the word ranking", "search_hybrid"))
+    ranking = await search_hybrid((text, vector), k, depth=max(params.depth, k), constant=params.constant)
+    return Support(run.evidence(ranking, "high in both the vector and the word ranking", "search_hybrid"))

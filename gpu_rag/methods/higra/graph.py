@@ -102,13 +102,13 @@ class HigraGraph:
         """The entities that a question names, ascending. Among entities of one name, the one whose types and
         descriptions share most words with the question wins, then the one in most passages. Names without a capital
         count only if no name has one."""
-        said = words_of(text)
-        found = self.names.found(said)
-        words = set(said.folded)
+        text_words = words_of(text)
+        matches = self.names.found(text_words)
+        words = set(text_words.folded)
         chosen = {
             max(rows, key=lambda row: (len(words & self.about(row)), self.n_passages[row], -row))
-            for rows, capital in found
-            if capital or not any(capital for _, capital in found)
+            for rows, capital in matches
+            if capital or not any(capital for _, capital in matches)
         }
         return tuple(sorted(chosen))
 

@@ -22,10 +22,10 @@ async def consult(run: Run, question: str, find: Find, step: int = 0) -> Finding
     """Retrieve for one sub-question and answer it."""
     retrieved = await find(question)
     retrieved = Support(*await reranked(run, question, retrieved.evidence, retrieved.paths))
-    passages, told = retrieved.evidence, Told("nothing was retrieved", (), ())
+    passages, reply = retrieved.evidence, Told("nothing was retrieved", (), ())
     if passages:
-        told = await decide(run, LIBRARIAN, run=run, question=question, passages=passages, paths=retrieved.paths)
-    cited = tuple(passages[number - 1] for number in told.passages)
-    lines = (f"question: {question}", f"answer: {'; '.join(told.answers) or 'none'}", f"evidence: {told.evidence}")
+        reply = await decide(run, LIBRARIAN, run=run, question=question, passages=passages, paths=retrieved.paths)
+    cited = tuple(passages[number - 1] for number in reply.passages)
+    lines = (f"question: {question}", f"answer: {'; '.join(reply.answers) or 'none'}", f"evidence: {reply.evidence}")
     run.note("librarian", len(passages), (*lines, *(f"passage: {e.passage_id} {e.title}" for e in cited)))
-    return Finding(question, told.answers, told.evidence, cited, retrieved, step)
+    return Finding(question, reply.answers, reply.evidence, cited, retrieved, step)

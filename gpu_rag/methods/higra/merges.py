@@ -180,13 +180,13 @@ class Merges:
         if name in set(ids):
             return name
         wanted = normalise_name(name)
-        for ways in ([[name] for name in table["name"].to_pylist()], table["aliases"].to_pylist()):
-            found = [id for id, names in zip(ids, ways) if wanted in map(normalise_name, names)]
-            if len(found) > 1:
-                shown = " | ".join(found[:_N_SHOWN])
+        for spellings in ([[name] for name in table["name"].to_pylist()], table["aliases"].to_pylist()):
+            matching = [id for id, names in zip(ids, spellings) if wanted in map(normalise_name, names)]
+            if len(matching) > 1:
+                shown = " | ".join(matching[:_N_SHOWN])
                 raise BadInput("several entities have this name", given=name, expected=f"one of the ids {shown}")
-            if found:
-                return found[0]
+            if matching:
+                return matching[0]
         near = difflib.get_close_matches(wanted, ids, n=1)
         raise BadInput("no entity has this name", given=name, do=f"did you mean {near[0]}?" if near else None)
 

@@ -29,14 +29,14 @@ _ENTITIES, _RELATIONS = "higra_merge/higra_entities", "higra_links/higra_relatio
 
 def _merge(view: View) -> Files:
     exact = {name: read_of(view, f"higra_exact_{name}").to_pylist() for name in ("entities", "relations")}
-    old = _old_rows(view, exact["entities"])
-    merged, row_of = merged_rows(exact["entities"], old)
+    old_rows = _old_rows(view, exact["entities"])
+    merged, row_of = merged_rows(exact["entities"], old_rows)
     of_base = np.zeros(len(merged), np.int64)
-    of_base[row_of] = old
+    of_base[row_of] = old_rows
     view.keep(_ENTITIES, of_base, read_of(view.base, "higra_entities").num_rows)
     triples = (((row["subject"], row["label"], row["object"]), row["passages"]) for row in exact["relations"])
     rows = {"higra_entities": merged, "higra_extracted_relations": relation_rows(merged, triples, row_of)}
-    return {f"{name}.parquet": pa.Table.from_pylist(made, schema=TABLES[name][1]) for name, made in rows.items()}
+    return {f"{name}.parquet": pa.Table.from_pylist(dicts, schema=TABLES[name][1]) for name, dicts in rows.items()}
 
 
 def _old_rows(view: View, entities: list[Row]) -> list[int]:
@@ -50,14 +50,14 @@ def _old_rows(view: View, entities: list[Row]) -> list[int]:
         for member in members[entity]:
             named.setdefault((member, passage), []).append(entity)
     names, passages = view.kept(ENTITIES), view.kept(PASSAGES)
-    found = []
-    for one in entities:
-        pairs = ((int(names[name]), int(passages[passage])) for name in one["members"] for passage in one["passages"])
+    rows = []
+    for row in entities:
+        pairs = ((int(names[name]), int(passages[passage])) for name in row["members"] for passage in row["passages"])
         candidates = (entity for pair in pairs for entity in named.get(pair, ()))
-        first, kinds = next(candidates), set(one["types"])
+        first, kinds = next(candidates), set(row["types"])
         typed = (entity for entity in chain((first,), candidates) if not kinds.isdisjoint(types[entity]))
-        found.append(next(typed, first) if kinds else first)
-    return found
+        rows.append(next(typed, first) if kinds else first)
+    return rows
 
 
 def _links(view: View) -> Files:
@@ -68,7 +68,7 @@ def _links(view: View) -> Files:
     subjects, objects = (of_base[ints(relations, name)].tolist() for name in ("subject", "object"))
     wanted = list(zip(subjects, relations["label"].to_pylist(), objects))
     rows = [row_of.get(key, -1) for key in wanted]
-    if -1 in rows:  # one name of several things in a passage: its relation may end at another one of them there
+    if -1 in rows:  # several things in a passage have one name: the relation may end at another of them
         stated = [set(passages) for passages in old["passages"].to_pylist()]
         kept = view.kept(PASSAGES)
         for number, row in enumerate(rows):

@@ -26,13 +26,13 @@ def figures(report: BuildReport) -> dict[str, Any]:
 def pair_coverage(manifest: Manifest) -> dict[str, dict[str, int]]:
     """{merge | link: number of entity pairs within the radius, of pairs that one window shows together, and of
     windows}; link only if a language model was asked."""
-    found = {}
+    coverage = {}
     for what, stage in (("merge", "higra_merge"), ("link", "higra_links")):
         counts = manifest.stages[stage].counts if stage in manifest.stages else {}
         if (pairs := counts.get(f"higra_{what}_pairs")) is not None:
             together, windows = (counts[f"higra_{what}_{name}"] for name in ("pairs_together", "clusters"))
-            found[what] = {"within_radius": pairs, "together": together, "windows": windows}
-    return found
+            coverage[what] = {"within_radius": pairs, "together": together, "windows": windows}
+    return coverage
 
 
 def summary(document: dict[str, Any]) -> list[str]:
@@ -48,50 +48,50 @@ def summary(document: dict[str, Any]) -> list[str]:
 def coverage_lines(pairs: dict[str, dict[str, int]]) -> list[str]:
     """One line for each entry of `pair_coverage`."""
     return [
-        f"{what}: {found['together']:,} of {found['within_radius']:,} near pairs seen together, "
-        f"{found['windows']:,} windows"
-        for what, found in pairs.items()
+        f"{what}: {counts['together']:,} of {counts['within_radius']:,} near pairs seen together, "
+        f"{counts['windows']:,} windows"
+        for what, counts in pairs.items()
     ]
 
 
 def section(document: dict[str, Any], page: Any) -> list[str]:
     """Tables and plots of `document["alignment"]`. page: the module `report.page`, which draws them."""
-    found = document.get("alignment")
-    if not found:
+    statistics = document.get("alignment")
+    if not statistics:
         return []
-    degree, passages = found["distributions"]["degree"], found["distributions"]["passages_an_entity"]
-    steps = [(step, {"entities": n}) for step, n in found["entities"].items()]
+    degree, passages = statistics["distributions"]["degree"], statistics["distributions"]["passages_an_entity"]
+    steps = [(step, {"entities": n}) for step, n in statistics["entities"].items()]
     return [
         page.heading("Alignment"),
-        page.table(["", "before", "after"], _rows(found)),
-        page.table(["entities", "number", "fewer than names", "fewer than in passages"], _steps(found)),
+        page.table(["", "before", "after"], _rows(statistics)),
+        page.table(["entities", "number", "fewer than names", "fewer than in passages"], _steps(statistics)),
         page.stacked_bars("entities after each step", steps, "entities"),
         page.stacked_bars("entities by degree (relations at an entity)", _binned(degree), "entities"),
         page.stacked_bars("entities by the passages they are linked to", _binned(passages), "entities"),
     ]
 
 
-def _rows(found: dict[str, Any]) -> list[list[str]]:
-    entities, relations, links = found["entities"], found["relations"], found["links"]
+def _rows(statistics: dict[str, Any]) -> list[list[str]]:
+    entities, relations, links = statistics["entities"], statistics["relations"], statistics["links"]
     rows = [
         ["entities", entities["before"], entities["semantic"]],
         ["relations, extracted", relations["before"], relations["extracted"]],
         ["relations, inferred", "-", relations["inferred"]],
-        ["connected components of the entities", found["components"]["before"], found["components"]["after"]],
-        ["connected components with the passages", "-", found["components_with_passages"]],
+        ["connected components of the entities", statistics["components"]["before"], statistics["components"]["after"]],
+        ["connected components with the passages", "-", statistics["components_with_passages"]],
         ["entity-passage links, extracted", "-", links["extracted"]],
         ["entity-passage links, by search", "-", links["searched"]],
     ]
-    for what, pairs in found.get("pairs", {}).items():
+    for what, pairs in statistics.get("pairs", {}).items():
         rows.append([f"near pairs, seen together to {what}", pairs["within_radius"], pairs["together"]])
     for key in ("degree", "passages_an_entity"):
-        before, after = found[key]["before"], found[key]["after"]
+        before, after = statistics[key]["before"], statistics[key]["after"]
         rows += [[f"{key.replace('_', ' ')}, {part}", before[part], after[part]] for part in ("min", "mean", "max")]
     return [[label, *(f"{cell:,}" if not isinstance(cell, str) else cell for cell in cells)] for label, *cells in rows]
 
 
-def _steps(found: dict[str, Any]) -> list[list[str]]:
-    extracted, entities = found["extracted_entities"], found["entities"]
+def _steps(statistics: dict[str, Any]) -> list[list[str]]:
+    extracted, entities = statistics["extracted_entities"], statistics["entities"]
     names = {"before": "distinct normalised names", "exact": "exact merge", "semantic": "semantic merge"}
     rows = [["in each passage by itself", f"{extracted:,}", "-", "-"]]
     for step, name in names.items():

@@ -40,17 +40,17 @@ async def find(run: Run, text: str, params: Params, limit: int = 0) -> Support:
 
 async def ranked_from(run: Run, text: str, begun: Begun, params: Params, limit: int) -> Support:
     """The part of `find` that follows the seeds."""
-    vector, found, seeds = begun
+    vector, similar, seeds = begun
     if params.walk == "whole" and seeds:  # without seeds, similarity alone
-        walked = Walked(text, vector, tuple(seeds), found.relations.rows)
+        walked = Walked(text, vector, tuple(seeds), similar.relations.rows)
         depth = max(params.depth, limit)
         ranking = await higra_walk(walked, params.damping, params.n_facts, params.similarity, depth, params.constants)
     else:
-        query = Seeded(tuple(seeds), found.relations.rows, found.passages.rows)
+        query = Seeded(tuple(seeds), similar.relations.rows, similar.passages.rows)
         ranking = await higra_rank(query, params.radius, params.damping, params.constants)
     fused = dict(zip(ranking.passages.rows, ranking.passages.scores))
     rows = list(fused)[: params.n_passages]
-    rows += [row for row in found.passages.rows[: params.n_similar] if row not in rows]
+    rows += [row for row in similar.passages.rows[: params.n_similar] if row not in rows]
     rows += [row for row in fused if row not in rows][: max(0, limit - len(rows))]
     scores = [fused.get(row, 0.0) for row in rows]
     evidence = run.index.evidence(rows, scores, "high in the ranking of graph and similarity")
@@ -63,18 +63,18 @@ async def ranked_from(run: Run, text: str, begun: Begun, params: Params, limit: 
 async def started(run: Run, text: str, params: Params) -> Begun:
     """The start of a text's ranking: its vector, similar rows and seeds."""
     (vector,) = await embed([text])
-    found = await higra_search((text, vector), params.similarity)
-    return vector, found, await _seeds(run, text, found, params) if params.graph_context else []
+    similar = await higra_search((text, vector), params.similarity)
+    return vector, similar, await _seeds(run, text, similar, params) if params.graph_context else []
 
 
-async def _seeds(run: Run, text: str, found: HigraFound, params: Params) -> list[int]:
+async def _seeds(run: Run, text: str, similar: HigraFound, params: Params) -> list[int]:
     """Rows of the seed entities: the decider's choice among the candidates, else the rule's or the first entities.
 
     In a walk on the whole graph a choice that shares no entity with the rule's is not trusted either.
     """
-    candidates = list(dict.fromkeys(chain(found.named, found.entities.rows)))[: params.n_entities]
-    by_rank = dict(zip(found.entities.rows, found.entities.scores))
-    scores = [by_rank.get(row, 0.0) + params.named_bonus * (row in found.named) for row in candidates]
+    candidates = list(dict.fromkeys(chain(similar.named, similar.entities.rows)))[: params.n_entities]
+    by_rank = dict(zip(similar.entities.rows, similar.entities.scores))
+    scores = [by_rank.get(row, 0.0) + params.named_bonus * (row in similar.named) for row in candidates]
     chosen = await decide(
         run,
         SEEDS,
@@ -87,7 +87,7 @@ async def _seeds(run: Run, text: str, found: HigraFound, params: Params) -> list
         scores=scores,
     )
     near = best(scores, params.max_seeds, params.seed_threshold)
-    by_rule = [candidates[i] for i in near] or list(found.entities.rows[: params.fallback_seeds])
+    by_rule = [candidates[i] for i in near] or list(similar.entities.rows[: params.fallback_seeds])
     seeds = [candidates[i] for i in chosen]
     if not seeds or (params.walk == "whole" and set(seeds).isdisjoint(by_rule)):
         seeds = by_rule
@@ -105,15 +105,15 @@ def _around(index: Index, seeds: Sequence[int], radius: int) -> set[int]:
 
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
     """The first run.limit passages in reading order, and the relations read with them as paths."""
-    found = await find(run, question.text, params, run.limit)
-    return replace(found, evidence=found.evidence[: run.limit])
+    support = await find(run, question.text, params, run.limit)
+    return replace(support, evidence=support.evidence[: run.limit])
 
 
 async def program(question: Question, run: Run, params: Params) -> Draft:
     """One call to the Librarian; several answers are joined by "; "."""
-    found = await consult(run, question.text, partial(find, run, params=params))
-    passages, paths = found.retrieved.evidence, found.retrieved.paths
-    if not found.answers:
+    finding = await consult(run, question.text, partial(find, run, params=params))
+    passages, paths = finding.retrieved.evidence, finding.retrieved.paths
+    if not finding.answers:
         return Draft(None, passages, paths, "unsupported")
-    evidence = {e.passage_id: e for e in (*found.cited, *passages)}
-    return Draft("; ".join(found.answers), tuple(evidence.values()), paths)
+    evidence = {e.passage_id: e for e in (*finding.cited, *passages)}
+    return Draft("; ".join(finding.answers), tuple(evidence.values()), paths)

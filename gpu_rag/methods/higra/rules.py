@@ -88,11 +88,11 @@ def short_answer(answer: str, question: str) -> str:
     cut: "the answer is"; the text before the first "is", "was", "are", "were", if most of its content words are in the
     question; all after the first sentence; and a relative clause or apposition after a comma.
     """
-    rest = _INTRODUCED.sub("", answer, count=1) or answer
-    found = _COPULA.search(rest)
-    if found is not None:
+    text = _INTRODUCED.sub("", answer, count=1) or answer
+    copula = _COPULA.search(text)
+    if copula is not None:
         known = {word for phrase in keywords(question) for word in phrase.split()}
-        content = [word for phrase in keywords(rest[: found.start()]) for word in phrase.split()]
+        content = [word for phrase in keywords(text[: copula.start()]) for word in phrase.split()]
         if 2 * sum(word in known for word in content) > len(content):
-            rest = rest[found.end() :].strip() or rest
-    return _AFTERTHOUGHT.split(rest, maxsplit=1)[0].strip(" .,") or answer
+            text = text[copula.end() :].strip() or text
+    return _AFTERTHOUGHT.split(text, maxsplit=1)[0].strip(" .,") or answer

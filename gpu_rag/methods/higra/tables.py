@@ -99,11 +99,11 @@ def relation_rows(
     entities: Sequence[Row], triples: Iterable[tuple[Triple, Iterable[int]]], row_of: Sequence[int]
 ) -> list[Row]:
     """Rows of HIGRA_RELATIONS, sorted, from extracted triples with their passages. row_of: the entity of each end."""
-    found: dict[Triple, set[int]] = defaultdict(set)
+    passages_of: dict[Triple, set[int]] = defaultdict(set)
     for (subject, label, object_), passages in triples:
-        found[row_of[subject], label, row_of[object_]].update(passages)
+        passages_of[row_of[subject], label, row_of[object_]].update(passages)
     ids = [entity["id"] for entity in entities]
-    return [relation_row(ids, key, sorted(found[key])) for key in sorted(found)]
+    return [relation_row(ids, key, sorted(passages_of[key])) for key in sorted(passages_of)]
 
 
 def relation_row(ids: Sequence[str], key: Triple, passages: Sequence[int] = (), confidence: float = 1.0) -> Row:

@@ -116,9 +116,9 @@ def _links(index: Index) -> Iterator[str]:
 
 def _search(index: Index) -> Iterator[str]:
     for name in ("entities", "relations"):
-        found, n = Bm25.load(index.folder("higra_search") / name).n, read_of(index, f"higra_{name}").num_rows
-        if found != n:
-            yield f"higra_search: {found} {name} for {n}"
+        n_indexed, n = Bm25.load(index.folder("higra_search") / name).n, read_of(index, f"higra_{name}").num_rows
+        if n_indexed != n:
+            yield f"higra_search: {n_indexed} {name} for {n}"
 
 
 VECTORS_OF = {
@@ -141,9 +141,9 @@ def _graphs(index: Index) -> Iterator[str]:
         wanted = {f"{name}_indptr": csr.indptr.numpy(), f"{name}_indices": csr.indices.numpy()}
         if not all(np.array_equal(arrays[part], values) for part, values in wanted.items()):
             yield f"higra_graph: the {name} graph is not that of the relations and links"
-    found = json.loads((index.folder("higra_graph") / "statistics.json").read_text("utf-8"))
-    n_relations = sum(found["relations"][origin] for origin in ("extracted", "inferred"))
-    if (found["entities"]["semantic"], n_relations) != (entities.num_rows, relations.num_rows):
+    statistics = json.loads((index.folder("higra_graph") / "statistics.json").read_text("utf-8"))
+    n_relations = sum(statistics["relations"][origin] for origin in ("extracted", "inferred"))
+    if (statistics["entities"]["semantic"], n_relations) != (entities.num_rows, relations.num_rows):
         yield "higra_graph: the statistics are not those of the tables"
 
 

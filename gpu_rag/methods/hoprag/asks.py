@@ -47,8 +47,8 @@ class Ways(Struct, frozen=True):
 def texts(places: Sequence[Place]) -> list[str]:
     """Each place with its numbered ways, for a prompt."""
     number = count(1)
-    lines = ((f"{next(number)}. {' '.join(way.split())}" for way in place.options) for place in places)
-    return ["\n".join((f"From {place.title}", *ways)) for place, ways in zip(places, lines)]
+    lines = ((f"{next(number)}. {' '.join(option.split())}" for option in place.options) for place in places)
+    return ["\n".join((f"From {place.title}", *options)) for place, options in zip(places, lines)]
 
 
 def chosen(reply: Ways, places: Sequence[Place]) -> list[list[int]]:

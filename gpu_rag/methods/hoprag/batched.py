@@ -226,13 +226,13 @@ def walk_hops(index: Index, queries: list[tuple[str, HopQuestion]], about: str, 
     vertex, starts = (torch.arange(size, device=graph.indptr.device) for size in (graph.n_vertices, n + 1))
     everywhere = Ragged(vertex.repeat(n), starts * graph.n_vertices)
     near = score_lists(questions, vertices, everywhere, threads=index.threads).view(n, graph.n_vertices)
-    texts, of = [text for text, _ in queries], (graph.vertex_passage, index.n_passages)
+    texts, passage_of = [text for text, _ in queries], (graph.vertex_passage, index.n_passages)
     titles = spread(title_seeds(title_names(index), [words_of(text) for text in texts]))
     shared = np.bincount(graph.on_host[2], minlength=index.n_passages)  # vertices per passage, which share its weight
     lists = [(rows, weights / np.maximum(shared[rows], 1)) for rows, weights in (word_weights(index, texts), titles)]
-    words, by_words, titled, by_title = to_device(index.device, *(part for one in lists for part in one))
-    prior = restart(2 * TEMPERATURE * near, words, by_words, WORD_SHARE, of)
-    prior = blended(prior, titled, by_title, TITLE_SHARE, of)
+    words, by_words, titled, by_title = to_device(index.device, *(part for pair in lists for part in pair))
+    prior = restart(2 * TEMPERATURE * near, words, by_words, WORD_SHARE, passage_of)
+    prior = blended(prior, titled, by_title, TITLE_SHARE, passage_of)
     ranks = personalized_pagerank(graph.both_ways, prior=prior, damping=DAMPING, tol=TOL, threads=index.threads)
     top = ranked(ranks, near, FUSION, k)
     return passages_of(*to_host(top.ids, top.scores))
@@ -259,8 +259,8 @@ def out_edges(index: Index, queries: list[AtVertices], k: int) -> list[list[list
     graph = hop_graph(index)
     k, targets = min(k, graph.n_vertices), graph.on_host[0]  # a vertex has at most one edge to each other
     questions, lists = graph.numbered([question for question, _ in queries]), _vertices(graph, queries)
-    found = rankings(frontier_topk(questions, graph.edges, lists, k, threads=index.threads))
-    return _split([[OutEdge(e, int(targets[e]), s) for e, s in zip(r.rows, r.scores)] for r in found], queries)
+    ranked = rankings(frontier_topk(questions, graph.edges, lists, k, threads=index.threads))
+    return _split([[OutEdge(e, int(targets[e]), s) for e, s in zip(r.rows, r.scores)] for r in ranked], queries)
 
 
 @batched(GRAPH)
@@ -278,8 +278,8 @@ def _vertices(graph: HopGraph, queries: Sequence[AtVertices]) -> Ragged:
 
 def _split(rows: Sequence[T], queries: Sequence[AtVertices]) -> list[list[T]]:
     """Split rows for all vertices of all queries into one list per query."""
-    left = iter(rows)
-    return [list(islice(left, len(vertices))) for _, vertices in queries]
+    remaining = iter(rows)
+    return [list(islice(remaining, len(vertices))) for _, vertices in queries]
 
 
 def edge_question(index: Index, edge: int) -> str:

@@ -4,18 +4,18 @@ Retrieve: top_k vertices. Reason, n_hop rounds: from every vertex in the queue t
 out-edge. The count of its target grows, and the target is queued unless it was counted before. Prune: the top_k
 passages by H; ties to the lower passage. With sentences as vertices, a passage has the H of its best sentence.
 
-entry     H(v)                                                       the start
-walk      its score in a random walk along all edges, see `batched`, the top_k by it; similarity takes no hops, since
-          and what the hops add to it, see `program.choices`         the walk has taken them
-vertices  base(v) = (SIM(v, q) + count(v) / sum of counts) / 2, the  the nearest vertices, as in its published code
-          paper's H, and at least inherit * H(u) for a hop from u
-edges     the same                                                   the ends of the nearest edges, as in its text
+entry     the start vertices, and H(v)
+walk      The top_k of a random walk along all edges, see `batched`; H is the walk's score, plus what the hops of a
+          model add, see `program.choices`. Similarity takes no hops, since the walk has taken them.
+vertices  The nearest vertices, as in the published code; H is the paper's: base(v) = (SIM(v, q) + count(v) / sum of
+          counts) / 2, and at least inherit * H(u) for a hop from u.
+edges     The ends of the nearest edges, as in the paper's text; H as for vertices.
 
 `entry: edges`, `keywords: all`, `inherit: 0`, `hops: single` follow the paper exactly. Then a vertex reached by a hop
 is kept only if it is near the question itself, so hops add almost nothing.
 
-keywords: of the question its names, as the paper's recogniser finds them; of a passage its topics, since the set of
-all its words has a Jaccard index near 0 with any question.
+keywords: the names in the question, as the paper's recogniser finds them, and the topics of a passage, since the set
+of all its words has a Jaccard index near 0 with any question.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class Walk:
         The count of a target grows by one per hop. It enters the queue of the next round only if it was not counted
         before.
         """
-        taken = [(vertex, target) for vertex, target in zip(self.queue, targets) if target is not None]
-        self.hops += taken
-        reached = [target for _, target in taken]
+        new_hops = [(vertex, target) for vertex, target in zip(self.queue, targets) if target is not None]
+        self.hops += new_hops
+        reached = [target for _, target in new_hops]
         self.queue = [target for target in dict.fromkeys(reached) if target not in self.counts]
         for target in reached:
             self.counts[target] = self.counts.get(target, 0) + 1
@@ -81,10 +81,10 @@ def helpfulness(counts: Mapping[int, int], similarity: Mapping[int, float]) -> d
 
 def inherited(scores: Mapping[int, float], hops: Sequence[tuple[int, int]], share: float) -> dict[int, float]:
     """H(v) = max(scores[v], share * H(u)) along each hop (u, v), in the given order."""
-    found = dict(scores)
+    result = dict(scores)
     for parent, child in hops:
-        found[child] = max(found[child], share * found[parent])
-    return found
+        result[child] = max(result[child], share * result[parent])
+    return result
 
 
 def pruned(scores: Mapping[int, float], passage_of: Mapping[int, int]) -> Ranking:
@@ -169,19 +169,19 @@ def question_words(text: str, kind: str) -> frozenset[str]:
 async def _hop(run: Run, text: str, query: HopQuestion, walk: Walk, choices: Choices, hop: int, params: Params) -> None:
     """One round of hops from every vertex in the queue."""
     options = await out_edges((query, tuple(walk.queue)), params.n_options)
-    ways = [[edge_question(run.index, edge.edge) for edge in edges] for edges in options]
-    places = [Place(_name(run, v), questions) for v, questions in zip(walk.queue, ways)]
+    edge_texts = [[edge_question(run.index, edge.edge) for edge in edges] for edges in options]
+    places = [Place(_name(run, v), questions) for v, questions in zip(walk.queue, edge_texts)]
     fields = {"step": hop, "question": text, "entry": params.entry}
-    each = [{**fields, "title": p.title, "options": p.options, "edges": edges} for p, edges in zip(places, options)]
+    asks = [{**fields, "title": p.title, "options": p.options, "edges": edges} for p, edges in zip(places, options)]
     together = partial(_jointly, run, text, places, params.entry) if params.hops == "joint" else None
-    positions = await decide_all(run, HOP, each, together)
-    taken = [edges[way[0]] if way else None for edges, way in zip(options, positions)]
-    if any(taken) or params.entry != "walk":  # after a random walk, rounds without hops are not noted
-        lines = (_in_words(run, v, edge) for v, edge in zip(walk.queue, taken))
+    positions = await decide_all(run, HOP, asks, together)
+    chosen_edges = [edges[choice[0]] if choice else None for edges, choice in zip(options, positions)]
+    if any(chosen_edges) or params.entry != "walk":  # after a random walk, rounds without hops are not noted
+        lines = (_in_words(run, v, edge) for v, edge in zip(walk.queue, chosen_edges))
         run.note(f"hop_{hop}", len(walk.queue), tuple(lines))
-    for edges, way in zip(options if params.entry == "walk" else (), positions):  # the paper's H counts visits alone
-        choices.add(run, [edge.target for edge in edges], way, lambda v: [vertex_passage(run.index, v)])
-    walk.hop([None if edge is None else edge.target for edge in taken])
+    for edges, choice in zip(options if params.entry == "walk" else (), positions):  # the paper's H counts visits alone
+        choices.add(run, [edge.target for edge in edges], choice, lambda v: [vertex_passage(run.index, v)])
+    walk.hop([None if edge is None else edge.target for edge in chosen_edges])
 
 
 async def _jointly(run: Run, text: str, places: Sequence[Place], entry: str) -> list[list[int]]:
@@ -195,8 +195,8 @@ async def _jointly(run: Run, text: str, places: Sequence[Place], entry: str) -> 
         requests.append(waiting[: len(fitting) or 1])
         waiting = waiting[len(requests[-1]) :]
     replies = await gather(*(decide(run, HOPS, question=text, places=part, entry=entry) for part in requests))
-    ways = iter(way for reply, part in zip(replies, requests) for way in chosen(reply, part))
-    return [next(ways) if place.options else [] for place in places]
+    choices = iter(choice for reply, part in zip(replies, requests) for choice in chosen(reply, part))
+    return [next(choices) if place.options else [] for place in places]
 
 
 def _name(run: Run, vertex: int) -> str:

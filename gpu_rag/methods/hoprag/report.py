@@ -23,11 +23,11 @@ def hop_statistics(stages: dict[str, Any]) -> dict[str, float] | None:
     if "hop_edges" not in counts:
         return None
     n, n_edges = counts["hop_vertices"], counts["hop_edges"]
-    asked = {f"{side}_questions": counts[f"hop_{side}_questions"] for side in ("in", "out")}
+    n_questions = {f"{side}_questions": counts[f"hop_{side}_questions"] for side in ("in", "out")}
     return {
         "vertices": n,
-        **asked,
-        "questions": sum(asked.values()) / n,
+        **n_questions,
+        "questions": sum(n_questions.values()) / n,
         "edges": n_edges,
         "degree": n_edges / n,
         "crossing": counts["hop_edges_crossing"] / n_edges if n_edges else 0.0,
@@ -37,8 +37,8 @@ def hop_statistics(stages: dict[str, Any]) -> dict[str, float] | None:
 
 def figures(report: BuildReport) -> dict[str, Any]:
     """{"hops": ...} for the --json of a build; {} if no hop graph was built."""
-    found = hop_statistics({name: vars(stage) for name, stage in report.stages.items()})
-    return {"hops": found} if found else {}
+    statistics = hop_statistics({name: vars(stage) for name, stage in report.stages.items()})
+    return {"hops": statistics} if statistics else {}
 
 
 def summary(document: dict[str, Any]) -> list[str]:
@@ -48,18 +48,18 @@ def summary(document: dict[str, Any]) -> list[str]:
 
 def section(document: dict[str, Any], page: Any) -> list[str]:
     """The table of `document["hops"]`. page: the module `report.page`, which draws it."""
-    stages, found = document["stages"], document.get("hops")
-    if found is None:
+    stages, statistics = document["stages"], document.get("hops")
+    if statistics is None:
         return []
     rows = [
-        ["vertices", f"{found['vertices']:,}"],
-        ["in-coming questions", f"{found['in_questions']:,}"],
-        ["out-coming questions", f"{found['out_questions']:,}"],
-        ["questions a vertex", f"{found['questions']:.2f}"],
-        ["edges", f"{found['edges']:,}"],
-        ["edges before the cut", f"{found['uncut']:,}"],
-        [f"edges a vertex (paper: {PAPER_DEGREE})", f"{found['degree']:.2f}"],
-        ["edges that cross documents", f"{found['crossing']:.1%}"],
+        ["vertices", f"{statistics['vertices']:,}"],
+        ["in-coming questions", f"{statistics['in_questions']:,}"],
+        ["out-coming questions", f"{statistics['out_questions']:,}"],
+        ["questions a vertex", f"{statistics['questions']:.2f}"],
+        ["edges", f"{statistics['edges']:,}"],
+        ["edges before the cut", f"{statistics['uncut']:,}"],
+        [f"edges a vertex (paper: {PAPER_DEGREE})", f"{statistics['degree']:.2f}"],
+        ["edges that cross documents", f"{statistics['crossing']:.1%}"],
         ["out-questions whose match was carried over", f"{stages['hop_edges']['reused']:,}"],
     ]
     modes = [text for name, text in MODES.items() if stages["hop_edges"]["counts"].get(name)]

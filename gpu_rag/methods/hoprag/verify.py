@@ -82,11 +82,11 @@ def _edges(index: Index, stage: str) -> Iterator[str]:
     if bad := outside(question + 1, len(vertex["in"]) + 1):
         yield f"matches: {bad} with a row number that no in-question has"
         return
-    found = np.flatnonzero(question >= 0)
-    if (vertex["in"][question[found]] == vertex["out"][found]).any():
+    matched = np.flatnonzero(question >= 0)
+    if (vertex["in"][question[matched]] == vertex["out"][matched]).any():
         yield "matches: an out-question matches one of its own vertex"
-    scores = _scores(index, found, question[found])
-    if not np.array_equal(sim[found], scores) or not np.isneginf(np.delete(sim, found)).all():
+    scores = _scores(index, matched, question[matched])
+    if not np.array_equal(sim[matched], scores) or not np.isneginf(np.delete(sim, matched)).all():
         yield "matches: a SIM is not that of its two questions"
         return
     factor = index.manifest.stages[stage].params["edge_budget"]

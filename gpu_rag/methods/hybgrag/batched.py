@@ -99,8 +99,8 @@ class Walks:
         number = torch.arange(max(1, self.most), device=nodes.device)
         first = self.n_topics.cumsum(0)[question] - count
         wanted = (first[:, None] + number) * self.n + nodes[:, None]
-        at = torch.searchsorted(keys, wanted).clamp(max=max(keys.shape[0] - 1, 0))
-        return at, (number < count[:, None]) & (keys[at] == wanted)
+        position = torch.searchsorted(keys, wanted).clamp(max=max(keys.shape[0] - 1, 0))
+        return position, (number < count[:, None]) & (keys[position] == wanted)
 
 
 def chains_of(relations: Sequence[int], radius: int) -> list[Chain]:
@@ -110,9 +110,9 @@ def chains_of(relations: Sequence[int], radius: int) -> list[Chain]:
     >>> chains_of((5, 3), 2)
     [(5, 3), (3, 5), (5,), (3,), (5, 5), (3, 3)]
     """
-    once = list(permutations(relations)) if 0 < len(relations) <= radius else []
+    complete = list(permutations(relations)) if 0 < len(relations) <= radius else []
     lengths = (chain for length in range(1, radius + 1) for chain in product(relations, repeat=length))
-    return list(dict.fromkeys((*once, *lengths)))
+    return list(dict.fromkeys((*complete, *lengths)))
 
 
 @batched(GRAPH, tile=TILE)
@@ -127,39 +127,39 @@ def reach_nodes(index: Index, queries: list[Query], radius: int, k: int, by_dist
     walks = walked(kb, questions, radius, index.threads)
     candidates, met = _candidates(walks, [within for _, _, within in queries])
     question = row_of_value(candidates)
-    far = torch.zeros_like(question)
+    distance = torch.zeros_like(question)
     if by_distance:
-        at, there = walks.of_topics(question, candidates.values.long())
-        of_topic = walks.distances()[at]
-        nearest, farthest = torch.where(there, of_topic, radius + 1).amin(1), torch.where(there, of_topic, 0).amax(1)
-        far = torch.where(met[question], farthest, nearest)
+        position, hit = walks.of_topics(question, candidates.values.long())
+        of_topic = walks.distances()[position]
+        nearest, farthest = torch.where(hit, of_topic, radius + 1).amin(1), torch.where(hit, of_topic, 0).amax(1)
+        distance = torch.where(met[question], farthest, nearest)
     scores = score_nodes(kb, stacked([vector for _, vector, _ in queries], kb.device), candidates)
-    order = lexsort(-scores, far, question)  # candidates are ascending, so ties go to the lower node
+    order = lexsort(-scores, distance, question)  # candidates are ascending, so ties go to the lower node
     order = order[torch.arange(order.shape[0], device=order.device) - candidates.offsets[:-1][question[order]] < k]
     nodes, question = candidates.values[order].long(), question[order]
-    at, there = walks.of_topics(question, nodes)
-    chain = torch.where(there, walks.least(torch.arange(len(walks.chains), device=kb.device))[at], -1)
+    position, hit = walks.of_topics(question, nodes)
+    chain = torch.where(hit, walks.least(torch.arange(len(walks.chains), device=kb.device))[position], -1)
     ends = torch.searchsorted(question, torch.arange(len(questions) + 1, device=question.device))
     first, rows, values, kept, bounds = (part.tolist() for part in to_host(chain, nodes, scores[order], met, ends))
-    found = []
+    results = []
     for q, topics in enumerate(questions):
         part = slice(bounds[q], bounds[q + 1])
-        ways = tuple(tuple(walks.chains[c] if c >= 0 else () for c in line[: len(topics)]) for line in first[part])
-        found.append(Retrieved(tuple(rows[part]), tuple(values[part]), chains=ways, met=kept[q]))
-    return found
+        chains = tuple(tuple(walks.chains[c] if c >= 0 else () for c in line[: len(topics)]) for line in first[part])
+        results.append(Retrieved(tuple(rows[part]), tuple(values[part]), chains=chains, met=kept[q]))
+    return results
 
 
 def walked(kb: KnowledgeBase, questions: Sequence[Sequence[TopicNodes]], radius: int, threads: int) -> Walks:
     """Every walk of at most `radius` steps from the topics of each question along their relations."""
-    topics = [topic for one in questions for topic in one]
+    topics = [topic for group in questions for topic in group]
     chains = [[topic.relations] if topic.ways else chains_of(topic.relations, radius) for topic in topics]
-    flat = [chain for one in chains for chain in one]
-    starts = ragged_of_lists([topic.nodes for topic, one in zip(topics, chains) for _ in one], kb.device)
+    flat = [chain for group in chains for chain in group]
+    starts = ragged_of_lists([topic.nodes for topic, group in zip(topics, chains) for _ in group], kb.device)
     relations = ragged_of_lists(flat, kb.device)
-    ways = (topic.ways or [EITHER] * len(chain) for topic, one in zip(topics, chains) for chain in one)
-    ends = reachable(kb.typed, starts, relations, ragged_of_lists(list(ways), kb.device), threads=threads)
-    of_topic = [t for t, one in enumerate(chains) for _ in one]
-    sizes = [len(one) for one in questions]
+    directions = (topic.ways or [EITHER] * len(chain) for topic, group in zip(topics, chains) for chain in group)
+    ends = reachable(kb.typed, starts, relations, ragged_of_lists(list(directions), kb.device), threads=threads)
+    of_topic = [t for t, group in enumerate(chains) for _ in group]
+    sizes = [len(group) for group in questions]
     n_topics = torch.tensor(sizes, dtype=torch.int64, device=kb.device)
     return Walks(max(kb.n, 1), topics, n_topics, max(sizes, default=0), flat, of_topic, ends)
 
@@ -169,14 +169,14 @@ def _candidates(walks: Walks, within: Sequence[tuple[int, ...] | None]) -> tuple
     n, batch, reached = walks.n, len(walks.n_topics), walks.keys[0]
     own = ragged_of_lists([topic.nodes for topic in walks.topics], reached.device)
     topic_keys = walks.of_question[row_of_value(own)] * n + own.values
-    found, count = torch.unique(walks.of_question[reached // n] * n + reached % n, return_counts=True)
-    free, question = ~torch.isin(found, topic_keys), found // n
+    in_question, count = torch.unique(walks.of_question[reached // n] * n + reached % n, return_counts=True)
+    free, question = ~torch.isin(in_question, topic_keys), in_question // n
     shared = free & (count == walks.n_topics[question])
     met = torch.zeros(batch, dtype=torch.int32, device=reached.device)
     met = met.scatter_reduce_(0, question, shared.int(), "amax") > 0
     given = torch.tensor([nodes is not None for nodes in within], device=reached.device)
     rows = [place * n + node for place, nodes in enumerate(within) for node in nodes or ()]
-    kept = found[free & (shared | ~met[question]) & ~given[question]]
+    kept = in_question[free & (shared | ~met[question]) & ~given[question]]
     keys = torch.cat([kept, torch.tensor(rows, dtype=torch.int64, device=reached.device)]).sort().values
     return ragged_of_keys(keys, batch, n), met | given
 

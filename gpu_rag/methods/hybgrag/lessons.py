@@ -81,11 +81,11 @@ def _validation(known: Known, fields: Fields, fits: int | None) -> Validation:
     return Validation(fields["question"], types[0] if types else "", lines, fits)
 
 
-def _in_turn(items: Iterable[Any], group: Callable[[Any], Hashable], most: int) -> list[Any]:
-    """At most `most` distinct items, taken from each group in turn, so that rare ones stay."""
+def _in_turn(items: Iterable[Any], group: Callable[[Any], Hashable], limit: int) -> list[Any]:
+    """At most `limit` distinct items, taken from each group in turn, so that rare ones stay."""
     groups: dict[Hashable, list[Any]] = {}
     for item in dict.fromkeys(items):
         groups.setdefault(group(item), []).append(item)
-    lists = sorted(groups.values(), key=lambda some: (len(some), some[0].question))
+    lists = sorted(groups.values(), key=lambda items_of: (len(items_of), items_of[0].question))
     longest = max(map(len, lists), default=0)
-    return [some[place] for place in range(longest) for some in lists if place < len(some)][:most]
+    return [items_of[place] for place in range(longest) for items_of in lists if place < len(items_of)][:limit]

@@ -34,7 +34,7 @@ UNIT = 2.0**40  # resolution of the sums
 @dataclass(frozen=True)
 class Entities:
     """The entities of a question. groups: the nodes of each entity; types: of the wanted nodes, () for any; barred:
-    nodes that cannot be answers, nor lead to them."""
+    nodes that cannot be answers or lead to answers."""
 
     groups: tuple[tuple[int, ...], ...]
     vector: np.ndarray
@@ -48,45 +48,45 @@ def near_nodes(index: Index, queries: list[Entities], k: int) -> list[Ranking]:
     """The k nodes nearest to all entities of each question, see the module."""
     kb = kb_of(index)
     graph, n, device = kb.typed, max(kb.n, 1), kb.device
-    own = ragged_of_lists([group for one in queries for group in one.groups], device)
-    of_entity = torch.repeat_interleave(torch.tensor([len(one.groups) for one in queries], device=device))
+    own = ragged_of_lists([group for query in queries for group in query.groups], device)
+    of_entity = torch.repeat_interleave(torch.tensor([len(query.groups) for query in queries], device=device))
     entity, edges = row_of_value(own), graph.out_indptr.diff() + graph.in_indptr.diff()
     size = torch.zeros_like(of_entity).index_add_(0, entity, edges[own.values])
     share = 1 / torch.log(3 + size.double())
-    out = [place * n + node for place, one in enumerate(queries) for node in one.barred]
-    barred = torch.tensor(out, dtype=torch.int64, device=device)
-    pieces = [entity[at] * n + node for at, node in _edges(graph, own.values)]
+    barred_keys = [place * n + node for place, query in enumerate(queries) for node in query.barred]
+    barred = torch.tensor(barred_keys, dtype=torch.int64, device=device)
+    pieces = [entity[position] * n + node for position, node in _edges(graph, own.values)]
     next_ = torch.unique(torch.cat([*pieces, entity[:0]]))
     next_ = next_[~torch.isin(_question_keys(next_, of_entity, n), barred)]
     keys, worth = [_question_keys(next_, of_entity, n)], [(UNIT * share[next_ // n]).long()]
     between = next_[(size[next_ // n] <= FEW) & (edges[next_ % n] <= FEW)]
-    pairs = [(between[at] // n * n + node, at) for at, node in _edges(graph, between % n)]
+    pairs = [(between[position] // n * n + node, position) for position, node in _edges(graph, between % n)]
     if pairs:
         weight = (UNIT / torch.log(3 + edges[between % n].double())).long()
         second, place = torch.unique(torch.cat([key for key, _ in pairs]), return_inverse=True)
-        sums = torch.zeros_like(second).index_add_(0, place, weight[torch.cat([at for _, at in pairs])])
-        most = torch.ones_like(of_entity).scatter_reduce_(0, second // n, sums, "amax")
+        sums = torch.zeros_like(second).index_add_(0, place, weight[torch.cat([position for _, position in pairs])])
+        strongest = torch.ones_like(of_entity).scatter_reduce_(0, second // n, sums, "amax")
         keys.append(_question_keys(second, of_entity, n))
-        worth.append((UNIT / 2 * share[second // n] * (sums.double() / most[second // n])).long())
-    found, place = torch.unique(torch.cat(keys), return_inverse=True)
-    total = torch.zeros_like(found).index_add_(0, place, torch.cat(worth))
-    wanted = torch.tensor([[not one.types or t in one.types for t in range(kb.n_types)] for one in queries])
-    of_type = torch.from_numpy(kb.node_type.astype(np.int64)).to(device)[found % n]
-    kept = wanted.to(device)[found // n, of_type] & ~torch.isin(
-        found, torch.cat([of_entity[entity] * n + own.values, barred])
+        worth.append((UNIT / 2 * share[second // n] * (sums.double() / strongest[second // n])).long())
+    nodes, place = torch.unique(torch.cat(keys), return_inverse=True)
+    total = torch.zeros_like(nodes).index_add_(0, place, torch.cat(worth))
+    wanted = torch.tensor([[not query.types or t in query.types for t in range(kb.n_types)] for query in queries])
+    of_type = torch.from_numpy(kb.node_type.astype(np.int64)).to(device)[nodes % n]
+    kept = wanted.to(device)[nodes // n, of_type] & ~torch.isin(
+        nodes, torch.cat([of_entity[entity] * n + own.values, barred])
     )
-    found, total = found[kept], total[kept]
-    order = lexsort(-total, found // n)
-    starts = torch.searchsorted(found, torch.arange(len(queries) + 1, device=device) * n)
+    nodes, total = nodes[kept], total[kept]
+    order = lexsort(-total, nodes // n)
+    starts = torch.searchsorted(nodes, torch.arange(len(queries) + 1, device=device) * n)
     last = torch.minimum(starts[:-1] + k, starts[1:]) - 1  # keep the k best of each question, and all equal to the last
-    kept = total >= total[order][last.clamp(min=0)][found // n] if found.numel() else kept[:0]
-    found, total = found[kept], total[kept]
-    question = found // n
-    vectors = stacked([one.vector for one in queries], device)
-    cosine = score_nodes(kb, vectors, ragged_of_keys(found, len(queries), n))
+    kept = total >= total[order][last.clamp(min=0)][nodes // n] if nodes.numel() else kept[:0]
+    nodes, total = nodes[kept], total[kept]
+    question = nodes // n
+    vectors = stacked([query.vector for query in queries], device)
+    cosine = score_nodes(kb, vectors, ragged_of_keys(nodes, len(queries), n))
     order = lexsort(-cosine, -total, question)  # stable: ties to the lower node
     bounds = torch.searchsorted(question, torch.arange(len(queries) + 1, device=device)).tolist()
-    rows, scores = (found % n)[order].tolist(), cosine[order].tolist()
+    rows, scores = (nodes % n)[order].tolist(), cosine[order].tolist()
     parts = (slice(a, min(a + k, b)) for a, b in zip(bounds, bounds[1:]))
     return [Ranking(tuple(rows[part]), tuple(scores[part])) for part in parts]
 
@@ -99,5 +99,5 @@ def _question_keys(keys: torch.Tensor, of_entity: torch.Tensor, n: int) -> torch
 def _edges(graph: TypedGraph, nodes: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """(position in `nodes`, node at the other end) of every edge of the nodes, in pieces."""
     for indptr, other in ((graph.out_indptr, graph.out_node), (graph.in_indptr, graph.in_node)):
-        for at, entry in expand(indptr[nodes], indptr[nodes + 1]):
-            yield at, other[entry].long()
+        for position, entry in expand(indptr[nodes], indptr[nodes + 1]):
+            yield position, other[entry].long()

@@ -49,8 +49,7 @@ def config(index: Index, params: Params) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Refined:
-    """The end of the loop: the last action, its result, and what the answer says of the question, see
-    `Router.remarks`."""
+    """The end of the loop: the last action, its result, and the remarks of the answer, see `Router.remarks`."""
 
     action: Action
     result: Retrieved
@@ -58,7 +57,7 @@ class Refined:
 
 
 async def refined(question: str, run: Run, params: Params) -> Refined:
-    """Run the loop. The trace records actions and feedback. What the validator accepts is returned as it is."""
+    """Run the loop. The trace records actions and feedback. An accepted result is returned unchanged."""
     (vector,) = await embed([question])
     router, history, kb = await router_of(question, vector, run, params), History(question), kb_of(run.index)
     last: tuple[Action, Retrieved] | None = None
@@ -84,22 +83,22 @@ async def refined(question: str, run: Run, params: Params) -> Refined:
     assert last is not None  # the first action is always new
     action, result = last
     if params.chains and not action.sure:
-        chains = tuple(dict.fromkeys(topic.text() for one in router.ranked for topic in one.chains))
+        chains = tuple(dict.fromkeys(topic.text() for candidate in router.ranked for topic in candidate.chains))
         run.note("hybgrag_unsure", len(chains), chains)
     return Refined(action, result, router.remarks(action, result))
 
 
 async def _retrieved(action: Action, router: Router) -> Retrieved:
-    """The result of an action. Where its relations are not sure, graph and documents are fused. What the question rules
-    out is left out at the end, whichever way it came."""
+    """The result of an action. If its relations are not sure, graph and documents are fused. Nodes that the question
+    rules out are removed at the end."""
     params, kb = router.params, kb_of(router.run.index)
     deep = replace(params, n_nodes=max(DEPTH, params.n_nodes)) if params.chains else params
     result = await retrieve_by(action, router.vector, kb, deep, router.spoken.types)
     if params.chains and not action.sure and result.n_answers < 0:
         ranked = router.ranked
-        groups = tuple(one.linked.nodes for one in ranked if not one.negated)
+        groups = tuple(candidate.linked.nodes for candidate in ranked if not candidate.negated)
         named = Entities(groups, router.vector, router.spoken.types, tuple(router.spoken.barred))
-        if action.module != TEXT and len(action.topics) == 1 and all(one.plain for one in ranked):
+        if action.module != TEXT and len(action.topics) == 1 and all(candidate.plain for candidate in ranked):
             result = behind(result, await fused(replace(result, rows=()), named, deep, kb), deep)
         else:
             result = await fused(replace(result, rows=()) if action.module == TEXT else result, named, deep, kb)
@@ -108,18 +107,18 @@ async def _retrieved(action: Action, router: Router) -> Retrieved:
     return result.ordered(range(min(len(result.rows), params.n_nodes)))
 
 
-async def supported(found: Refined, run: Run) -> Draft:
+async def supported(outcome: Refined, run: Run) -> Draft:
     """A draft without a text: nodes of a result, at most run.limit passages of them, and paths to the first nodes."""
-    kb, best, result = kb_of(run.index), dict[int, float](), found.result
+    kb, best, result = kb_of(run.index), dict[int, float](), outcome.result
     for row, score in zip(result.rows, result.scores):
         for passage in node_passages(kb, row, run.limit):
             best.setdefault(passage, score)
     shown = Ranking(tuple(best)[: run.limit], tuple(best.values())[: run.limit])
     evidence = run.evidence(shown, "of a node that the question's entities lead to", "hybgrag_nodes")
-    paths = await edge_paths(found.action, result, N_PATHS, kb)
-    counts = found.action.operations.aggregate == "count" and found.action.sure and result.n_answers > 0
+    paths = await edge_paths(outcome.action, result, N_PATHS, kb)
+    counts = outcome.action.operations.aggregate == "count" and outcome.action.sure and result.n_answers > 0
     count = str(result.n_answers) if counts else ""
-    return Draft(None, evidence, paths, "unsupported", nodes=ranked_nodes(kb, result), count=count, **found.remarks)
+    return Draft(None, evidence, paths, "unsupported", nodes=ranked_nodes(kb, result), count=count, **outcome.remarks)
 
 
 async def retrieve(question: Question, run: Run, params: Params) -> Draft:
@@ -130,8 +129,8 @@ async def retrieve(question: Question, run: Run, params: Params) -> Draft:
 async def program(question: Question, run: Run, params: Params) -> Draft:
     """Run the loop, then read the first nodes once, each with its document and the paths that lead to it. The answer to
     "how many" is the number of exact answers."""
-    found = await refined(question.text, run, params)
-    draft, action, result = await supported(found, run), found.action, found.result
+    outcome = await refined(question.text, run, params)
+    draft, action, result = await supported(outcome, run), outcome.action, outcome.result
     if draft.count:
         return replace(draft, text=draft.count, status="answered")
     if not (result.sure or draft.evidence):

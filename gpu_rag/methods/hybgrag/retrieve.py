@@ -37,22 +37,22 @@ async def retrieve_by(
     A topic is left out of the intersection if no node has its name or a near one; `found` records this. If no topic is
     left, documents are searched. An action with operations is executed exactly, and its answers are ranked alone.
     """
-    found: tuple[tuple[int, ...], ...] = ()
+    named: tuple[tuple[int, ...], ...] = ()
     if action.module != TEXT:
         names = (match_names(kb, topic.entity, topic.type, params.name_threshold) for topic in action.topics)
-        found = tuple(await gather(*names))
-    pairs = [(topic, nodes) for topic, nodes in zip(action.topics, found) if nodes]
+        named = tuple(await gather(*names))
+    pairs = [(topic, nodes) for topic, nodes in zip(action.topics, named) if nodes]
     if pairs:
         known, solved = tuple(_topic_nodes(*pair, kb) for pair in pairs if not pair[0].negated), None
         if params.chains and not action.plain:
-            solved = await solve(await plan_of(action.topics, found, action.operations, kb, types))
+            solved = await solve(await plan_of(action.topics, named, action.operations, kb, types))
         within = None if solved is None else solved.nodes
         reached = await reach_nodes((known, vector, within), params.radius, params.n_nodes, params.order == "distance")
         if solved is None:
-            return replace(reached, found=found)
-        return replace(reached, found=found, barred=solved.barred, n_answers=len(solved.nodes), met=bool(solved.nodes))
+            return replace(reached, found=named)
+        return replace(reached, found=named, barred=solved.barred, n_answers=len(solved.nodes), met=bool(solved.nodes))
     documents = await search_documents(vector, params.n_nodes)
-    return Retrieved(documents.rows, documents.scores, found, met=action.module == TEXT)
+    return Retrieved(documents.rows, documents.scores, named, met=action.module == TEXT)
 
 
 async def fused(result: Retrieved, named: Entities, params: Params, kb: KnowledgeBase) -> Retrieved:
@@ -63,8 +63,8 @@ async def fused(result: Retrieved, named: Entities, params: Params, kb: Knowledg
     named = replace(named, types=tuple({*named.types, *untyped}) if named.types else ())
     near, documents = await gather(near_nodes(named, DEPTH), search_documents(named.vector, DOCUMENTS))
     barred, weight, cosine = set(named.barred), dict[int, float](), dict[int, float]()
-    for found in (result, near, documents):
-        pairs = [pair for pair in _of_types(found, named.types, kb) if pair[0] not in barred]
+    for ranking in (result, near, documents):
+        pairs = [pair for pair in _of_types(ranking, named.types, kb) if pair[0] not in barred]
         for rank, (row, score) in enumerate(pairs[:DEPTH], 1):
             weight[row] = weight.get(row, 0.0) + 1 / (RANK + rank)
             cosine[row] = score
@@ -78,16 +78,16 @@ def behind(result: Retrieved, others: Retrieved, params: Params) -> Retrieved:
     return _ranked(result, list(dict.fromkeys((*result.rows, *others.rows)))[: params.n_nodes], cosine)
 
 
-def _of_types(found: Ranking, types: Collection[int], kb: KnowledgeBase) -> list[tuple[int, float]]:
-    pairs = zip(found.rows, found.scores)
+def _of_types(ranking: Ranking, types: Collection[int], kb: KnowledgeBase) -> list[tuple[int, float]]:
+    pairs = zip(ranking.rows, ranking.scores)
     return [(row, score) for row, score in pairs if not types or int(kb.node_type[row]) in types]
 
 
 def _ranked(result: Retrieved, rows: Sequence[int], cosine: Mapping[int, float]) -> Retrieved:
     """The result with other nodes. Known chains are kept; `sure` is False."""
     chains, none = dict(zip(result.rows, result.chains)), ((),) * sum(map(bool, result.found))
-    ways, scores = tuple(chains.get(row, none) for row in rows), tuple(cosine[row] for row in rows)
-    return replace(result, rows=tuple(rows), scores=scores, chains=ways, sure=False)
+    known_chains, scores = tuple(chains.get(row, none) for row in rows), tuple(cosine[row] for row in rows)
+    return replace(result, rows=tuple(rows), scores=scores, chains=known_chains, sure=False)
 
 
 async def plan_of(
@@ -99,7 +99,7 @@ async def plan_of(
 ) -> Plan:
     """A query in the graph. found: the nodes of each topic; types: of the answers if all topics are negated."""
     pairs = [(_topic_nodes(topic, nodes, kb), topic.negated) for topic, nodes in zip(topics, found) if nodes]
-    parts = tuple(Part(one.nodes, one.relations, one.ways, negated) for one, negated in pairs)
+    parts = tuple(Part(part.nodes, part.relations, part.ways, negated) for part, negated in pairs)
     named = await gather(*(match_names(kb, name, None, 1.0) for name in operations.without))
     return Plan(parts, operations, tuple(node for nodes in named for node in nodes), tuple(types))
 
@@ -131,10 +131,10 @@ async def first_nodes(run: Run, action: Action, result: Retrieved, k: int) -> li
     """The first k nodes of a result."""
     kb, shown = kb_of(run.index), []
     paths = await gather(*(_paths_to(action, result, place, kb) for place in range(min(k, len(result.rows)))))
-    for row, ways in zip(result.rows, paths):
+    for row, node_paths in zip(result.rows, paths):
         text = " ".join(node_text(kb, run.index, row).split()[:NODE_WORDS])
         type = kb.type_names[kb.node_type[row]]
-        shown.append(ShownNode(kb.node_names[row], type, text, [path.text for path in ways]))
+        shown.append(ShownNode(kb.node_names[row], type, text, [path.text for path in node_paths]))
     return shown
 
 

@@ -47,8 +47,8 @@ class Router:
         route = await decide(self.run, ROUTE, proposal=proposal, shown=self._prompt(history, proposal))
         topics = route.entities
         modules = (HYBRID, TEXT) if topics else (TEXT,)
-        made = [Action(name, topics, route.sure, route.operations) for name in modules]
-        actions = [action for action in made if not history.seen(action)]
+        possible = [Action(name, topics, route.sure, route.operations) for name in modules]
+        actions = [action for action in possible if not history.seen(action)]
         if not actions:
             if proposal is not None:
                 self.run.note("hybgrag_repeated", 0, ("the action of the rules is taken",))
@@ -88,9 +88,9 @@ class Router:
         """The remarks of an answer: `unread` (not understood), `sought` (not known) and `barred` (ruled out)."""
         kb, own = kb_of(self.run.index), {candidate.first.key: candidate for candidate in self.ranked}
         as_spoken = action.operations == self.spoken.operations and all(topic.key in own for topic in action.topics)
-        asked = [own[topic.key] for topic in action.topics if topic.key in own]
+        candidates = [own[topic.key] for topic in action.topics if topic.key in own]
         sought = [f"entity: {name}" for name in self.unknown]
-        sought += [f"{relation} of {one.linked.name}" for one in asked for relation in one.lacking]
+        sought += [f"{relation} of {c.linked.name}" for c in candidates for relation in c.lacking]
         if action.module != TEXT and not (result.met and result.rows):
             sought.append(f"an answer to all of: {'; '.join(action.lines()[1:])}")
         barred = {row: f"{kb.node_names[row]}: ruled out by the question" for row in result.barred}
@@ -110,6 +110,6 @@ async def router_of(question: str, vector: np.ndarray, run: Run, params: Params)
     if not params.chains:
         spoken = Spoken(types=spoken.types)
     first = first_action(ranked, params).topics
-    left_over = any(one.negated and one.first not in first for one in ranked)
+    left_over = any(candidate.negated and candidate.first not in first for candidate in ranked)
     unread = tuple(dict.fromkeys((*spoken.unread, *(["not"] if left_over and params.chains else []))))
     return Router(run, params, vector, ranked, replace(spoken, unread=unread), unknown)

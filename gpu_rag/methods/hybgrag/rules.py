@@ -47,7 +47,8 @@ class Candidate:
 
     relations: (name, whether it can be the first step), best first; chains: that the question may ask for, best first;
     sure: whether the first chain is certain; plain: whether the question says little else. negated: whether the
-    question rules out what it leads to; lacking: relations that the question plainly says and that do not lead from it.
+    question rules out the nodes that it leads to; lacking: relations that the question plainly says and that do not
+    lead from it.
     """
 
     linked: Linked
@@ -92,7 +93,7 @@ async def candidates(question: str, run: Run, params: Params) -> tuple[list[Cand
     phrases = sorted(keywords(question), key=lambda phrase: (-len(phrase), phrase))[:N_CANDIDATES]
     index, kb = run.index, kb_of(run.index)
     linked = await link_names(kb, question, phrases, N_CANDIDATES, params.name_threshold)
-    linked = [again for e in linked for again in _places(e, question) if not is_value(question, again.start, again.end)]
+    linked = [spot for e in linked for spot in _places(e, question) if not is_value(question, spot.start, spot.end)]
     clear = sorted(_clear(linked, index, question, params.max_topics), key=lambda e: e.start)
     linked = [*clear, *(e for e in linked if e not in clear)]
     vectors = list(await embed([masked(question, e.start, e.end, e.type) for e in linked])) if linked else []
@@ -103,19 +104,19 @@ async def candidates(question: str, run: Run, params: Params) -> tuple[list[Cand
     )
     left_out = set(spoken.left_out)
     kept = [(e, n, r) for e, n, r in zip(linked, near, spoken.topics + spoken.others) if not {*e.nodes} <= left_out]
-    found = [_candidate(e, n, r, kb) for e, n, r in kept if any(n.first)]
-    found.sort(key=lambda pair: (-pair[0].linked.score, pair[0].linked.start, -pair[1]))  # stable
-    return [candidate for candidate, _ in found], spoken, unknown_names(question, [e.name for e, _, _ in kept], kb)
+    scored = [_candidate(e, n, r, kb) for e, n, r in kept if any(n.first)]
+    scored.sort(key=lambda pair: (-pair[0].linked.score, pair[0].linked.start, -pair[1]))  # stable
+    return [candidate for candidate, _ in scored], spoken, unknown_names(question, [e.name for e, _, _ in kept], kb)
 
 
-def _clear(linked: Sequence[Linked], index: Index, question: str, most: int) -> list[Linked]:
+def _clear(linked: Sequence[Linked], index: Index, question: str, limit: int) -> list[Linked]:
     """The names that clearly occur in a question, one for each place."""
-    least, taken = CLEAR if any(e.score >= CLEAR for e in linked) else PLAIN, list[Linked]()
+    least, chosen = CLEAR if any(e.score >= CLEAR for e in linked) else PLAIN, list[Linked]()
     for e in linked:
         clear = e.score >= least or (e.score >= PLAIN and stands_as_name(index, question, e.start, e.end))
-        if clear and not any(_overlap(e, other) for other in taken) and len(taken) < most:
-            taken.append(e if e.score >= least else replace(e, score=least))
-    return taken
+        if clear and not any(_overlap(e, other) for other in chosen) and len(chosen) < limit:
+            chosen.append(e if e.score >= least else replace(e, score=least))
+    return chosen
 
 
 def _places(entity: Linked, question: str) -> list[Linked]:
@@ -145,13 +146,13 @@ def _candidate(linked: Linked, near: NearRelations, topic: TopicRead, kb: Knowle
 def first_action(ranked: Sequence[Candidate], params: Params) -> Action:
     """The action before any feedback."""
     least = CLEAR if any(c.linked.score >= CLEAR for c in ranked) else PLAIN
-    taken: list[Candidate] = []
+    named: list[Candidate] = []
     for candidate in ranked:
-        plain = candidate.linked.score >= least and not any(candidate.overlaps(other) for other in taken)
-        if plain and len(taken) < params.max_topics:
-            taken.append(candidate)
-    certain = [candidate for candidate in taken if candidate.sure or not candidate.negated]
-    topics = tuple(candidate.first for candidate in certain or taken or ranked[:1])
+        plain = candidate.linked.score >= least and not any(candidate.overlaps(other) for other in named)
+        if plain and len(named) < params.max_topics:
+            named.append(candidate)
+    certain = [candidate for candidate in named if candidate.sure or not candidate.negated]
+    topics = tuple(candidate.first for candidate in certain or named or ranked[:1])
     return Action(HYBRID, topics) if topics else Action(TEXT)
 
 
@@ -204,8 +205,8 @@ class _Reactions:
             return [*(c.first for c in self._spare(action, topic)), None]
         if not wrong:
             return [topic]
-        left = tuple(dict.fromkeys(relation for relation in topic.relations if relation not in wrong))
-        kept: list[Topic | None] = [Topic(topic.entity, topic.type, left)] if left else []
+        right = tuple(dict.fromkeys(relation for relation in topic.relations if relation not in wrong))
+        kept: list[Topic | None] = [Topic(topic.entity, topic.type, right)] if right else []
         return [*kept, *self._variants(topic, wrong), None]
 
     def _variants(self, topic: Topic, without: set[str]) -> list[Topic]:
@@ -218,10 +219,10 @@ class _Reactions:
         """Candidates that are not topics. One that overlaps a topic is allowed only if that topic is replaced, and
         comes first."""
         used = [c for c in self.ranked if any(c.is_of(topic) for topic in action.topics)]
-        old = [c for c in used if replaced and c.is_of(replaced)]
-        kept = [c for c in used if c not in old]
+        replaced_ones = [c for c in used if replaced and c.is_of(replaced)]
+        kept = [c for c in used if c not in replaced_ones]
         spare = [c for c in self.known if c not in used and not any(c.overlaps(other) for other in kept)]
-        return sorted(spare, key=lambda c: not any(c.overlaps(other) for other in old))
+        return sorted(spare, key=lambda c: not any(c.overlaps(other) for other in replaced_ones))
 
     def _extended(self, action: Action) -> Iterator[Action]:
         if len(action.topics) < self.params.max_topics:

@@ -79,7 +79,7 @@ class Fault(StrEnum):
 @dataclass(frozen=True)
 class Action:
     """One decision of the router: the relational part of the question, and the module. sure: whether the question
-    clearly states the relations; operations: on what the topics lead to."""
+    clearly states the relations; operations: on the nodes that the topics lead to."""
 
     module: str
     topics: tuple[Topic, ...] = ()
@@ -88,7 +88,7 @@ class Action:
 
     @property
     def plain(self) -> bool:
-        """Whether an answer is simply what all topics lead to."""
+        """Whether the answers are simply the nodes that all topics lead to."""
         return self.operations == ALL and not any(topic.negated for topic in self.topics)
 
     @property

@@ -79,17 +79,17 @@ def collect(engine: Engine, rows: Sequence[QuestionRow]) -> Collected:
     earlier = known.own_examples(engine.index)
     try:
         engine.index.put(known.OWN, known.NONE)
-        some, others = (_collected(engine, half, gold) for half in (learning, judged))
-        before, after = (_scores(engine, judged, gold, examples) for examples in (None, some.document()))
+        first_half, second_half = (_collected(engine, half, gold) for half in (learning, judged))
+        before, after = (_scores(engine, judged, gold, examples) for examples in (None, first_half.document()))
     finally:
         engine.index.put(known.OWN, earlier)
     gain = {name: paired_difference(after[name], before[name]) for name in SKB_MEASURES}
-    examples = some.joined(others).document()
+    examples = first_half.joined(second_half).document()
     changed = gain["mrr"]["diff"] >= 0
     document = {
         "n": len(rows),
         "judged": len(judged),
-        "collected": {name: len(found) for name, found in examples.items()},
+        "collected": {name: len(items) for name, items in examples.items()},
         "before": {name: sum(values) / len(values) for name, values in before.items()},
         "after": {name: sum(values) / len(values) for name, values in after.items()},
         "gain": gain,
@@ -113,8 +113,8 @@ def _scores(
     own = known.NONE if examples is None else known.examples_of(examples, "collected")
     engine.index.put(known.OWN, own)
     answers = _answered(engine, rows)
-    found = [gold.scores(answers[row.question.id], row) for row in rows]
-    return {name: [one[name] for one in found] for name in SKB_MEASURES}
+    scores = [gold.scores(answers[row.question.id], row) for row in rows]
+    return {name: [score[name] for score in scores] for name in SKB_MEASURES}
 
 
 def _answered(engine: Engine, rows: Sequence[QuestionRow], decider: Oracle | None = None) -> dict[str, Any]:

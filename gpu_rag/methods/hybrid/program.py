@@ -24,10 +24,10 @@ class Params(Declared):
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
     """The run.limit best passages of the fused ranking."""
     (vector,) = await embed([question.text])
-    found = await search_hybrid(
+    ranking = await search_hybrid(
         (question.text, vector), run.limit, depth=max(params.depth, run.limit), constant=params.constant
     )
-    return Support(run.evidence(found, "high in both the vector and the word ranking", "search_hybrid"))
+    return Support(run.evidence(ranking, "high in both the vector and the word ranking", "search_hybrid"))
 
 
 async def program(question: Question, run: Run, params: Params) -> Draft:

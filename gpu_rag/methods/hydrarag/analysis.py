@@ -74,16 +74,16 @@ def available(analysis: Analysis, search: Search) -> Sources:
     known = {source for mention in analysis.mentions for match in mention.matches for source in match.sources}
     graphs = tuple(row for row in graph_sources(search) if row in known)
     documents, web = "documents" in allowed and index.n_passages > 0, search.params.web
-    there = bool(graphs), documents, "web" in allowed and has_web(index, web)
-    return Sources(graphs, tuple(compress(KINDS, there)))
+    are_there = bool(graphs), documents, "web" in allowed and has_web(index, web)
+    return Sources(graphs, tuple(compress(KINDS, are_there)))
 
 
-async def matches_of(names: Sequence[str], most: int, search: Search) -> list[list[Match]]:
-    """The nodes that each of one or more names may denote: at most `most` per source, best first."""
+async def matches_of(names: Sequence[str], limit: int, search: Search) -> list[list[Match]]:
+    """The nodes that each of one or more names may denote: at most `limit` per source, best first."""
     vectors, sources = await embed(names), graph_sources(search)
     if not sources:
         return [[] for _ in names]
-    return await match_mentions((tuple(names), vectors), sources, search.params.threshold, most)
+    return await match_mentions((tuple(names), vectors), sources, search.params.threshold, limit)
 
 
 async def linked(names: Sequence[str], search: Search) -> tuple[Mention, ...]:
@@ -92,11 +92,11 @@ async def linked(names: Sequence[str], search: Search) -> tuple[Mention, ...]:
     if not names:
         return ()
     mentions: list[Mention] = []
-    taken: set[int] = set()
+    used: set[int] = set()
     for name, matches in zip(names, await matches_of(names, search.params.matches, search)):
-        if matches and matches[0].node not in taken:
-            kept = tuple(match for match in matches if match.node not in taken)
-            taken.update(match.node for match in kept)
+        if matches and matches[0].node not in used:
+            kept = tuple(match for match in matches if match.node not in used)
+            used.update(match.node for match in kept)
             mentions.append(Mention(name, kept))
     return tuple(mentions[:MOST_TOPICS])
 
@@ -122,5 +122,5 @@ async def selected(analysis: Analysis, sources: Sources, search: Search) -> Sour
         return sources
     fields = {"options": [SOURCE_WORDS[kind] for kind in kinds], "scores": [1.0] * len(kinds), "k": max(len(kinds), 1)}
     chosen = await decide(search.run, SOURCES, **fields, **analysis.shown, kinds=kinds)
-    taken = tuple(kind for i, kind in enumerate(kinds) if i in chosen)
-    return Sources(sources.graphs if "kg" in taken else (), taken)
+    chosen_kinds = tuple(kind for i, kind in enumerate(kinds) if i in chosen)
+    return Sources(sources.graphs if "kg" in chosen_kinds else (), chosen_kinds)

@@ -93,8 +93,8 @@ def _follow_up(reply: FollowUp, analysis: Analysis) -> FollowUp | Refused:
 def _predictions(reply: Predicted, analysis: Analysis) -> Predicted:
     """The predictions with a usable chain."""
     topics = [mention.text for mention in analysis.mentions]
-    named = [(folded(one.answer), one) for one in reply.predictions]
-    chains = [(name, chain_of(one.entities, one.relations, [*topics, name])) for name, one in named]
+    named = [(folded(guess.answer), guess) for guess in reply.predictions]
+    chains = [(name, chain_of(guess.entities, guess.relations, [*topics, name])) for name, guess in named]
     return Predicted(tuple(Prediction(name, c.entities, c.relations) for name, c in chains if c is not None and name))
 
 

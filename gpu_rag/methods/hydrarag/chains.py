@@ -1,8 +1,8 @@
 """HydraRAG, step II: the query of a question, its exact answers, and paths that realise it.
 
-A beam by cosine loses these paths among thousands of walks. Paths along the chains of a sure query rank before paths
-that are only near by cosine; other chains that the question may ask for get a small bonus on their cosine. Chains of
-several topics must meet. A query with operations (not, or, how many, before 1990) is executed, and its answers alone
+A beam by cosine would lose such paths among thousands of walks. Paths along the chains of a sure query rank before
+paths that are only near by cosine; other chains that the question may ask for get a small bonus on their cosine. Chains
+of several topics must meet. A query with operations (not, or, how many, before 1990) is executed, and its answers alone
 count.
 """
 
@@ -77,10 +77,10 @@ async def realised(analysis: Analysis, sources: Sources, search: Search) -> tupl
     ways = [_Way([_walk(part, node) for part in positive], bonus) for node in nodes[:N_PATHS] if positive]
     ways = ways or [_Way([walk], bonus) for node in nodes[:N_PATHS] if (walk := _own_fact(first, node, kb)) is not None]
     if not nodes:
-        asked = (*(topic.text() for topic in query.entities), *query.operations.lines())
-        sought.append(f"an answer to: {'; '.join(asked)}")
-    found = Realised(query, nodes, query.sure and not unread, barred, unread, tuple(sought))
-    return found, await _worded(ways, sources, search)
+        request = (*(topic.text() for topic in query.entities), *query.operations.lines())
+        sought.append(f"an answer to: {'; '.join(request)}")
+    result = Realised(query, nodes, query.sure and not unread, barred, unread, tuple(sought))
+    return result, await _worded(ways, sources, search)
 
 
 # --- reading ----------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ async def _spoken(analysis: Analysis, mentions: Sequence[Mention], search: Searc
     """The question as rules read it."""
     text = normalise_name(analysis.question.replace("_", " "))
     named = [Named(mention.text, _nodes(mention), *span) for mention in mentions for span in _spans(mention, text)]
-    topics = [topic for topic in sorted(named, key=lambda one: one.start) if not is_value(text, topic.start, topic.end)]
+    topics = [topic for topic in sorted(named, key=lambda t: t.start) if not is_value(text, topic.start, topic.end)]
     written = {topic.name for topic in named}
     others = [Named(mention.text, _nodes(mention), 0, 0) for mention in mentions if mention.text not in written]
     return await spoken_of(search.run.index, text, topics, others, search.params.d_max, N_CHAINS)
@@ -98,11 +98,11 @@ async def _spoken(analysis: Analysis, mentions: Sequence[Mention], search: Searc
 
 def _spans(mention: Mention, text: str) -> list[tuple[int, int]]:
     name = re.escape(normalise_name(mention.text.replace("_", " ")))
-    return [found.span() for found in re.finditer(rf"(?<!\w){name}(?!\w)", text)]
+    return [match.span() for match in re.finditer(rf"(?<!\w){name}(?!\w)", text)]
 
 
 def _nodes(mention: Mention) -> tuple[int, ...]:
-    """The nodes of the very name, else all that it may denote."""
+    """The nodes with exactly this name, else all that it may denote."""
     return tuple(match.node for match in mention.matches if match.cosine >= 1.0) or mention.nodes
 
 
@@ -125,12 +125,12 @@ def _part(topic: Topic, mentions: Sequence[Mention], kb: KnowledgeBase) -> Part 
     rows = [row for name in topic.relations if (row := relation_row(kb, name)) is not None]
     if not nodes or len(rows) != len(topic.relations):
         return None
-    ways = topic.directions if len(topic.ways) == len(rows) else (EITHER,) * len(rows)
-    return Part(nodes, tuple(rows), ways, topic.negated)
+    directions = topic.directions if len(topic.ways) == len(rows) else (EITHER,) * len(rows)
+    return Part(nodes, tuple(rows), directions, topic.negated)
 
 
 async def _ways(query: Query, parts: Sequence[Part]) -> tuple[list[_Way], bool]:
-    """Walks along a plain query, and whether all topics meet. Where they do not, those of the first topic alone."""
+    """Walks along a plain query, and whether all topics meet. If they do not, the walks of the first topic alone."""
     first = list({part.nodes: part for part in reversed(parts)}.values())[::-1]
     for together in dict.fromkeys((tuple(first), tuple(first[:2]))):
         if len(together) > 1:
@@ -138,10 +138,10 @@ async def _ways(query: Query, parts: Sequence[Part]) -> tuple[list[_Way], bool]:
             bonus = SURE if query.sure and len(together) == len(first) else LIKELY
             if nodes:
                 return [_Way([_walk(part, node) for part in together], bonus) for node in nodes[:N_PATHS]], True
-    alone = [part for part in parts if part.nodes == first[0].nodes] if first else []
-    ends = await gather(*(solve(Plan((part,))) for part in alone))
+    same = [part for part in parts if part.nodes == first[0].nodes] if first else []
+    ends = await gather(*(solve(Plan((part,))) for part in same))
     bonus = SURE if query.sure and len(first) == 1 else LIKELY
-    ways = [_Way([_walk(part, node)], bonus) for part, found in zip(alone, ends) for node in found.nodes[:N_PATHS]]
+    ways = [_Way([_walk(part, node)], bonus) for part, solved in zip(same, ends) for node in solved.nodes[:N_PATHS]]
     return ways, len(first) < 2 and bool(ways)
 
 
@@ -150,32 +150,32 @@ def _walk(part: Part, end: int) -> Walk:
 
 
 def _own_fact(parts: Sequence[Part], node: int, kb: KnowledgeBase) -> Walk | None:
-    """A fact of a node by the last relation of a query whose topics are all negated: whom it works for instead."""
+    """A fact of a node by the last relation of a query whose topics are all negated, such as the actual employer."""
     for part in parts:
-        relation, way = part.relations[-1], part.ways[-1]
+        relation, direction = part.relations[-1], part.ways[-1]
         for bit, own, other in ((IN, kb.head, kb.tail), (OUT, kb.tail, kb.head)):
             rows = (kb.relation == relation) & (own == node)
-            if way & bit and rows.any():
+            if direction & bit and rows.any():
                 return Walk((int(other[rows.argmax()]),), (relation,), node, (bit,))
     return None
 
 
 async def _worded(ways: Sequence[_Way], sources: Sources, search: Search) -> list[FoundPath]:
-    """The paths of walks; none that returns to a node, unless all do."""
+    """The paths of walks; without paths that return to a node, unless all do."""
     nodes = await gather(*(gather(*map(walk_nodes, way.walks)) for way in ways))
-    reached = [(way, [(w, n) for w, n in zip(way.walks, some) if n]) for way, some in zip(ways, nodes)]
-    found = [(_joined([n for _, n in some]), some, way.bonus) for way, some in reached if some]
-    found = [one for one in found if len(set(one[0])) == len(one[0])] or found
+    reached = [(way, [(w, n) for w, n in zip(way.walks, legs) if n]) for way, legs in zip(ways, nodes)]
+    routes = [(_joined([n for _, n in legs]), legs, way.bonus) for way, legs in reached if legs]
+    routes = [route for route in routes if len(set(route[0])) == len(route[0])] or routes
     topics = tuple(dict.fromkeys(node for way in ways for walk in way.walks for node in walk.starts))
     choice = FactChoice(sources.graphs, search.params.draw)
-    paths = await gather(*(worded_paths((way, topics), choice) for way, _, _ in found))
+    paths = await gather(*(worded_paths((route, topics), choice) for route, _, _ in routes))
     return [
-        replace(path, answers=(some[0][0].end,), asked=bonus, chain=tuple(zip(some[0][0].chain, some[0][0].directions)))
-        for path, (_, some, bonus) in zip(paths, found)
+        replace(path, answers=(legs[0][0].end,), asked=bonus, chain=tuple(zip(legs[0][0].chain, legs[0][0].directions)))
+        for path, (_, legs, bonus) in zip(paths, routes)
         if path is not None
     ]
 
 
-def _joined(ways: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+def _joined(walks: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """The nodes along the first walk, then back along the other walks to their topics."""
-    return (*ways[0], *(node for way in ways[1:] for node in way[-2::-1]))
+    return (*walks[0], *(node for walk in walks[1:] for node in walk[-2::-1]))

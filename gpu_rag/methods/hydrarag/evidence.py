@@ -32,16 +32,16 @@ def _shape(path: FoundPath) -> tuple[tuple[object, ...], int, int]:
 
 def ranked_nodes(chosen: Sequence[FoundPath], search: Search) -> tuple[RankedNode, ...]:
     """Answer nodes, best first: the answers of a query with operations, alone if these are exact; those of the best
-    path and paths like it, then those of the other kept paths. What the question rules out does not count."""
+    path and paths like it, then those of the other kept paths. Nodes that the question rules out do not count."""
     ranked: dict[int, tuple[str, float]] = {}
-    asked = search.asked
+    query = search.asked
     source = "+".join(dict.fromkeys(path.sources for path in chosen[:1]))
-    ranked.update((node, (source, SURE)) for node in asked.nodes[:MOST_ANSWERS])
-    for path in [] if asked.exact and asked.nodes else [*chosen, *search.kept]:
+    ranked.update((node, (source, SURE)) for node in query.nodes[:MOST_ANSWERS])
+    for path in [] if query.exact and query.nodes else [*chosen, *search.kept]:
         for node in alike(path, search.found):
-            if node not in asked.barred:
+            if node not in query.barred:
                 ranked.setdefault(node, (path.sources, path.scores.cross))
-    return tuple(ranked_node(search.kb, node, *of) for node, of in list(ranked.items())[:MOST_ANSWERS])
+    return tuple(ranked_node(search.kb, node, *details) for node, details in list(ranked.items())[:MOST_ANSWERS])
 
 
 def named_first(
@@ -50,19 +50,19 @@ def named_first(
     """The nodes that an answer names, then the other ranked nodes. Each name in the answer stands for one node: the
     first ranked node of that name, else the first one on a chosen path. Of alternatives ("A (born in) | B (lives in)")
     only the first counts."""
-    others, named = list(ranked), list[RankedNode]()
+    remaining, named = list(ranked), list[RankedNode]()
     on_paths = [(node, path) for path in chosen for place in path.places for node in place if node >= 0]
     for name in [text] if kb.named(text) else text.split(" | ")[0].split("; "):
         nodes = kb.named(name)
         ids = {kb.node_ids[node] for node in nodes}
-        first = next((node for node in others if node.id in ids), None)
+        first = next((node for node in remaining if node.id in ids), None)
         if first is not None:
-            others.remove(first)
+            remaining.remove(first)
         elif ids.isdisjoint(node.id for node in named):
             on_path = ((node, path) for node, path in on_paths if node in nodes)
             first = next((ranked_node(kb, node, path.sources, path.scores.cross) for node, path in on_path), None)
         named += [first] if first is not None else []
-    return (*named, *others)[:MOST_ANSWERS]
+    return (*named, *remaining)[:MOST_ANSWERS]
 
 
 def evidence_of(chosen: Sequence[FoundPath], search: Search, limit: int) -> tuple[Evidence, ...]:

@@ -67,8 +67,8 @@ async def query(known: Known, proposal: Query, mentions: Sequence[Mention], sear
     for topic in entities:
         rows = tuple(row for name in topic.relations if (row := relation_row(kb, name)) is not None)
         plans.append(Plan((Part(nodes.get(topic.entity, ()), rows, topic.directions),)))
-    found = await gather(*map(solve, plans))
-    worth = [2 * len(answers & {*one.nodes}) / (len(answers) + len(one.nodes) or 1) for one in found]
+    solutions = await gather(*map(solve, plans))
+    worth = [2 * len(answers & {*solved.nodes}) / (len(answers) + len(solved.nodes) or 1) for solved in solutions]
     best = max(range(len(worth)), key=worth.__getitem__, default=-1)
     return Query((entities[best],), True) if best >= 0 and worth[best] else None
 
@@ -79,8 +79,8 @@ def _topics_of(path: Sequence[Sequence[str]], mentions: Sequence[Mention], kb: K
     if topic is None or any(one[2] != other[0] for one, other in zip(path, path[1:])):
         return []
     type = kb.type_names[kb.node_type[topic.nodes[0]]]
-    ways: list[Literal["out", "in", "either"]] = ["out" for _ in path]
-    return [Topic(topic.text, type, tuple(relation for _, relation, _ in path), tuple(ways))]
+    directions: list[Literal["out", "in", "either"]] = ["out" for _ in path]
+    return [Topic(topic.text, type, tuple(relation for _, relation, _ in path), tuple(directions))]
 
 
 def predictions(known: Known, analysis: Analysis) -> Predicted | None:

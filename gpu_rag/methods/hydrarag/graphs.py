@@ -39,8 +39,8 @@ async def explore_graphs(
     """The W1 best paths of the graphs, and the evidence subgraph (None if no topic is in the graphs). If no path goes
     through all topics, the paths from each topic alone."""
     among = set(sources.graphs)
-    found = ([m.node for m in mention.matches if among & set(m.sources)] for mention in analysis.mentions)
-    lists = [nodes for nodes in found if nodes]
+    candidates = ([m.node for m in mention.matches if among & set(m.sources)] for mention in analysis.mentions)
+    lists = [nodes for nodes in candidates if nodes]
     if not lists:
         return (), None
     choice = FactChoice(sources.graphs, search.params.draw)
@@ -64,8 +64,8 @@ def window(hops: int, bounded: bool, topics: int) -> tuple[int, int]:
 
 def orders_of(lists: Sequence[Sequence[int]], opens: bool, closes: bool) -> tuple[Order, ...]:
     """One order per choice of a node for each mention, best-ranked nodes first, at most MOST_ORDERS."""
-    places = sorted(product(*(range(len(nodes)) for nodes in lists)), key=lambda at: (sum(at), at))
-    chosen = (tuple(nodes[i] for nodes, i in zip(lists, at)) for at in places)
+    places = sorted(product(*(range(len(nodes)) for nodes in lists)), key=lambda ranks: (sum(ranks), ranks))
+    chosen = (tuple(nodes[i] for nodes, i in zip(lists, ranks)) for ranks in places)
     kept = [topics for topics in chosen if len(set(topics)) == len(topics)]
     return tuple(Order(topics, opens, closes) for topics in kept[:MOST_ORDERS])
 
@@ -116,8 +116,8 @@ def taken_as_topics(analysis: Analysis, order: Sequence[int]) -> set[int]:
 def answer_place(nodes: Sequence[int], topics: set[int], predicted: Mention | None = None) -> int | None:
     """The position of the answer on a path. A predicted answer comes first; else the open end of the path; else the
     middle of the nodes between topics; None for a direct edge between topics."""
-    if predicted is not None and (found := set(predicted.nodes) & topics & set(nodes)):
-        return min(map(nodes.index, found))
+    if predicted is not None and (predicted_nodes := set(predicted.nodes) & topics & set(nodes)):
+        return min(map(nodes.index, predicted_nodes))
     if nodes[-1] not in topics:
         return len(nodes) - 1
     if nodes[0] not in topics:

@@ -59,13 +59,13 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
     """Steps I to IV of one question: explore until an answer is accepted; `unsupported` if there is none."""
     search = Search(run, params)
     analysis, sources = await analysed(question.text, search)
-    asked = list[FoundPath]()
+    realising = list[FoundPath]()
     if params.chains:
-        search.asked, asked = await realised(analysis, sources, search)
+        search.asked, realising = await realised(analysis, sources, search)
     phases = ((INITIAL, _initial), (REFINED, _refined), (PREDICTED, _predicted))[: search.params.phases]
     for name, phase in phases:
         (query,) = await embed([analysis.indicator])
-        paths = [*(asked if name == INITIAL else ()), *await phase(analysis, sources, query, search)]
+        paths = [*(realising if name == INITIAL else ()), *await phase(analysis, sources, query, search)]
         search.found.extend(paths)
         chosen = await pruned(analysis, paths, query, name, search)
         search.chosen.extend(chosen)
@@ -103,20 +103,20 @@ def _ended(tried: Attempt, chosen: list[FoundPath], phase: str, sources: Sources
     search.run.note("verified_by", len(chosen), tuple(kinds))
     evidence = evidence_of(chosen, search, search.run.limit)
     status = "answered" if tried.text is not None else "unsupported"
-    asked, names = search.asked, search.kb.node_names
-    barred = tuple(f"{names[node]}: {reason}" for node, reason in sorted(asked.barred.items()))[:MOST_ANSWERS]
-    remarks: dict[str, Any] = {"missing": lines, "unread": asked.unread, "sought": asked.sought, "barred": barred}
-    remarks["count"] = asked.count
+    query, names = search.asked, search.kb.node_names
+    barred = tuple(f"{names[node]}: {reason}" for node, reason in sorted(query.barred.items()))[:MOST_ANSWERS]
+    remarks: dict[str, Any] = {"missing": lines, "unread": query.unread, "sought": query.sought, "barred": barred}
+    remarks["count"] = query.count
     paths, pools = tuple(map(_path, chosen)), tuple(search.pools)
     return Draft(tried.text, evidence, paths, status, tried.nodes, pools, **remarks)
 
 
-def _path(found: FoundPath) -> Path:
+def _path(path: FoundPath) -> Path:
     """A path as it is recorded. Edges are given only if the index states them; otherwise the text names its source."""
-    if found.stated:
-        return Path(found.text, found.edges, found.sources)
-    where = ", ".join(dict.fromkeys(edge[3] for edge in found.edges))
-    return Path(f"{found.text} [{where}]", (), found.sources)
+    if path.stated:
+        return Path(path.text, path.edges, path.sources)
+    where = ", ".join(dict.fromkeys(edge[3] for edge in path.edges))
+    return Path(f"{path.text} [{where}]", (), path.sources)
 
 
 # --- the phases -------------------------------------------------------------------------------------
@@ -160,8 +160,8 @@ async def _follow_up(reply: FollowUp, analysis: Analysis, search: Search) -> Ana
     """The analysis of the follow-up question, with its own topics and indicator."""
     chain = Chain(reply.entities, reply.relations)
     mentions = await linked([entity for entity in chain.entities if entity != ANSWER], search) or analysis.mentions
-    made = by_chain(analysis.question, mentions, chain, analysis.subquestions, analysis.indicator)
-    return replace(made, follow_up=reply.question)
+    follow_up = by_chain(analysis.question, mentions, chain, analysis.subquestions, analysis.indicator)
+    return replace(follow_up, follow_up=reply.question)
 
 
 async def _predicted(analysis: Analysis, sources: Sources, query: np.ndarray, search: Search) -> list[FoundPath]:
@@ -174,7 +174,7 @@ async def _predicted(analysis: Analysis, sources: Sources, query: np.ndarray, se
     predictions = [_with_prediction(analysis, mentions[p.answer], p) for p in known]
     search.run.note("predictions", len(predictions), tuple(p.answer for p in known))
     searches = search.siblings(len(predictions))
-    paths = await gather(*(_explore(one, sources, own) for one, own in zip(predictions, searches)))
+    paths = await gather(*(_explore(guess, sources, own) for guess, own in zip(predictions, searches)))
     return [path for some in paths for path in some]
 
 
@@ -189,5 +189,5 @@ def _with_prediction(analysis: Analysis, answer: Mention, prediction: Prediction
     chain = Chain(entities, prediction.relations)
     known = {mention.text for mention in analysis.mentions}
     mentions = [*analysis.mentions, *([answer] if answer.text not in known else [])]
-    made = by_chain(analysis.question, mentions, chain, analysis.subquestions, analysis.indicator)
-    return replace(made, opens=False, closes=len(mentions) == 1, predicted=answer)
+    changed = by_chain(analysis.question, mentions, chain, analysis.subquestions, analysis.indicator)
+    return replace(changed, opens=False, closes=len(mentions) == 1, predicted=answer)

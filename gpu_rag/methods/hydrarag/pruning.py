@@ -47,32 +47,32 @@ async def pruned(
     texts = [f"{path.text} ({path.said_by}; score {score:.2f})" for path, score in zip(kept, scores)]
     fields = {**analysis.shown, "options": texts, "scores": scores, "k": params.w_max, "step": phase, "paths": kept}
     chosen = await decide(search.run, PATHS, **fields)
-    left = [kept[i] for i in chosen]
-    _pool(f"{phase} w_max", left, search)
-    search.run.note(f"{phase}/scores", len(paths), tuple(map(_scores, left)))
-    search.kept = [*left, *(path for path in kept if path not in left)]
-    return left
+    remaining = [kept[i] for i in chosen]
+    _pool(f"{phase} w_max", remaining, search)
+    search.run.note(f"{phase}/scores", len(paths), tuple(map(_scores, remaining)))
+    search.kept = [*remaining, *(path for path in kept if path not in remaining)]
+    return remaining
 
 
 def _allowed(paths: Sequence[FoundPath], search: Search) -> list[FoundPath]:
     """The paths without the answers that the question rules out, and without those that lead to nothing else."""
-    barred, found = search.asked.barred, list[FoundPath]()
+    barred, allowed = search.asked.barred, list[FoundPath]()
     for path in paths:
-        left = tuple(node for node in path.answers if node not in barred)
-        if left or not path.answers:
-            found.append(replace(path, answers=left))
-    return found
+        answers = tuple(node for node in path.answers if node not in barred)
+        if answers or not path.answers:
+            allowed.append(replace(path, answers=answers))
+    return allowed
 
 
 def once(paths: Sequence[FoundPath]) -> list[FoundPath]:
     """Merge paths with the same text and sources, joining their answers: homonyms, or a path found in two phases."""
-    found: dict[tuple[str, str], FoundPath] = {}
+    merged: dict[tuple[str, str], FoundPath] = {}
     for path in paths:
         key = path.text, path.sources
-        before, asked = (found[key].answers, found[key].asked) if key in found else ((), 0.0)
+        before, bonus = (merged[key].answers, merged[key].asked) if key in merged else ((), 0.0)
         answers = tuple(dict.fromkeys((*before, *path.answers)))
-        found[key] = replace(path, answers=answers, asked=max(asked, path.asked))
-    return list(found.values())
+        merged[key] = replace(path, answers=answers, asked=max(bonus, path.asked))
+    return list(merged.values())
 
 
 def _scores(path: FoundPath) -> str:
@@ -88,5 +88,5 @@ def _pool(name: str, paths: Sequence[FoundPath], search: Search) -> None:
     """Record the names of all entities on the paths, including members of clusters."""
     names = search.kb.node_names
     nodes = dict.fromkeys(node for path in paths for place in path.places for node in place if node >= 0)
-    found = dict.fromkeys([*(names[node] for node in nodes), *(name for path in paths for name in path.names)])
-    search.pools.append(Pool(name, len(paths), tuple(found)))
+    entities = dict.fromkeys([*(names[node] for node in nodes), *(name for path in paths for name in path.names)])
+    search.pools.append(Pool(name, len(paths), tuple(entities)))

@@ -108,8 +108,8 @@ async def answer(analysis: Analysis, chosen: Sequence[FoundPath], last: bool, se
     """The answer of the best path, see the module; "" if no path settles the question and further phases follow."""
     exact = search.asked
     if exact.exact and exact.nodes:
-        every = joined_answers([folded(search.kb.node_names[node]) for node in exact.nodes])
-        return Answered("", (), True, exact.count or every)
+        all_names = joined_answers([folded(search.kb.node_names[node]) for node in exact.nodes])
+        return Answered("", (), True, exact.count or all_names)
     settled = any(_settles(path, analysis) for path in chosen)
     if not (settled or last):
         return NOT_ANSWERED
@@ -145,11 +145,11 @@ def joined_answers(names: Sequence[str]) -> str:
     return _joined("; ", names, ANSWER_CHARS)
 
 
-def _joined(separator: str, texts: Sequence[str], most: int) -> str:
+def _joined(separator: str, texts: Sequence[str], limit: int) -> str:
     """The first texts, as many as fit, as one text; the first one is cut if necessary."""
-    text = texts[0][:most]
+    text = texts[0][:limit]
     for other in texts[1:]:
-        if len(text) + len(separator) + len(other) > most:
+        if len(text) + len(separator) + len(other) > limit:
             break
         text += separator + other
     return text
@@ -193,9 +193,9 @@ def mentions_by_rules(
     sure = [name for name in strong if " " in name or _is_written_as_name(name, question)]
     sure = [name for name in strong if name in sure or name in placed] if sure else []
     for name in sure or strong or _longest_first(_runs(flat, common)) or by_length:
-        found = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", flat)
-        if found and all(found.end() <= lo or found.start() >= hi for lo, hi in spans):
-            spans.append(found.span())
+        occurrence = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", flat)
+        if occurrence and all(occurrence.end() <= lo or occurrence.start() >= hi for lo, hi in spans):
+            spans.append(occurrence.span())
     return [flat[lo:hi] for lo, hi in sorted(spans[:MOST_TOPICS])]
 
 
@@ -212,8 +212,8 @@ def _runs(flat: str, common: frozenset[str]) -> list[str]:
 
 def _is_written_as_name(name: str, question: str) -> bool:
     """Whether a name has a capital letter in the question, other than the first letter of the question."""
-    found = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", question, re.IGNORECASE)
-    return found is not None and any(c.isupper() for c in found.group()[found.start() == 0 :])
+    match = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", question, re.IGNORECASE)
+    return match is not None and any(c.isupper() for c in match.group()[match.start() == 0 :])
 
 
 def is_common(name: str, common: frozenset[str]) -> bool:

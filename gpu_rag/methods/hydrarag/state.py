@@ -143,8 +143,8 @@ class Chain:
 
     def depth(self, topics: Sequence[str]) -> int:
         """D_predict: the greatest distance from the answer to a topic; 1 if either is missing."""
-        at = [i for i, entity in enumerate(self.entities) if entity == ANSWER][:1]
-        return max([abs(i - a) for a in at for i, entity in enumerate(self.entities) if entity in topics] or [1])
+        answers = [i for i, entity in enumerate(self.entities) if entity == ANSWER][:1]
+        return max([abs(i - a) for a in answers for i, entity in enumerate(self.entities) if entity in topics] or [1])
 
 
 @dataclass(frozen=True)
@@ -305,10 +305,10 @@ class Search:
     def siblings(self, n: int) -> list[Search]:
         """Searches that run side by side, each with its own documents. Where too few requests are left for a search,
         rules decide in it, so the running order changes nothing."""
-        left = (self.run.most_calls or 0) - self.run.ctx.usage.llm_calls
+        n_left = (self.run.most_calls or 0) - self.run.ctx.usage.llm_calls
         searches = [replace(self, documents=dict(self.documents)) for _ in range(n)]
         for i, search in enumerate(searches, 1):
-            search.bound((self.run.most_calls or 0) if i * SIBLING_CALLS <= left else 0)
+            search.bound((self.run.most_calls or 0) if i * SIBLING_CALLS <= n_left else 0)
         return searches
 
     def lost(self, kind: str, error: GpuRagError) -> None:

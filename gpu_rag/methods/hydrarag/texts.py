@@ -74,7 +74,7 @@ async def explore_texts(
     if not documents:
         return ()
     sentences = await _sentences(documents, analysis, query, search.params.w_max)
-    search.run.note("sentences", len(documents), tuple(one.text for one in sentences))
+    search.run.note("sentences", len(documents), tuple(sentence.text for sentence in sentences))
     return await _linked(await _paths(analysis, sentences, search), graph, search)
 
 
@@ -83,11 +83,11 @@ async def _passages(analysis: Analysis, query: np.ndarray, search: Search) -> li
     k, read, index = search.params.documents, search.documents, search.run.index
     if analysis.mentions:
         near = await gather(*(passages_of((mention.nodes, query), k) for mention in analysis.mentions))
-        found = [pair for pairs in near for pair in pairs]
+        passages = [pair for pairs in near for pair in pairs]
     else:
         ranking = await search_dense(query, k)
-        found = list(zip(ranking.rows, ranking.scores))
-    read.update((row, score) for row, score in found if row not in read)
+        passages = list(zip(ranking.rows, ranking.scores))
+    read.update((row, score) for row, score in passages if row not in read)
     return [
         Document(e.passage_id, e.title, e.text, "document", "documents", row, tuple(stated_triples(index, row)))
         for row, e in zip(read, index.evidence(list(read), list(read.values()), ""))
@@ -120,25 +120,25 @@ async def _sentences(documents: Sequence[Document], analysis: Analysis, query: n
     """The k best sentences of each document, in text order. The score is the sum of the cosine to the indicator and the
     BM25 score, each divided by the best in the document."""
     spans = ((d.text[lo:hi].split() for lo, hi in split_sentences(d.text)) for d in documents)
-    texts = [[" ".join(words) for words in of if words] for of in spans]
-    by_words = Bm25.build([text for some in texts for text in some]).scores(analysis.sought).astype(np.float64)
-    parts = np.split(by_words, np.cumsum([len(some) for some in texts])[:-1])
+    texts = [[" ".join(words) for words in runs if words] for runs in spans]
+    by_words = Bm25.build([text for own in texts for text in own]).scores(analysis.sought).astype(np.float64)
+    parts = np.split(by_words, np.cumsum([len(own) for own in texts])[:-1])
     read = [np.argsort(-words, kind="stable")[:MOST_EMBEDDED] for words in parts]
-    vectors = await embed([some[i] for some, rows in zip(texts, read) for i in rows])
+    vectors = await embed([own[i] for own, rows in zip(texts, read) for i in rows])
     cosine = iter((vectors.astype(np.float64) * query.astype(np.float64)).sum(1))
-    found = []
-    for document, some, words, rows in zip(documents, texts, parts, read):
-        near = np.full(len(some), -1.0)
+    sentences = []
+    for document, own, words, rows in zip(documents, texts, parts, read):
+        near = np.full(len(own), -1.0)
         near[rows] = [next(cosine) for _ in rows]
         score = sum(values / max(values.max(initial=0.0), 1e-9) for values in (near, words))
         best = np.argsort(-score, kind="stable")[:k].tolist()
-        found += [Sentence(some[i], document, best.index(i)) for i in sorted(best)]
-    return found
+        sentences += [Sentence(own[i], document, best.index(i)) for i in sorted(best)]
+    return sentences
 
 
 async def _paths(analysis: Analysis, sentences: Sequence[Sentence], search: Search) -> list[Said]:
     """The paths in the sentences, without duplicates."""
-    paths: list[Said] = [(one.of, (triple,)) for one in sentences for triple in triples_in(one.text, one.of)]
+    paths: list[Said] = [(item.of, (triple,)) for item in sentences for triple in triples_in(item.text, item.of)]
     paths += await _written(analysis, sentences, search)
     return list({(document.where, steps): (document, steps) for document, steps in paths}.values())
 
@@ -147,8 +147,8 @@ async def _written(analysis: Analysis, sentences: Sequence[Sentence], search: Se
     """The paths that the decider writes from the best sentences."""
     best = sorted(range(len(sentences)), key=lambda i: sentences[i].rank)[:TOGETHER]
     part = [sentences[i] for i in sorted(best)]
-    texts = [f"{one.of.title}: {one.text[:MOST_CHARS]}" for one in part]
-    fields = {"analysis": analysis, "sentences": texts, "places": [one.rank for one in part]}
+    texts = [f"{sentence.of.title}: {sentence.text[:MOST_CHARS]}" for sentence in part]
+    fields = {"analysis": analysis, "sentences": texts, "places": [sentence.rank for sentence in part]}
     reply = await decide(search.run, TEXT_PATHS, **fields)
     paths = ((part[path.sentence - 1].of, path.steps) for path in reply.paths)
     return [(document, tuple((s.subject, s.relation, s.object) for s in steps)) for document, steps in paths]
@@ -156,11 +156,11 @@ async def _written(analysis: Analysis, sentences: Sequence[Sentence], search: Se
 
 def triples_in(sentence: str, document: Document) -> list[Triple]:
     """The triples that a sentence of a document states, by rule, see the module."""
-    said, title = f" {normalise_name(sentence)} ", normalise_name(document.title)
+    text, title = f" {normalise_name(sentence)} ", normalise_name(document.title)
 
     def stands(triple: Triple) -> bool:
         ends = [normalise_name(end) for end in (triple[0], triple[2])]
-        return all(end and (end in said or end == title) for end in ends) and any(end in said for end in ends)
+        return all(end and (end in text or end == title) for end in ends) and any(end in text for end in ends)
 
     known = document.triples or extract_patterns(document.title, sentence, connect=False).triples
     return [triple for triple in known if stands(triple)]
@@ -169,11 +169,11 @@ def triples_in(sentence: str, document: Document) -> list[Triple]:
 async def _linked(paths: Sequence[Said], graph: QuestionGraph | None, search: Search) -> tuple[FoundPath, ...]:
     """Paths whose entities are linked to nodes by name. An entity without a node gets its own number below 0."""
     lists = [tuple(dict.fromkeys(end for s, _, o in steps for end in (s, o))) for _, steps in paths]
-    names = list(dict.fromkeys(name for some in lists for name in some))
+    names = list(dict.fromkeys(name for names_of in lists for name in names_of))
     if not names:
         return ()
-    found = await matches_of(names, 1, search)
-    node = {name: matches[0].node if matches else -1 - i for i, (name, matches) in enumerate(zip(names, found))}
+    candidates = await matches_of(names, 1, search)
+    node = {name: matches[0].node if matches else -1 - i for i, (name, matches) in enumerate(zip(names, candidates))}
     known = dict(zip(node, graph.holds(list(node.values())))) if graph is not None else {}
     return tuple(
         FoundPath(

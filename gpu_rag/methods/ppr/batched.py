@@ -92,9 +92,9 @@ def rank_by_graph(index: Index, queries: list[Query], params: Params, k: int) ->
     for its proof."""
     texts = [text for text, _ in queries]
     words = word_weights(index, texts, params.n_words if params.word_share else 0)
-    said = [words_of(text) for text in texts]
-    mentions = spread(entity_seeds(entity_names(index), said, index.entity_n_passages))
-    titles = spread(title_seeds(title_names(index), said) if params.title_weight else [{} for _ in said])
+    text_words = [words_of(text) for text in texts]
+    mentions = spread(entity_seeds(entity_names(index), text_words, index.entity_n_passages))
+    titles = spread(title_seeds(title_names(index), text_words) if params.title_weight else [{} for _ in text_words])
     vectors, *lists = uploaded(index, [vector for _, vector in queries], words, mentions, titles)
     cosine = passage_cosines(index, vectors)
     named, graph = seeds_of(lists[2], lists[3]), _graph(index, params.title_weight)
@@ -111,8 +111,8 @@ def rank_by_graph(index: Index, queries: list[Query], params: Params, k: int) ->
         ids, scores, seeds, sure = to_host(top.ids, top.scores, facts.ids, known)
         if bool(sure.all()):
             break
-    found = zip(passages_of(ids, scores), seeds.tolist())
-    return [GraphRanking(ranking.rows, ranking.scores, tuple(seeds)) for ranking, seeds in found]
+    pairs = zip(passages_of(ids, scores), seeds.tolist())
+    return [GraphRanking(ranking.rows, ranking.scores, tuple(seeds)) for ranking, seeds in pairs]
 
 
 def _graph(index: Index, title_weight: float) -> PageRankGraph:

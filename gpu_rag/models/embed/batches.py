@@ -73,7 +73,7 @@ def embed_batches(
         n_done += len(rows)
         if on_batch is not None:
             on_batch(n_done)
-    out = np.zeros((len(lengths), dim), dtype=np.float32)
+    vectors = np.zeros((len(lengths), dim), dtype=np.float32)
     with room_for(f"{len(lengths)} vectors", NO_ROOM):
-        out[order] = torch.cat(parts if n_done == 0 else parts[1:]).cpu().numpy()
-    return out
+        vectors[order] = torch.cat(parts if n_done == 0 else parts[1:]).cpu().numpy()
+    return vectors

@@ -45,7 +45,7 @@ class CachedEmbedder:
         self._embedder, self._limit = embedder, limit_bytes
         self.name, self.content_hash, self.dim = embedder.name, embedder.content_hash, embedder.dim
         self.device, self.row_identical = embedder.device, embedder.row_identical
-        self.n_truncated = 0  # texts embedded by this process
+        self.n_truncated = 0  # counts texts embedded by this process
         self._file = VectorFile(path, self.dim)
 
     def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
@@ -75,7 +75,7 @@ class CachedEmbedder:
         return vectors[index]
 
     def _keep(self, keys: np.ndarray, vectors: np.ndarray) -> None:
-        """Append vectors to the file. A disk that refuses ends the keeping, with a warning, not the work."""
+        """Append vectors to the file. If the disk refuses, log a warning and keep no more vectors."""
         try:
             if self._limit:
                 self._file.append(keys, vectors, self._limit)
@@ -134,8 +134,8 @@ class VectorFile:
             for keys_there, places in self._runs:
                 # the last copy of a key: one that was appended after a damaged one
                 spot = np.maximum(np.searchsorted(keys_there["low"], keys[:, 0], side="right") - 1, 0)
-                there = (keys_there["low"][spot] == keys[:, 0]) & (keys_there["high"][spot] == keys[:, 1])
-                wanted = there.nonzero()[0]
+                is_there = (keys_there["low"][spot] == keys[:, 0]) & (keys_there["high"][spot] == keys[:, 1])
+                wanted = is_there.nonzero()[0]
                 for row in wanted[np.argsort(places[spot[wanted]])].tolist():  # in file order
                     content = os.pread(self._fd, 4 * self._dim, places[spot[row]])
                     if xxhash.xxh3_64_intdigest(content) == keys_there["sum"][spot[row]]:

@@ -41,12 +41,12 @@ class HashEmbedder:
 
     def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
         """f32[n, 256], row i the unit vector of texts[i]. Each is computed on its own."""
-        out = np.empty((len(texts), DIM), dtype=np.float32)
+        vectors = np.empty((len(texts), DIM), dtype=np.float32)
         for row, text in enumerate(texts):
-            out[row] = _vector(text)
+            vectors[row] = _vector(text)
             if on_batch is not None and ((row + 1) % PROGRESS_EVERY == 0 or row + 1 == len(texts)):
                 on_batch(row + 1)
-        return out
+        return vectors
 
 
 def _vector(text: str) -> np.ndarray:

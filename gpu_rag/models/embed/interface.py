@@ -43,9 +43,9 @@ def gathered(
     texts: Sequence[str], dim: int, parts: Callable[[Sequence[str], OnBatch | None], Parts], on_batch: OnBatch | None
 ) -> np.ndarray:
     """f32[n, dim], row i the vector of texts[i], from the parts of the distinct texts."""
-    once, index = distinct(texts)
-    vectors = np.zeros((len(once), dim), dtype=np.float32)
-    with closing(parts(once, on_batch)) as found:
-        for rows, part in found:
+    unique, index = distinct(texts)
+    vectors = np.zeros((len(unique), dim), dtype=np.float32)
+    with closing(parts(unique, on_batch)) as pieces:
+        for rows, part in pieces:
             vectors[rows] = part
     return vectors[index]

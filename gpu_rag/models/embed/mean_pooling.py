@@ -97,15 +97,15 @@ class MeanPoolingEmbedder:
     # --- on a CPU: texts end to end ---
 
     def _end_to_end(self, ids: Ids, on_batch: OnBatch | None) -> np.ndarray:
-        out = np.zeros((len(ids), self.dim), dtype=np.float32)
+        vectors = np.zeros((len(ids), self.dim), dtype=np.float32)
         n_done = 0
         for rows in _runs(ids):
             with room_for(f"{len(rows)} texts of up to {len(ids[rows[-1]])} tokens", NO_ROOM):
-                out[rows] = self._unpadded([ids[row] for row in rows]).numpy()
+                vectors[rows] = self._unpadded([ids[row] for row in rows]).numpy()
             n_done += len(rows)
             if on_batch is not None:
                 on_batch(n_done)
-        return out
+        return vectors
 
     def _unpadded(self, ids: Ids) -> torch.Tensor:
         """f32[n, D]: unit vectors of texts sorted by length; the last tile is filled up."""

@@ -61,13 +61,13 @@ class SentenceTransformerEmbedder:
         on_batch(n_done) is called after each batch with the number of distinct texts finished. Raises ModelError when
         the device has no memory left for a batch.
         """
-        once, index = distinct(texts)
-        counts = self._token_counts(once)
+        unique, index = distinct(texts)
+        counts = self._token_counts(unique)
         return embed_batches(
             counts,
             self._rows,
             self.dim,
-            lambda rows, length: torch.from_numpy(self._encode([once[r] for r in rows], self._rows(length))),
+            lambda rows, length: torch.from_numpy(self._encode([unique[r] for r in rows], self._rows(length))),
             on_batch,
         )[index]
 
@@ -84,8 +84,8 @@ class SentenceTransformerEmbedder:
             convert_to_numpy=True,
             normalize_embeddings=False,
         )
-        found = np.asarray(vectors[: len(texts)], dtype=np.float32)
-        unit: np.ndarray = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+        rows = np.asarray(vectors[: len(texts)], dtype=np.float32)
+        unit: np.ndarray = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
         return unit
 
     def _token_counts(self, texts: list[str]) -> list[int]:

@@ -83,7 +83,7 @@ class ServerEmbedder:
                 failed += [error for task in done if (error := task.exception()) is not None]
                 answers = [task.result() for task in done if task.exception() is None]
                 if answers:
-                    rows = [row for some, _ in answers for row in some]
+                    rows = [row for rows_of, _ in answers for row in rows_of]
                     yield rows, np.concatenate([vectors for _, vectors in answers])
                     n_done += len(rows)
                     if on_batch is not None:
@@ -183,10 +183,10 @@ def read_vectors(content: bytes, n: int, dim: int) -> np.ndarray | Failure:
     """
     try:
         answer = msgspec.json.decode(content, type=_Answer)
-        if sorted(one.index for one in answer.data) != list(range(n)):
+        if sorted(item.index for item in answer.data) != list(range(n)):
             return Failure(f"not one vector a text: {len(answer.data)} for {n}, indexes not 0 to {n - 1}"[:200])
-        ordered = sorted(answer.data, key=lambda one: one.index)
-        rows = [_numbers(one.embedding) for one in ordered]
+        ordered = sorted(answer.data, key=lambda item: item.index)
+        rows = [_numbers(item.embedding) for item in ordered]
     except (msgspec.MsgspecError, UnicodeDecodeError, binascii.Error, ValueError, RecursionError) as error:
         return Failure(f"no list of vectors: {error}; {content[:100]!r}")
     sizes = {len(row) for row in rows}

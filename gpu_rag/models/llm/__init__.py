@@ -19,12 +19,12 @@ def addresses(spec: str) -> tuple[list[str], str]:
 
     Raises ModelError for different models.
     """
-    found = [part.partition("#") for part in _NEXT_ADDRESS.split(spec.strip())]
-    models = {model: url for url, _, model in found if model}
+    pairs = [part.partition("#") for part in _NEXT_ADDRESS.split(spec.strip())]
+    models = {model: url for url, _, model in pairs if model}
     if len(models) > 1:
         given = ", ".join(f"{url}: {model}" for model, url in models.items())
         raise ModelError("several servers are one engine of one model", given=given, expected="one model id")
-    return [url for url, _, _ in found], next(iter(models), "")
+    return [url for url, _, _ in pairs], next(iter(models), "")
 
 
 def load_llm(spec: str, *, device: str = "cpu", threads: int = 1, capable: bool | None = None, **options: Any) -> LLM:

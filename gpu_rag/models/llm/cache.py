@@ -111,7 +111,7 @@ class ReplyFile:
         self._damaged.update(keys)
 
     def mend(self) -> None:
-        """Check the whole file and take out what is damaged, with a warning for each. O(bytes)."""
+        """Check the whole file and take out damaged replies, with a warning for each. O(bytes)."""
         with self._lock, self._file.errors():
             faults = _quick_check(self.db)
             damaged = [] if faults else list(_damaged_rows(self.db))
@@ -122,8 +122,8 @@ class ReplyFile:
 
     def _mend(self, error: IndexCorrupt) -> None:
         """Move the sound replies of a damaged file to a new one in its place; raises `error` if there is none."""
-        new, copy, old = (self.path.with_name(f"{self.path.name}.{end}") for end in ("mended", "copy", "damaged"))
-        for path in (new, copy, old):
+        new, copy, damaged = (self.path.with_name(f"{self.path.name}.{end}") for end in ("mended", "copy", "damaged"))
+        for path in (new, copy, damaged):
             path.unlink(missing_ok=True)
         with closing(_open(SqliteFile(new, "reply cache", ""))) as kept:
             first_page = new.read_bytes()[:_PAGE]
@@ -140,12 +140,12 @@ class ReplyFile:
             new.unlink()
             raise error
         try:
-            os.link(self.path, old)
+            os.link(self.path, damaged)
         except OSError:  # no hard links here
-            shutil.copyfile(self.path, old)
+            shutil.copyfile(self.path, damaged)
         os.replace(new, self.path)
         message = "gpu-rag: %s; %d replies are kept, others are asked again; as it was: %s"
-        _log.warning(message, error.what, n, old)
+        _log.warning(message, error.what, n, damaged)
         self.db = _open(self._file)
 
     def __len__(self) -> int:
@@ -214,27 +214,27 @@ def faults_of(path: Path) -> list[str]:
     file = SqliteFile(path, "reply cache", "run gpu-rag index again: what can be read is kept")
     try:
         with closing(_open(file)) as db, file.errors():
-            again = "is damaged; gpu-rag index takes it out, and it is asked again when it is needed"
-            return _quick_check(db) or [f"the reply {key} {again}" for key in _damaged_rows(db)]
+            fate = "is damaged; gpu-rag index takes it out, and it is asked again when it is needed"
+            return _quick_check(db) or [f"the reply {key} {fate}" for key in _damaged_rows(db)]
     except (IndexCorrupt, IndexMismatch, StorageError) as error:
         return [str(error)]
 
 
 def reply_texts(path: Path, hashes: Collection[str]) -> dict[str, str]:
     """{hash: text} of the readable replies of a file that have one of these hashes (`Reply.hash`). Changes nothing."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     file = SqliteFile(path, "reply cache", "move it away")
     with closing(_open(file)) as db, file.errors():
         for key, text in db.execute("SELECT key, reply FROM replies"):
             with suppress(*_DAMAGED):
                 reply = _reply(key, text)
                 if reply.hash in hashes:
-                    found[reply.hash] = reply.text
-    return found
+                    texts[reply.hash] = reply.text
+    return texts
 
 
 def mend_replies(path: Path) -> None:
-    """Take what is damaged out of a reply file, if there is one. Raises as ReplyFile."""
+    """Take damaged replies out of a reply file, if there is one. Raises as ReplyFile."""
     if path.is_file():
         with closing(ReplyFile(path)) as file:
             file.mend()
@@ -505,7 +505,7 @@ class CachedLLM:
         self._arrived = []
 
     def _keep(self) -> None:
-        """Commit what comes while nobody polls. An error is raised again by the next `poll`."""
+        """Commit replies that arrive while nobody polls. An error is raised again by the next `poll`."""
         while self._busy.wait() and not self._closed:
             time.sleep(COMMIT_S)
             if self._turn.acquire(blocking=False):

@@ -21,10 +21,10 @@ _SIZE = re.compile(r"(?<![\w.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z])", re.IG
 
 def parameters_in_name(name: str) -> float | None:
     """Size in a model's name: "Qwen2.5-7B" 7e9, "8x7B" 56e9, "135M" 135e6; None if there is none."""
-    found = _SIZE.search(name)
-    if found is None:
+    match = _SIZE.search(name)
+    if match is None:
         return None
-    experts, number, unit = found.groups()
+    experts, number, unit = match.groups()
     return float(number) * (1e9 if unit.lower() == "b" else 1e6) * int(experts or 1)
 
 

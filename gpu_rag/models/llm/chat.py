@@ -66,19 +66,19 @@ class ChatFormat:
         return [self._prompted(request, ids, limit) for request, ids in zip(requests, prompts, strict=True)]
 
     def _prompted(self, request: Request, prompt: list[int], limit: int) -> Prompted | RequestFailed:
-        found = Prompted(request, self.head_ids(request.system), [*prompt, *self.tail_ids])
-        if not found.ids:
+        result = Prompted(request, self.head_ids(request.system), [*prompt, *self.tail_ids])
+        if not result.ids:
             return RequestFailed("an empty prompt", expected="some text")
         if isinstance(request.constraint, Rank):
             options = request.constraint.options
-            found.options = self.prompt_ids(options)
-            if not all(found.options):
+            result.options = self.prompt_ids(options)
+            if not all(result.options):
                 return RequestFailed("an option without tokens", given=options, expected="some text in each")
-        if found.n_prompt + found.n_more > limit:
-            given = f"{found.n_prompt} prompt and {found.n_more} reply tokens"
+        if result.n_prompt + result.n_more > limit:
+            given = f"{result.n_prompt} prompt and {result.n_more} reply tokens"
             do = "shorten the prompt or lower max_tokens"
             return ContextOverflow("the prompt does not fit", given=given, expected=f"<= {limit} in all", do=do)
-        return found
+        return result
 
     def context_tokens(self, limit: int) -> int:
         """Tokens for system text, prompt and reply in a context of `limit` tokens, without those of the template."""

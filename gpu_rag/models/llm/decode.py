@@ -92,22 +92,20 @@ class Decoder:
         Every prompt is computed once, in one batch; the options follow in tiles of at most `tile` rows that reuse the
         prompts' keys and values. options[i][j]: at least one token.
         """
-        longest = max(len(ids) for some in options for ids in some)
-        pairs = [(i, j) for i, some in enumerate(options) for j in range(len(some))]
+        longest = max(len(ids) for own in options for ids in own)
+        pairs = [(i, j) for i, own in enumerate(options) for j in range(len(own))]
         with torch.inference_mode():
             state = self._prefill(prompts, n_prefix, prefix, longest)
             first = torch.log_softmax(state.logits.float(), dim=-1)
-            sums = [[float(first[i, ids[0]]) for ids in some] for i, some in enumerate(options)]
+            sums = [[float(first[i, ids[0]]) for ids in own] for i, own in enumerate(options)]
             pairs = [(i, j) for i, j in pairs if len(options[i][j]) > 1]
             rows = max(1, min(tile, RANK_TILE_TOKENS // max(1, longest)))
             for start in range(0, len(pairs), rows):
                 some_pairs = pairs[start : start + rows]
-                rest = self._continuations(state, [i for i, _ in some_pairs], [options[i][j] for i, j in some_pairs])
-                for (i, j), total in zip(some_pairs, rest, strict=True):
+                totals = self._continuations(state, [i for i, _ in some_pairs], [options[i][j] for i, j in some_pairs])
+                for (i, j), total in zip(some_pairs, totals, strict=True):
                     sums[i][j] += total
-        return [
-            [s / len(ids) for s, ids in zip(row, some, strict=True)] for row, some in zip(sums, options, strict=True)
-        ]
+        return [[s / len(ids) for s, ids in zip(row, own, strict=True)] for row, own in zip(sums, options, strict=True)]
 
     def _prefill(self, prompts: Sequence[list[int]], n_prefix: int, prefix: Prefix | None, n_more: int) -> _Prefilled:
         length = max(len(ids) for ids in prompts)
@@ -143,8 +141,8 @@ class Decoder:
         mask = torch.cat([state.mask[rows], state.mask.new_ones((len(rows), length))], dim=1)
         position = state.position[rows].unsqueeze(1) + torch.arange(length, device=self._device)
         logits = self._forward(tokens, mask, position, select_rows(state.cache, rows), 0)
-        found = torch.log_softmax(logits.float(), dim=-1).gather(2, targets.unsqueeze(2)).squeeze(2)
-        return [float(s) for s in (found.double().cpu() * counts).sum(1)]
+        log_probs = torch.log_softmax(logits.float(), dim=-1).gather(2, targets.unsqueeze(2)).squeeze(2)
+        return [float(s) for s in (log_probs.double().cpu() * counts).sum(1)]
 
     def _forward(
         self, tokens: torch.Tensor, mask: torch.Tensor, position: torch.Tensor, cache: Any, keep: int

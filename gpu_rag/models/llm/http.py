@@ -108,7 +108,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         """Look up the model on the servers. Raises BadInput (address, option) or ModelError (server, model id)."""
         super().__init__()
         addresses = [
-            replace(_address(one, api_key), ca_file=ca_file) for one in ([url] if isinstance(url, str) else url)
+            replace(_address(server, api_key), ca_file=ca_file) for server in ([url] if isinstance(url, str) else url)
         ]
         _check_settings(addresses, max_connections, retries)
         certificates_for("https:" if ca_file else "", ca_file)
@@ -295,7 +295,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         reply = read_answer(request, outcome, self.count_tokens)
         job.tried.account.add_reply(reply)
         self._note_model(job, outcome)
-        if is_last:  # with extra room it says nothing about requests without
+        if is_last:  # a reply with extra room tells nothing about other requests
             return key, reply
         if reply.finish_reason != "length" or spoken(reply.text).strip() or not thought(outcome):
             self._n_starved = 0
@@ -319,12 +319,12 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
 
     def _note_model(self, job: Job, answer: Completion) -> None:
         """Count a reply that names another model; logs each such name once."""
-        said = answer.get("model")
-        if isinstance(said, str) and said and said != self.model and job.tried is not None:
+        reported = answer.get("model")
+        if isinstance(reported, str) and reported and reported != self.model and job.tried is not None:
             job.tried.account.other_model += 1
-            if said not in self._other_models:
-                self._other_models.add(said)
-                _log.warning("model server %s replies as %r; asked was %r", job.tried.name, said[:100], self.model)
+            if reported not in self._other_models:
+                self._other_models.add(reported)
+                _log.warning("model server %s replies as %r; asked was %r", job.tried.name, reported[:100], self.model)
 
     def _is_lost(self, job: Job, request: Request, reply: Reply) -> bool:
         """Whether a reply cannot be read because the servers changed their style, which is learnt anew if most fail."""
@@ -507,8 +507,8 @@ def _opened(start: Callable[[str], _Thread], model: str) -> tuple[_Thread, list[
 
 def _context_of(card: Card) -> int:
     """Context tokens that a server reports; CONTEXT_TOKENS if the value is no valid number."""
-    said = card.get("max_model_len")
-    return said if type(said) is int and 0 < said <= MOST_INTEGER else CONTEXT_TOKENS
+    reported = card.get("max_model_len")
+    return reported if type(reported) is int and 0 < reported <= MOST_INTEGER else CONTEXT_TOKENS
 
 
 def _say_of_own_process(process: int) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:

@@ -21,7 +21,7 @@ BURST = 16  # requests started at once
 CLOSE_S = 5.0  # wait for connections to end
 LOAD_S = 900.0  # wait for a server that answers only HTTP 503 to load its model
 LOAD_PAUSE_S = 8.0  # longest pause between tries meanwhile
-# A server that refused for want of capacity gets about one request more, plus 2 %, per reply time.
+# A server that refused for lack of capacity gets about one request more, plus 2 %, per reply time.
 GROWTH = 0.02
 
 REVISION = ("revision", "model_sha", "sha", "digest")  # keys under which servers report their weights
@@ -210,9 +210,9 @@ class Server:
         self.limit = min(self.limit + 1 / self.limit + GROWTH, float(self.most))
 
     def overloaded(self, sent_at: float, now: float) -> None:
-        """Note a refusal for want of capacity, and lower the limit to the number of requests still running.
+        """Note a refusal for lack of capacity, and lower the limit to the number of requests still running.
 
-        Refusals of requests that were in flight together cut the limit to a quarter at most.
+        Refusals of requests that were in flight together lower the limit to no less than a quarter.
         """
         if sent_at > self.cut_at:
             self.cut_at, self.floor = now, max(1.0, self.limit / 4)

@@ -214,10 +214,10 @@ def read_completion(content: bytes) -> Completion | Failure | RequestFailed:
     return _no_completion(f"a message without text: {json.dumps(message)}")
 
 
-def _no_completion(said: str) -> Failure | ContextOverflow:
-    if _TOO_LONG.search(said[:MAX_ERROR_BYTES]):
-        return _too_long(200, said)
-    return Failure(f"HTTP 200 without a reply: {' '.join(said[:200].split())}", alive=True)
+def _no_completion(message: str) -> Failure | ContextOverflow:
+    if _TOO_LONG.search(message[:MAX_ERROR_BYTES]):
+        return _too_long(200, message)
+    return Failure(f"HTTP 200 without a reply: {' '.join(message[:200].split())}", alive=True)
 
 
 def _json(content: bytes) -> Any:
@@ -240,11 +240,11 @@ def thought(answer: Completion) -> str:
     """Thought in a chat completion, from its own field or from the text; "" for none."""
     try:
         message = answer["choices"][0]["message"]
-        if apart := message.get("reasoning_content") or message.get("reasoning"):
-            return str(apart)
+        if reasoning := message.get("reasoning_content") or message.get("reasoning"):
+            return str(reasoning)
         content = message.get("content") or ""
-        said = spoken(content)
-        return content if said != content else ""
+        visible = spoken(content)
+        return content if visible != content else ""
     except (KeyError, IndexError, TypeError, AttributeError):
         return ""
 
@@ -499,14 +499,14 @@ def certificates_for(url: str, ca_file: str = "") -> Any:
     return context
 
 
-async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """Decompressed body, up to the piece that makes it longer than `most`."""
+async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """Decompressed body, up to the piece that makes it longer than `limit`."""
     pieces: list[bytes] = []
     n_bytes = 0
     async for piece in response.content.iter_any():
         pieces.append(piece)
         n_bytes += len(piece)
-        if n_bytes > most:
+        if n_bytes > limit:
             break
     return b"".join(pieces)
 

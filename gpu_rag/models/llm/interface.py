@@ -13,7 +13,7 @@ from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
 OnReply = Callable[[int, "Reply | RequestFailed"], None]
 # JSON on one line: a small model that may choose white space writes nothing else. Separators are those of json.dumps
-# and of the prompts' examples: forced to write "[" where it would write " [", a model closes the list and replies
+# and of the prompts' examples: a model that must write "[" where it would write " [" closes the list and replies
 # nothing.
 JSON_LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 ApiKeys = str | Mapping[str, str] | None  # one key for all model servers, or keys by address

@@ -101,7 +101,7 @@ class OwnServer:
                 lines = file.read().decode("utf-8", "replace").split("\n")
         except OSError:
             return "no log"
-        errors = list(dict.fromkeys(found[0][:300] for line in lines if (found := _ERROR.search(line))))
+        errors = list(dict.fromkeys(match[0][:300] for line in lines if (match := _ERROR.search(line))))
         if not errors:
             return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "an empty log")
         return " ... ".join(dict.fromkeys([errors[0], errors[-1]]))
@@ -190,8 +190,8 @@ class Keeper:
     async def wake(self, server: Server) -> None:
         """Wake a sleeping server; concurrent callers share one request."""
         if server.waking is None:
-            asked = server.exchanger.post("../wake_up", b"", self._servers.patience.timeout_s)
-            server.waking = self._loop.create_task(asked)
+            request = server.exchanger.post("../wake_up", b"", self._servers.patience.timeout_s)
+            server.waking = self._loop.create_task(request)
         await asyncio.shield(server.waking)
         server.asleep, server.waking = False, None
 

@@ -46,14 +46,14 @@ class ScriptedLLM:
 
     def _reply(self, request: Request) -> Reply | RequestFailed:
         self.calls.append(request)
-        said = self._answer(request)
-        if not isinstance(said, str):
-            return said
+        reply = self._answer(request)
+        if not isinstance(reply, str):
+            return reply
         options = request.constraint.options if isinstance(request.constraint, (Choice, Rank)) else None
-        if options is not None and said not in options:
-            raise BadInput("the script chose what is not an option", given=repr(said), expected=f"one of {options}")
+        if options is not None and reply not in options:
+            raise BadInput("the script chose what is not an option", given=repr(reply), expected=f"one of {options}")
         n_prompt = estimate_tokens(request.system) + estimate_tokens(request.prompt)
         if isinstance(request.constraint, Rank):
-            scores = tuple(0.0 if option == said else -1.0 for option in request.constraint.options)
-            return Reply(said, "rank", n_prompt, 0, 0, scores)
-        return Reply(said, "stop", n_prompt, 0, estimate_tokens(said))
+            scores = tuple(0.0 if option == reply else -1.0 for option in request.constraint.options)
+            return Reply(reply, "rank", n_prompt, 0, 0, scores)
+        return Reply(reply, "stop", n_prompt, 0, estimate_tokens(reply))

@@ -44,20 +44,20 @@ class StreamingEngine(Generic[Item, Work]):
 
     def poll(self, timeout_s: float) -> list[tuple[int, Reply | RequestFailed]]:
         """Finished requests; see `StreamingLLM.poll`. Raises the error that ended the engine."""
-        found: list[tuple[int, Reply | RequestFailed]] = []
+        finished: list[tuple[int, Reply | RequestFailed]] = []
         try:
             while self._open and self._dead is None:
-                item = self._finished.get(timeout=0.0 if found else max(0.0, timeout_s))
+                item = self._finished.get(timeout=0.0 if finished else max(0.0, timeout_s))
                 if (read := self._read(item)) is not None:
-                    found.append(read)
+                    finished.append(read)
                     del self._open[read[0]]
         except queue.Empty:
             pass
         except GpuRagError as error:
             self._dead = error
-        if self._dead is not None and not found and self._open:
+        if self._dead is not None and not finished and self._open:
             raise self._dead
-        return found
+        return finished
 
 
 def as_streaming(llm: LLM) -> StreamingLLM:

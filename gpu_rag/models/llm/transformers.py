@@ -149,7 +149,7 @@ class TransformersLLM:
         prompts = [job.prompted for job in batch]
         with room_for(f"a batch of {len(batch)} requests", "lower models.max_batch"):
             n_prefix, prefix, n_known = self._prefix(prompts[0].head)
-            ids = [one.ids if n_prefix else [*one.head, *one.ids] for one in prompts]
+            ids = [prompt.ids if n_prefix else [*prompt.head, *prompt.ids] for prompt in prompts]
             cached = [n_known, *[n_prefix] * (len(batch) - 1)]
             if prompts[0].options:
                 return self._rank(prompts, ids, cached, n_prefix, prefix)
@@ -181,12 +181,12 @@ class TransformersLLM:
     def _rank(
         self, prompts: list[Prompted], ids: list[list[int]], cached: list[int], n_prefix: int, prefix: Any
     ) -> list[Reply | RequestFailed]:
-        all_scores = self._decoder.rank(ids, [one.options for one in prompts], self._max_batch, n_prefix, prefix)
+        all_scores = self._decoder.rank(ids, [prompt.options for prompt in prompts], self._max_batch, n_prefix, prefix)
         replies: list[Reply | RequestFailed] = []
-        for one, scores, n_cached in zip(prompts, all_scores, cached, strict=True):
-            assert isinstance(one.request.constraint, Rank)
-            n_prompt = one.n_prompt + sum(map(len, one.options))
-            replies.append(ranked(one.request.constraint.options, scores, n_prompt, n_cached))
+        for prompt, scores, n_cached in zip(prompts, all_scores, cached, strict=True):
+            assert isinstance(prompt.request.constraint, Rank)
+            n_prompt = prompt.n_prompt + sum(map(len, prompt.options))
+            replies.append(ranked(prompt.request.constraint.options, scores, n_prompt, n_cached))
         return replies
 
     def _prefix(self, head: tuple[int, ...]) -> tuple[int, Any, int]:
@@ -216,7 +216,7 @@ def _attention(device: torch.device) -> str:
 def _eos_ids(model: Any, tokenizer: Any) -> list[int]:
     own = model.generation_config.eos_token_id
     ids = list(own) if isinstance(own, (list, tuple)) else [own]
-    found = sorted({int(i) for i in [*ids, tokenizer.eos_token_id] if i is not None})
-    if not found:
+    tokens = sorted({int(i) for i in [*ids, tokenizer.eos_token_id] if i is not None})
+    if not tokens:
         raise ModelError("the model has no token that ends a reply", given="no eos_token_id")
-    return found
+    return tokens

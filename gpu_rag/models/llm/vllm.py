@@ -29,7 +29,7 @@ CPU_CACHE_GIB = 1.0
 MAX_NUM_SEQS = {"cpu": 32, "cuda": 256}
 # Prompts share whole blocks: with vLLM's default of 128 tokens on a CPU, short heads would not be shared.
 CPU_BLOCK_TOKENS = 32
-TIMEOUT_S = 3600.0  # of a request, which may wait in the server
+TIMEOUT_S = 3600.0  # time limit of a request, which may wait in the server
 # JSON on one line, by the library of the transformers engine; thinking is switched off.
 STYLE = Style(one_line=True, thinks=True, quiet=True)
 _OURS = {"model", "trust_remote_code", "host", "port", "uds", "api_key", "served_model_name"}
@@ -70,8 +70,8 @@ class VllmLLM(HttpLLM):
         content_hash = folder_hash(folder, CODE_VERSION, about, need_weights=not is_dummy)
         n_parameters = parameters_in_name(folder.name) or stored_parameters(folder)
         servers = [
-            OwnServer(f"vLLM server {n}", [*command, *words], environment(chosen, kind, threads, some), "VLLM_API_KEY")
-            for n, some in enumerate(gpus, 1)
+            OwnServer(f"vLLM server {n}", [*command, *words], environment(chosen, kind, threads, own), "VLLM_API_KEY")
+            for n, own in enumerate(gpus, 1)
         ]
         super().__init__(
             servers,
@@ -96,14 +96,14 @@ def places(settings: VllmSettings, device: str) -> list[str]:
     Raises UsageError for too many servers.
     """
     seen = visible_gpus() if device != "cpu" else []
-    each = settings.tensor_parallel
-    n = settings.engines or max(1, len(seen) // each)
+    group_size = settings.tensor_parallel
+    n = settings.engines or max(1, len(seen) // group_size)
     if n == 1 or device == "cpu":
         return [""] * n
-    if n * each > len(seen):
-        given = f"vllm.engines={n} with vllm.tensor_parallel={each}"
+    if n * group_size > len(seen):
+        given = f"vllm.engines={n} with vllm.tensor_parallel={group_size}"
         raise UsageError("too few GPUs for the servers", given=given, expected=f"at most {len(seen)} GPUs in all")
-    return [",".join(seen[i * each : (i + 1) * each]) for i in range(n)]
+    return [",".join(seen[i * group_size : (i + 1) * group_size]) for i in range(n)]
 
 
 def visible_gpus() -> list[str]:

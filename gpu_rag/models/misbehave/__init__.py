@@ -117,8 +117,8 @@ class MisbehavingServer:
         address = f"{self.manners.upstream.rstrip('/')}/chat/completions"
         request = urllib.request.Request(address, raw, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=600) as answer:
-            found: dict[str, Any] = json.load(answer)
-        return found
+            reply: dict[str, Any] = json.load(answer)
+        return reply
 
 
 class _Server(ThreadingHTTPServer):

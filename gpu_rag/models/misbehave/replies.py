@@ -19,8 +19,8 @@ def well_formed(body: dict[str, Any]) -> str:
     """A reply in the requested form, made of the names in the prompt; equal messages get equal replies."""
     prompt = str(body["messages"][-1]["content"])
     names = _NAME.findall(prompt) or ["nobody"]
-    said = json.dumps(body["messages"]).encode()
-    draw = int.from_bytes(blake2b(said, digest_size=8).digest(), "big")
+    messages = json.dumps(body["messages"]).encode()
+    draw = int.from_bytes(blake2b(messages, digest_size=8).digest(), "big")
     wanted = body.get("structured_outputs") or {}
     form = (body.get("response_format") or {}).get("json_schema", {}).get("schema") or wanted.get("json")
     if form is not None:
@@ -87,8 +87,8 @@ def reasons(body: dict[str, Any], answer: dict[str, Any], always: bool) -> dict[
     done = not always and room >= len(text) // 4 + 1
     message = {"role": "assistant", "content": text if done else None, "reasoning_content": THOUGHT}
     usage = {**usage, "completion_tokens": THOUGHT_TOKENS + len(text) // 4 if done else body.get("max_tokens", 0)}
-    said = {**choice, "message": message, "finish_reason": "stop" if done else "length"}
-    return {**answer, "choices": [said], "usage": usage}
+    thinking = {**choice, "message": message, "finish_reason": "stop" if done else "length"}
+    return {**answer, "choices": [thinking], "usage": usage}
 
 
 def spoiled(answer: dict[str, Any], fault: str) -> dict[str, Any]:
@@ -116,5 +116,5 @@ def spoiled(answer: dict[str, Any], fault: str) -> dict[str, Any]:
             text = "word " * (MEGABYTE // 5)
         case "whitespace":
             text = " \n\t" * 400
-    said = {**choice, "message": {**choice["message"], "content": text}, "finish_reason": finish}
-    return {**answer, "choices": [said]}
+    changed = {**choice, "message": {**choice["message"], "content": text}, "finish_reason": finish}
+    return {**answer, "choices": [changed]}

@@ -65,16 +65,16 @@ def requests() -> list[Request]:
     """Six requests per item, item by item."""
     names, judge, answer, choose = (Prompt.read(__name__, name) for name in ("names", "judge", "answer", "choose"))
     titles = tuple(item.title for item in passages())
-    listed, made = "\n".join(titles), []
+    listed, result = "\n".join(titles), []
     for item in passages():
-        made.append(Request(names.system, names.render(text=item.text), JsonSchema(NAMES), 160))
+        result.append(Request(names.system, names.render(text=item.text), JsonSchema(NAMES), 160))
         for statement in (item.true, item.false):
             text = judge.render(text=item.text, statement=statement)
-            made.append(Request(judge.system, text, Choice(("yes", "no")), 8))
-        made.append(Request(answer.system, answer.render(text=item.text, question=item.question), None, 24))
+            result.append(Request(judge.system, text, Choice(("yes", "no")), 8))
+        result.append(Request(answer.system, answer.render(text=item.text, question=item.question), None, 24))
         text = choose.render(question=item.question, titles=listed)
-        made += [Request(choose.system, text, Choice(titles), 24), Request(choose.system, text, Rank(titles), 24)]
-    return made
+        result += [Request(choose.system, text, Choice(titles), 24), Request(choose.system, text, Rank(titles), 24)]
+    return result
 
 
 def probe(llm: LLM) -> dict[str, Any]:
@@ -85,8 +85,8 @@ def probe(llm: LLM) -> dict[str, Any]:
     answers for which the shares are high enough. failed: number of requests without a reply; they count as wrong.
     """
     began = time.perf_counter()
-    sent = requests()
-    replies = llm.complete(sent)
+    asked = requests()
+    replies = llm.complete(asked)
     tests = {name: [0, 0] for name in ("json", "names_found", "names_verbatim", *_SIMPLE)}
     for i, item in enumerate(passages()):
         mine = replies[6 * i : 6 * i + 6]
@@ -94,8 +94,8 @@ def probe(llm: LLM) -> dict[str, Any]:
         right = {"judged": ("yes", "no"), "chosen": (item.title,), "ranked": (item.title,)}
         for name, (start, end) in _SIMPLE.items():
             tests[name][1] += end - start
-            for at, wanted in zip(range(start, end), right.get(name, ())):
-                tests[name][0] += _option(sent[6 * i + at], mine[at]) == wanted
+            for k, wanted in zip(range(start, end), right.get(name, ())):
+                tests[name][0] += _option(asked[6 * i + k], mine[k]) == wanted
         tests["answered"][0] += _answers(item, mine[3])
     return {
         "model": {"name": llm.name, "content_hash": llm.content_hash},
@@ -142,23 +142,23 @@ def _file(folder: Path, llm: LLM) -> Path:
 
 def _option(request: Request, reply: _Outcome) -> str:
     """The option that a reply names or ranks first; "" if there is none."""
-    found = read_reply(reply, request.constraint) if isinstance(reply, Reply) else None
-    if not isinstance(found, Read):
+    parsed = read_reply(reply, request.constraint) if isinstance(reply, Reply) else None
+    if not isinstance(parsed, Read):
         return ""
-    return reply.text if isinstance(request.constraint, Rank) and isinstance(reply, Reply) else str(found.value)
+    return reply.text if isinstance(request.constraint, Rank) and isinstance(reply, Reply) else str(parsed.value)
 
 
 def _score_names(tests: dict[str, list[int]], item: Passage, reply: _Outcome) -> None:
     value = read_reply(reply, JsonSchema(NAMES)) if isinstance(reply, Reply) else Malformed(str(reply), "")
     valid = isinstance(value, Read)
-    found = {str(name).strip() for name in value.value["names"]} if isinstance(value, Read) else set()
-    for test, right, of in (
+    listed = {str(name).strip() for name in value.value["names"]} if isinstance(value, Read) else set()
+    for test, right, total in (
         ("json", int(valid), 1),
-        ("names_found", sum(name in found for name in item.names), len(item.names)),
-        ("names_verbatim", sum(bool(name) and name in item.text for name in found), len(found)),
+        ("names_found", sum(name in listed for name in item.names), len(item.names)),
+        ("names_verbatim", sum(bool(name) and name in item.text for name in listed), len(listed)),
     ):
         tests[test][0] += right
-        tests[test][1] += of
+        tests[test][1] += total
 
 
 def _answers(item: Passage, reply: _Outcome) -> bool:

@@ -1,8 +1,8 @@
 """Matching of a question with the relations of a knowledge base: the chains that it may ask for, each with a score.
 
-A question is read as cues: its words that name a relation of the knowledge base (`text.rules.relations`), in the order
-of the way from the topic to the answer, which runs outward from the topic on both sides. A chain of relations, each
-with a direction, is compared with the cues step by step. Its score is the sum of
+A question is read as cues: its words that name a relation of the knowledge base (`text.rules.relations`), in their
+order from the topic to the answer, which runs outward from the topic on both sides. A chain of relations, each with a
+direction, is compared with the cues step by step. Its score is the sum of
   covered    the share of a relation's own words that the cues of its step express, rare words weighing more
   unsaid     < 0, for words of a relation that the cues of its step do not express
   unheard    < 0, for a cue that no step takes; twice if it reverses the question ("should not")
@@ -66,7 +66,7 @@ class ChainReader:
         ]
         self.units = [units_of(label) for label in labels]
         words = map(words_of, labels)
-        self.heads = [[side_of_head(of, u.at, u.width) for u in units] for of, units in zip(words, self.units)]
+        self.heads = [[side_of_head(name, u.at, u.width) for u in units] for name, units in zip(words, self.units)]
         self.wide = [units_of(relation_text(name.removesuffix(last))) for name, last in parts]
         counts: dict[str, int] = {}
         for stem in (stem for units in self.units for stem in {unit.stem for unit in units}):
@@ -75,7 +75,7 @@ class ChainReader:
         self.weights = [np.array(some) / max(sum(some), 1e-9) for some in rarity]
         self.types = [units_of(name) for name in kb.type_names]
         nameless = [row for row, name in enumerate(kb.node_names) if _MEDIATOR.fullmatch(name)]
-        curated = np.isin(kb.source, [at for at, source in enumerate(kb.sources) if source.kind in CURATED])
+        curated = np.isin(kb.source, [number for number, source in enumerate(kb.sources) if source.kind in CURATED])
         self.found = np.full(kb.n_relations, bool(curated.any()))  # stated by no curated source, if there is one
         self.found[kb.relation[curated]] = False
         self.mediator = kb.n_types  # an extra type
@@ -88,7 +88,7 @@ class ChainReader:
         self._saying: dict[str, list[int]] = {}  # relations by the stems, and by the groups, of their units
         for row, units in enumerate(zip(self.units, self.wide)):
             for unit in (unit for some in units for unit in some):
-                for key in (unit.stem, *(f"{_GROUP}{of}" for of in unit.groups)):
+                for key in (unit.stem, *(f"{_GROUP}{group}" for group in unit.groups)):
                     self._saying.setdefault(key, []).append(row)
 
     @cached_property
@@ -118,7 +118,7 @@ class ChainReader:
             to = np.unique(np.concatenate(both) if self.either[directed // 2] else both[1 - directed % 2])
             begins, ways = self._at_nodes
             alike = {ways[a:b].tobytes() for a, b in zip(begins[to].tolist(), begins[to + 1].tolist())}  # few differ
-            self._follows[directed] = np.unique(np.concatenate([np.frombuffer(some, np.int64) for some in alike]))
+            self._follows[directed] = np.unique(np.concatenate([np.frombuffer(bits, np.int64) for bits in alike]))
         return self._follows[directed]
 
     @cached_property
@@ -135,8 +135,8 @@ class ChainReader:
                 types_of_end[2 * relation].setdefault(head, set()).add(tail)
                 types_of_end[2 * relation + 1].setdefault(tail, set()).add(head)
         for relation in np.flatnonzero(self.either).tolist():
-            for type, to in types_of_end[2 * relation + 1].items():
-                types_of_end[2 * relation].setdefault(type, set()).update(to)
+            for type, targets in types_of_end[2 * relation + 1].items():
+                types_of_end[2 * relation].setdefault(type, set()).update(targets)
         return types_of_end
 
     def types_behind(self, types: set[int]) -> tuple[np.ndarray, list[set[int]]]:
@@ -147,11 +147,11 @@ class ChainReader:
             place = np.empty(len(self.leads), np.int64)
             for d, leads in enumerate(self.leads):
                 place[d] = places.setdefault(frozenset().union(*(leads.get(type, ()) for type in key)), len(places) - 1)
-            self._types_behind[key] = place, [set(of) for of in places][1:]
+            self._types_behind[key] = place, [set(types_there) for types_there in places][1:]
         return self._types_behind[key]
 
     def said_by(self, cues: Sequence[Unit]) -> np.ndarray:
-        """bool[2 R]: the directed relations of which some cue may express a part."""
+        """bool[2 R]: the directed relations that some cue may express in part."""
         keys = {key for cue in cues for key in (cue.stem, *(f"{_GROUP}{name}" for name in cue.groups))}
         marks = np.zeros((self.kb.n_relations, 2), bool)
         for key in keys:
@@ -165,24 +165,24 @@ class ChainReader:
         kb, n = self.kb, max(self.kb.n_types, 1)
         heads, tails = kb.node_type[kb.head].astype(np.int64), kb.node_type[kb.tail].astype(np.int64)
         keys, counts = np.unique((kb.relation.astype(np.int64) * n + heads) * n + tails, return_counts=True)
-        apart = keys // n % n != keys % n
-        keys, counts = keys[apart], counts[apart]
-        back = (keys // (n * n) * n + keys % n) * n + keys // n % n
-        place = np.searchsorted(keys, back).clip(max=max(len(keys) - 1, 0))
-        returned = np.where(keys[place] == back, np.minimum(counts, counts[place]), 0) if len(keys) else counts
-        both = [np.bincount(keys // (n * n), some, minlength=kb.n_relations) for some in (returned, counts)]
+        is_edge = keys // n % n != keys % n
+        keys, counts = keys[is_edge], counts[is_edge]
+        reversed_keys = (keys // (n * n) * n + keys % n) * n + keys // n % n
+        place = np.searchsorted(keys, reversed_keys).clip(max=max(len(keys) - 1, 0))
+        returned = np.where(keys[place] == reversed_keys, np.minimum(counts, counts[place]), 0) if len(keys) else counts
+        both = [np.bincount(keys // (n * n), weights, minlength=kb.n_relations) for weights in (returned, counts)]
         verbs = [any(not (head.noun or head.to == "with") for head in heads) for heads in self.heads]
         return (5 * both[0] > both[1]) & ~np.array(verbs, bool)
 
     @cached_property
     def valued(self) -> frozenset[str]:
-        """The stems of relations most of whose first edges lead to numbers or dates."""
-        (starts, rows), kb, found = self._edges, self.kb, set[str]()
+        """The stems of relations whose first edges mostly lead to numbers or dates."""
+        (starts, rows), kb, stems = self._edges, self.kb, set[str]()
         for relation, units in enumerate(self.units):
             ends = kb.tail[rows[starts[relation] : starts[relation + 1]][:VALUES]].tolist()
             if 2 * sum(amount(kb.node_names[node]) is not None for node in ends) > len(ends):
-                found.update(unit.stem for unit in units)
-        return frozenset(found)
+                stems.update(unit.stem for unit in units)
+        return frozenset(stems)
 
     def way(self, directed: int) -> int:
         """The direction of a directed relation for `reachable`."""
@@ -207,47 +207,47 @@ class ChainReader:
     @cached_property
     def _denials(self) -> dict[int, Denial]:
         """The relations whose names deny another one ("contraindication"), by row."""
-        found = ((row, denial_of(label, self._stems)) for row, label in enumerate(self._labels))
-        return {row: denial for row, denial in found if denial is not None}
+        denials = ((row, denial_of(label, self._stems)) for row, label in enumerate(self._labels))
+        return {row: denial for row, denial in denials if denial is not None}
 
     def opposed(self, text: str) -> frozenset[int]:
-        """The relations that mean the contrary of what a text asks for: those that deny another and that it does not
-        name; if it names one, those that this one denies."""
-        said = {key for unit in units_of(text) for key in (unit.stem, *unit.groups)}
-        named = {row for row, denial in self._denials.items() if denial.by & said}
+        """The relations that mean the contrary of what a text asks for: relations that deny another one, unless the
+        text names them; of a denying relation that it names, the relations that this one denies."""
+        expressed = {key for unit in units_of(text) for key in (unit.stem, *unit.groups)}
+        named = {row for row, denial in self._denials.items() if denial.by & expressed}
         denied = {key for row in named for key in self._denials[row].denied}
-        others = (row for row in range(self.kb.n_relations) if row not in self._denials)
-        contrary = {row for row in others if any(denied & {unit.stem, *unit.groups} for unit in self.units[row])}
+        plain_rows = (row for row in range(self.kb.n_relations) if row not in self._denials)
+        contrary = {row for row in plain_rows if any(denied & {unit.stem, *unit.groups} for unit in self.units[row])}
         return frozenset(self._denials.keys() - named | contrary)
 
     def cues(self, text: str) -> list[Unit]:
         """The units of a question that name a relation. A unit marked as shared or done together counts twice. Adjacent
         words for one relation ("starred which actors", "release years") count once."""
-        words, found, end = words_of(text), list[Unit](), 0
+        words, cues, end = words_of(text), list[Unit](), 0
         twice = {i for i, word in enumerate(words) if word in _SHARED | _COMPANY}
         units = [unit for unit in units_of(text) if unit.stem in self._stems or unit.groups & self.groups]
         silent = spoken_of(units)
         for unit in units:
             if unit.groups & silent:
                 continue
-            joins_last = found and found[-1].groups & unit.groups and set(words[end : unit.at]) <= _BETWEEN
+            joins_last = cues and cues[-1].groups & unit.groups and set(words[end : unit.at]) <= _BETWEEN
             end = unit.at + unit.width
             if joins_last:
                 continue
-            found.append(unit)
+            cues.append(unit)
             marks = {i for i in twice if 0 < unit.at - i <= 2 or (words[i] == "together" and 0 < i - unit.at <= 2)}
-            found += [unit] * bool(marks)
+            cues += [unit] * bool(marks)
             twice -= marks
-        return found[:MOST_CUES]
+        return cues[:MOST_CUES]
 
     def cover(self, cue: Unit, side: Side, directed: int) -> list[float]:
         """The degree to which a cue expresses each unit of a relation in a direction. side: of the cue, where the step
         begins."""
-        relation, back = divmod(directed, 2)
+        relation, is_back = divmod(directed, 2)
         covers = [says(cue, unit) for unit in self.units[relation]]
         if self.either[relation]:
             return covers
-        heads = (head.turned() if back else head for head in self.heads[relation])
+        heads = (head.turned() if is_back else head for head in self.heads[relation])
         return [value if agree(side, head) else AGAINST * value for value, head in zip(covers, heads)]
 
 
@@ -294,16 +294,16 @@ class Reading:
         self.orders = orders_of(self.cues, words, words.index("#") if "#" in words else len(words))
         self.sides = [side_of_topic(words, cue.at, cue.width) for cue in self.cues]
         self.wanted = reader.asked_types(text)
-        taken = {(cue.at, cue.stem) for cue in self.cues}
+        cue_places = {(cue.at, cue.stem) for cue in self.cues}
         units = [unit for unit in units_of(text) if not reader.types_of(unit)]
         self.says_no_relation = all(unit.stem in _SERVES for unit in units)
-        self.spare = sum((u.at, u.stem) not in taken and not reader.types_of(u) for u in units_of(text))
-        asked = {"what", "which"}  # a word behind them may name a relation or not, as may a type
+        self.spare = sum((u.at, u.stem) not in cue_places and not reader.types_of(u) for u in units_of(text))
+        askers = {"what", "which"}  # a word behind them may name a relation or not, as may a type
         free = (
-            cue.stem in _NO_TYPE or (words[cue.at - 1 : cue.at] and words[cue.at - 1] in asked) or reader.types_of(cue)
+            cue.stem in _NO_TYPE or (words[cue.at - 1 : cue.at] and words[cue.at - 1] in askers) or reader.types_of(cue)
             for cue in self.cues
         )  # fmt: skip
-        self.missed = np.array([0.0 if of else UNHEARD * (1 + cue.marked) for cue, of in zip(self.cues, free)])
+        self.missed = np.array([0.0 if spare else UNHEARD * (1 + cue.marked) for cue, spare in zip(self.cues, free)])
         self.said = reader.said_by(self.cues)
         self.open = np.ones(len(self.said), bool)  # directed relations that do not contradict the question
         self.open[[d for row in reader.opposed(text) for d in (2 * row, 2 * row + 1)]] = False
@@ -342,32 +342,32 @@ class Reading:
         return worth, cover
 
     def plainly_said(self) -> list[int]:
-        """The directed relations most of whose own words one cue expresses."""
-        found = []
+        """The directed relations for which a single cue expresses most of their own words."""
+        plain = []
         for d in np.flatnonzero(self.said & self.open).tolist():
             weights = self.reader.weights[d // 2]
             covers = (self.reader.cover(cue, side, d) for cue, side in zip(self.cues, self.sides))
             if any(float(np.dot(cover, weights)) >= PLAINLY for cover in covers):
-                found.append(d)
-        return found
+                plain.append(d)
+        return plain
 
     def _next(self, ways: np.ndarray, types: set[int], back: int, cosine: np.ndarray) -> list[tuple[int, set[int]]]:
         """Relations worth a step, and their target types: MOST_SAID best that a cue names, then BEAM and TRIED."""
-        place, found = self.reader.types_behind(types)
+        place, type_sets = self.reader.types_behind(types)
         ways = ways[(place[ways] >= 0) & self.open[ways]]
-        said, apart = ways[self.said[ways]], self.said[ways] | (ways == back)
-        if len(said) > MOST_SAID:
-            for d in said[np.isnan(self._alone[said])].tolist():
+        named, is_alone = ways[self.said[ways]], self.said[ways] | (ways == back)
+        if len(named) > MOST_SAID:
+            for d in named[np.isnan(self._alone[named])].tolist():
                 self._alone[d] = self.step(d)[0].max()
-            said = said[np.argsort(-self._alone[said], kind="stable")[:MOST_SAID]]
-        kept = [said, ways[apart & ~self.said[ways]]]
-        for to in np.unique(place[ways[~apart]]):
-            alike = ways[~apart & (place[ways] == to)]
+            named = named[np.argsort(-self._alone[named], kind="stable")[:MOST_SAID]]
+        kept = [named, ways[is_alone & ~self.said[ways]]]
+        for to in np.unique(place[ways[~is_alone]]):
+            alike = ways[~is_alone & (place[ways] == to)]
             if len(alike) > BEAM:
                 nearest = np.argsort(-cosine[alike // 2], kind="stable")[:TRIED]
                 alike = np.union1d(alike[:BEAM], alike[nearest])
             kept.append(alike)
-        return [(d, found[place[d]]) for d in np.sort(np.concatenate(kept)).tolist()]
+        return [(d, type_sets[place[d]]) for d in np.sort(np.concatenate(kept)).tolist()]
 
     def chains(
         self, first: Sequence[int], types: set[int], longest: int, hops: int, cosine: Sequence[float]
@@ -376,7 +376,7 @@ class Reading:
         cosine: of each relation."""
         reader = self.reader
         m, near = len(self.cues), np.array(cosine)
-        rest = np.array([[self.missed[order[j:]].sum() for j in range(m + 1)] for order, _ in self.orders])
+        unheard = np.array([[self.missed[order[j:]].sum() for j in range(m + 1)] for order, _ in self.orders])
         start = np.full((len(self.orders), m + 1), -np.inf)
         start[:, 0] = [-cost for _, cost in self.orders]
         rows, cols = np.indices(start.shape)
@@ -395,12 +395,12 @@ class Reading:
                     elif reader.mediator in to or reader.mediator in types:
                         total[:, range(m + 1), range(m + 1)] += MEDIATED
                     split = total.argmax(1)
-                    said = cover[rows, split] + share[rows, split, cols]
-                    longer.append(((*chain, d), to, named + (to != {reader.mediator}), total[rows, split, cols], said))
+                    sums = cover[rows, split] + share[rows, split, cols]
+                    longer.append(((*chain, d), to, named + (to != {reader.mediator}), total[rows, split, cols], sums))
             for chain, types, named, value, cover in longer:
                 if types == {reader.mediator}:
                     continue
-                final = value - rest
+                final = value - unheard
                 best = np.unravel_index(int(final.argmax()), final.shape)
                 score = float(final[best]) - STEP * length - max(MORE * (named - hops), FEWER * (hops - named))
                 score -= FOUND * sum(bool(reader.found[d // 2]) for d in chain)
@@ -408,6 +408,6 @@ class Reading:
                 if self.wanted:
                     score += TYPE if types & self.wanted else -TYPE
                 chains.append((chain, score, float(cover[best]) / named))
-            longer.sort(key=lambda one: (-one[3].max(), one[0]))
+            longer.sort(key=lambda entry: (-entry[3].max(), entry[0]))
             beam = longer[:BEAM]
-        return sorted(chains, key=lambda one: (-one[1], one[0]))
+        return sorted(chains, key=lambda entry: (-entry[1], entry[0]))

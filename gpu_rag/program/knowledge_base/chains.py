@@ -110,18 +110,18 @@ def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> li
         reading.chains(first_relations, topic_types, longest, query.hops, line)[:TRIED]
         for reading, query, first_relations, topic_types, line in zip(readings, queries, first, types, cosines)
     ]
-    flat = [(query.nodes, chain) for query, some in zip(queries, best) for chain, _, _ in some]
+    flat = [(query.nodes, chain) for query, own in zip(queries, best) for chain, _, _ in own]
     starts = ragged_of_lists([nodes for nodes, _ in flat], kb.device)
     steps = ragged_of_lists([[d // 2 for d in chain] for _, chain in flat], kb.device)
-    ways = ragged_of_lists([[reader.way(d) for d in chain] for _, chain in flat], kb.device)
-    ends = reachable(kb.typed, starts, steps, Ragged(ways.values, steps.offsets), threads=index.threads)
+    directions = ragged_of_lists([[reader.way(d) for d in chain] for _, chain in flat], kb.device)
+    ends = reachable(kb.typed, starts, steps, Ragged(directions.values, steps.offsets), threads=index.threads)
     values, cuts = to_host(ends.values, ends.offsets)
     nodes = iter(np.split(values.numpy(), cuts[1:-1].tolist()))
-    found = []
-    for query, reading, first_relations, topic_types, some in zip(queries, readings, first, types, best):
+    reads = []
+    for query, reading, first_relations, topic_types, own in zip(queries, readings, first, types, best):
         ranked = [
             (tuple((d // 2, reader.way(d)) for d in chain), score, covered, next(nodes))
-            for chain, score, covered in some
+            for chain, score, covered in own
         ]
         chains = _that_lead(query.nodes, ranked, reading.spare, query.hops)
         fitting = {
@@ -137,8 +137,8 @@ def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> li
             plainly = {(d // 2, reader.way(d)) for d in reading.plainly_said()}
             walked = {step for chain in chains[:k] if len(chain.steps) <= query.hops for step in chain.steps}
             lacking = () if plainly & walked else tuple(sorted(plainly))
-        found.append(Read(tuple(chains[:k]), tuple(sorted(fitting)), plain, lacking))
-    return found
+        reads.append(Read(tuple(chains[:k]), tuple(sorted(fitting)), plain, lacking))
+    return reads
 
 
 def asked_types(index: Index, text: str) -> set[int]:
@@ -164,18 +164,19 @@ def _that_lead(
     topic: tuple[int, ...], ranked: Sequence[tuple[Steps, float, float, np.ndarray]], spare: int, hops: int
 ) -> list[AskedChain]:
     """Chains that lead away from their topic; half of all end nodes make one target. spare: words of the question that
-    say no relation; hops: the relations that it names. A sure chain is not longer, nor, beside spare words, shorter."""
+    say no relation; hops: the relations that it names. A sure chain has at most `hops`, with spare words exactly
+    `hops`."""
     away = [(steps, score, covered, set(ends.tolist()) - set(topic)) for steps, score, covered, ends in ranked]
     kept = [chain for chain in away if chain[3]]
-    found = []
+    leading = []
     for rank, (steps, score, covered, ends) in enumerate(kept):
-        others = (other for _, other, _, to in kept[rank + 1 :] if 2 * len(ends & to) < len(ends | to))
-        lead = score - next(others, score - FAR)
+        rivals = (other for _, other, _, targets in kept[rank + 1 :] if 2 * len(ends & targets) < len(ends | targets))
+        lead = score - next(rivals, score - FAR)
         guessed = len(steps) > hops or (spare > 0 and len(steps) > 1)  # a step may stand for no word, or another word
         shorter = spare > 0 and 1 < len(steps) < hops
         sure = spare <= SPARE and covered >= (PLAINLY if guessed else SURE) and lead >= MARGIN and not shorter
-        found.append(AskedChain(steps, score, sure, tuple(sorted(ends)[:MOST_ENDS])))
-    return found
+        leading.append(AskedChain(steps, score, sure, tuple(sorted(ends)[:MOST_ENDS])))
+    return leading
 
 
 def _directed_at(kb: KnowledgeBase, groups: Sequence[Sequence[int]], either: np.ndarray) -> list[list[int]]:

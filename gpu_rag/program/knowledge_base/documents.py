@@ -34,14 +34,14 @@ class DocumentSearch:
         place = torch.arange(passages.values.shape[0], device=kb.device) - passages.offsets[:-1][node]
         kept = place < shown[node]
         standin = torch.from_numpy(kb.text_row).to(kb.device).long()
-        alone = (standin >= 0).nonzero()[:, 0]
+        standing_in = (standin >= 0).nonzero()[:, 0]
         base = [kb.vectors("passage_vectors")] if bool(kept.any()) else []
         n_passages = base[0].shape[0] if base else 0
-        base += [kb.vectors("kb_text_vectors")] if alone.numel() else []
+        base += [kb.vectors("kb_text_vectors")] if standing_in.numel() else []
         self._base = torch.cat([part.to(base[0].dtype) for part in base]) if base else torch.zeros(0, 1)
         self._rows, self._n = NearestRows(self._base), kb.n
         pairs = torch.cat(
-            [passages.values[kept].long() * kb.n + node[kept], (n_passages + standin[alone]) * kb.n + alone]
+            [passages.values[kept].long() * kb.n + node[kept], (n_passages + standin[standing_in]) * kb.n + standing_in]
         )
         pairs = pairs.sort().values
         self._nodes = pairs % max(kb.n, 1)
@@ -74,20 +74,20 @@ class DocumentSearch:
         batch, depth = texts.ids.shape
         text = texts.ids.long().flatten()
         pieces = [*expand(self._offsets[text], self._offsets[text + 1])]
-        at, place = (torch.cat(parts) for parts in zip(*pieces))
+        position, place = (torch.cat(parts) for parts in zip(*pieces))
         node = self._nodes[place]
-        query, score = at // depth, texts.scores.flatten()[at]
+        query, score = position // depth, texts.scores.flatten()[position]
         keys, place = torch.unique(query * self._n + node, return_inverse=True)
         best = torch.full((keys.shape[0],), -torch.inf, device=text.device)
         best.scatter_reduce_(0, place, score, "amax")
         order = lexsort(-best, keys // self._n)
-        of = keys[order] // self._n
-        rank = torch.arange(order.shape[0], device=text.device) - torch.searchsorted(of, of)
+        owner = keys[order] // self._n
+        rank = torch.arange(order.shape[0], device=text.device) - torch.searchsorted(owner, owner)
         inside = (rank < k).nonzero()[:, 0]
-        of, rank, order = of[inside], rank[inside], order[inside]
+        owner, rank, order = owner[inside], rank[inside], order[inside]
         ids = torch.full((batch, k), -1, dtype=torch.int32, device=text.device)
         scores = torch.full((batch, k), -torch.inf, device=text.device)
-        ids[of, rank], scores[of, rank] = (keys[order] % self._n).int(), best[order]
+        ids[owner, rank], scores[owner, rank] = (keys[order] % self._n).int(), best[order]
         return ids, scores, scores[:, -1] > texts.scores[:, -1]
 
 

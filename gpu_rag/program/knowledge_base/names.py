@@ -63,8 +63,8 @@ def mentions(text: str, known: Callable[[str], bool]) -> list[Mention]:
     """
     words = [match.span() for match in _WORD.finditer(text)]
     runs = [(first, last) for i, (first, _) in enumerate(words) for _, last in words[i : i + MAX_WORDS]]
-    found = [(first, end) for first, last in runs if (end := _known_end(text, first, last, known))]
-    ranked = [Mention(start, end, _tier(text, start, end, found)) for start, end in found]
+    spans = [(first, end) for first, last in runs if (end := _known_end(text, first, last, known))]
+    ranked = [Mention(start, end, _tier(text, start, end, spans)) for start, end in spans]
     return sorted(ranked, key=lambda m: (-m.score, m.start))
 
 
@@ -78,9 +78,9 @@ def _known_end(text: str, first: int, last: int, known: Callable[[str], bool]) -
     return 0
 
 
-def _tier(text: str, start: int, end: int, found: Sequence[tuple[int, int]]) -> float:
+def _tier(text: str, start: int, end: int, spans: Sequence[tuple[int, int]]) -> float:
     length = (end - start) / (end - start + 1000)  # below 1, growing with the length
-    if any(a <= start and end <= b and (a, b) != (start, end) for a, b in found):
+    if any(a <= start and end <= b and (a, b) != (start, end) for a, b in spans):
         return _INSIDE + length
     name = text[start:end]
     clear = " " in name or any(char.isdigit() for char in name) or (start > 0 and name != name.lower())
@@ -129,15 +129,15 @@ def mentioned(index: Index, queries: list[str], k: int) -> list[list[tuple[Menti
 @batched(GRAPH, name="kb_near_names")
 def near_names(index: Index, queries: list[tuple[str | None, np.ndarray]], k: int, threshold: float) -> list[Ranking]:
     """The k nearest names of each type to its unit vector, of cosine >= threshold; one product per type."""
-    found: list[Ranking] = [Ranking((), ())] * len(queries)
+    result: list[Ranking] = [Ranking((), ())] * len(queries)
     for type in dict.fromkeys(type for type, _ in queries):
-        places = [i for i, (of, _) in enumerate(queries) if of == type]
+        places = [i for i, (wanted, _) in enumerate(queries) if wanted == type]
         rows, vectors = node_names(index, type)
         top = rankings(vectors.search(stacked([queries[i][1] for i in places], index.device), min(k, len(rows))))
-        for i, one in zip(places, top):
-            kept = [(int(rows[r]), s) for r, s in zip(one.rows, one.scores) if s >= threshold]
-            found[i] = Ranking(tuple(r for r, _ in kept), tuple(s for _, s in kept))
-    return found
+        for i, nearest in zip(places, top):
+            kept = [(int(rows[r]), s) for r, s in zip(nearest.rows, nearest.scores) if s >= threshold]
+            result[i] = Ranking(tuple(r for r, _ in kept), tuple(s for _, s in kept))
+    return result
 
 
 def mentions_in(kb: KnowledgeBase, text: str) -> list[Mention]:
@@ -150,13 +150,13 @@ def unknown_names(text: str, alike: Sequence[str], kb: KnowledgeBase) -> tuple[s
     has all words of one of them, or the other way round, is known."""
     known = [set(name_key(name).split()) for name in alike]
     words = {name_key(word) for name in (*kb.type_names, *kb.relation_texts) for word in (name, *name.split())}
-    found = []
+    unknown = []
     for name in written_names(text):
         own = set(name_key(name).split())
-        apart = not any(own <= other or other <= own for other in known)
-        if apart and text.find(name) > 0 and name_key(name) not in words and not kb.named(name):
-            found.append(name)
-    return tuple(found)
+        is_other = not any(own <= other or other <= own for other in known)
+        if is_other and text.find(name) > 0 and name_key(name) not in words and not kb.named(name):
+            unknown.append(name)
+    return tuple(unknown)
 
 
 # --- of one question --------------------------------------------------------------------------------
@@ -168,9 +168,9 @@ async def match_names(kb: KnowledgeBase, name: str, type: str | None, threshold:
     The match is exact under `name_key`; else by the cosine of the names, if it is at least `threshold`. All homonyms
     are kept, ascending; () if there is none.
     """
-    found = await named((name, type))
-    if found:
-        return found
+    nodes = await named((name, type))
+    if nodes:
+        return nodes
     vector = await embed_texts((name.replace("_", " "),))
     near = await near_names((type, vector[0]), 1, threshold)
     if not near.rows:
@@ -184,16 +184,16 @@ async def link_names(kb: KnowledgeBase, text: str, phrases: Sequence[str], k: in
     See `Linked` for the order. Nodes of one name and different types are different entities. Literal values count only
     if no other node has their name. A phrase whose nearest name has a cosine below `threshold` gives none.
     """
-    found = [entity for mention, nodes in await mentioned(text, k) for entity in _linked(kb, nodes, mention)]
+    entities = [entity for mention, nodes in await mentioned(text, k) for entity in _linked(kb, nodes, mention)]
     if phrases:
         vectors = await embed_texts(tuple(phrases))
         near = await gather(*(near_names((None, vector), 1, threshold) for vector in vectors))
-        pairs = [pair for one in near for pair in zip(one.rows, one.scores)]
+        pairs = [pair for ranking in near for pair in zip(ranking.rows, ranking.scores)]
         alike = await gather(*(named((kb.node_names[row], None)) for row, _ in pairs))
         for (row, score), nodes in zip(pairs, alike):
-            found += _linked(kb, nodes or (row,), Mention(0, 0, min(score, 1.0 - 1e-6)))
+            entities += _linked(kb, nodes or (row,), Mention(0, 0, min(score, 1.0 - 1e-6)))
     best: dict[tuple[str, str], Linked] = {}
-    for entity in sorted(found, key=lambda e: -e.score):
+    for entity in sorted(entities, key=lambda e: -e.score):
         best.setdefault((entity.name, entity.type), entity)
     return list(best.values())[:k]
 

@@ -42,7 +42,7 @@ class Topic(Struct, frozen=True):
     """An entity that a question names, and the relations that lead from it towards the answer.
 
     ways: out, in or either for each relation, if they form one chain to be followed in order; else (), and any order is
-    allowed. negated: whether what it leads to is ruled out.
+    allowed. negated: whether the nodes that it leads to are ruled out.
     """
 
     entity: Annotated[str, Meta(min_length=1)] = field(name="name")
@@ -54,7 +54,7 @@ class Topic(Struct, frozen=True):
     @property
     def directions(self) -> tuple[int, ...]:
         """The ways in the form of `graph.reach`."""
-        return tuple(DIRECTIONS[way] for way in self.ways)
+        return tuple(DIRECTIONS[direction] for direction in self.ways)
 
     def text(self) -> str:
         """ "entity (type) along relation, relation", each relation walked back with "backwards"."""
@@ -94,11 +94,11 @@ class Operations(Struct, frozen=True):
 
     def lines(self) -> tuple[str, ...]:
         """Each operation in words."""
-        compared = (f"{one.relation} {one.compare} {one.value}" for one in self.constraints)
-        asked = f"{self.aggregate}{f' by {self.by}' * bool(self.by)}"
+        compared = (f"{constraint.relation} {constraint.compare} {constraint.value}" for constraint in self.constraints)
+        aggregated = f"{self.aggregate}{f' by {self.by}' * bool(self.by)}"
         return (
             *(["either topic"] if self.either else []), *(f"without {name}" for name in self.without),
-            *compared, *([asked] if self.aggregate else []),
+            *compared, *([aggregated] if self.aggregate else []),
         )  # fmt: skip
 
 
@@ -139,7 +139,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Solved:
-    """The nodes that answer a query, ascending. barred: what the query rules out of the rest; ascending."""
+    """The nodes that answer a query, ascending. barred: nodes that the query rules out; ascending."""
 
     nodes: tuple[int, ...]
     barred: tuple[int, ...] = ()
@@ -150,10 +150,10 @@ class Solved:
 def solve(index: Index, plans: list[Plan]) -> list[Solved]:
     """The nodes that answer each query, exactly.
 
-    An answer stands at the end of the chain of every topic that is not negated (with `either`, of one), at that of no
-    negated one, and is no topic. Where some are of the wanted types, the others do not count. A topic without ways
-    leads along each of its relations, either way. If all topics are negated, the other nodes at the end of their last
-    relations are the answers.
+    An answer is at the end of the chain of every topic that is not negated (with `either`, of one such topic), at the
+    end of no negated topic's chain, and is not a topic itself. If some answers have the wanted types, the others do not
+    count. A topic without ways leads along each of its relations, either way. If all topics are negated, the other
+    nodes at the end of their last relations are the answers.
     """
     return _solved(index, plans)
 
@@ -165,8 +165,8 @@ def _solved(index: Index, plans: Sequence[Plan]) -> list[Solved]:
     chains = [(key, part.nodes, *chain) for key, part in parts for chain in _chains(part)]
     starts = ragged_of_lists([nodes for _, nodes, _, _ in chains], kb.device)
     relations = ragged_of_lists([relations for _, _, relations, _ in chains], kb.device)
-    ways = ragged_of_lists([ways for _, _, _, ways in chains], kb.device)
-    ends = reachable(kb.typed, starts, relations, Ragged(ways.values, relations.offsets), threads=index.threads)
+    directions = ragged_of_lists([directions for _, _, _, directions in chains], kb.device)
+    ends = reachable(kb.typed, starts, relations, Ragged(directions.values, relations.offsets), threads=index.threads)
 
     def tensor(values: Iterable[int]) -> torch.Tensor:
         return torch.tensor(list(values), dtype=torch.int64, device=kb.device)
@@ -175,17 +175,17 @@ def _solved(index: Index, plans: Sequence[Plan]) -> list[Solved]:
     reached = torch.unique(of_chain[row_of_value(ends)] * n + ends.values.long())  # (question, part, node)
     ruled_out = torch.isin(reached // n, tensor(key for key, part in parts if part.negated))
     keys = reached // n // width * n + reached % n  # (question, node)
-    found, count = torch.unique(keys[~ruled_out], return_counts=True)
-    found = found[count >= tensor(map(_needed, plans))[found // n]]
-    others = (q * n + node for q, plan in enumerate(plans) if not _needed(plan) for node in _rest(kb, plan))
-    found = torch.cat([found, tensor(others)]).unique()
+    hits, count = torch.unique(keys[~ruled_out], return_counts=True)
+    hits = hits[count >= tensor(map(_needed, plans))[hits // n]]
+    rest_keys = (q * n + node for q, plan in enumerate(plans) if not _needed(plan) for node in _rest(kb, plan))
+    hits = torch.cat([hits, tensor(rest_keys)]).unique()
     left_out = tensor(q * n + node for q, plan in enumerate(plans) for node in plan.without)
     topics = tensor(key // width * n + node for key, part in parts for node in part.nodes)
     barred = torch.cat([keys[ruled_out], left_out]).unique()
-    found = found[~torch.isin(found, torch.cat([barred, topics]))]
-    kept, out = (_lists(ragged_of_keys(some, len(plans), n)) for some in (found, barred))
+    hits = hits[~torch.isin(hits, torch.cat([barred, topics]))]
+    kept, excluded = (_lists(ragged_of_keys(keys_of, len(plans), n)) for keys_of in (hits, barred))
     answers = (_valued(kb, index, plan, _of_types(kb, plan, nodes)) for plan, nodes in zip(plans, kept))
-    return [Solved(nodes, tuple(gone.tolist())) for nodes, gone in zip(answers, out)]
+    return [Solved(nodes, tuple(gone.tolist())) for nodes, gone in zip(answers, excluded)]
 
 
 def _chains(part: Part) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -204,14 +204,14 @@ def _rest(kb: KnowledgeBase, plan: Plan) -> list[int]:
     """The nodes at the end of the last relations of a query whose topics are all negated."""
     ends = [np.zeros(0, np.int64)]
     for part in plan.parts:
-        for relations, ways in _chains(part):
+        for relations, directions in _chains(part):
             rows = np.flatnonzero(kb.relation == relations[-1])
-            ends += [side[rows] for side, way in ((kb.tail, OUT), (kb.head, IN)) if ways[-1] & way]
+            ends += [side[rows] for side, direction in ((kb.tail, OUT), (kb.head, IN)) if directions[-1] & direction]
     nodes = np.unique(np.concatenate(ends))
     if plan.types:
         nodes = nodes[np.isin(kb.node_type[nodes], plan.types)]
-    found: list[int] = nodes.tolist()
-    return found
+    result: list[int] = nodes.tolist()
+    return result
 
 
 def _lists(ragged: Ragged) -> list[np.ndarray]:
@@ -227,9 +227,9 @@ def _of_types(kb: KnowledgeBase, plan: Plan, nodes: np.ndarray) -> np.ndarray:
 
 def _valued(kb: KnowledgeBase, index: Index, plan: Plan, nodes: np.ndarray) -> tuple[int, ...]:
     """The nodes whose values meet the constraints; of these the first or the last, if that is asked."""
-    for one in plan.operations.constraints:
-        owners, values = values_of(index, one.relation)
-        nodes = nodes[np.isin(nodes, owners[_meets(values, one)])]
+    for constraint in plan.operations.constraints:
+        owners, values = values_of(index, constraint.relation)
+        nodes = nodes[np.isin(nodes, owners[_meets(values, constraint)])]
     if plan.operations.aggregate in ("first", "last") and plan.operations.by:
         sign = -1 if plan.operations.aggregate == "last" else 1
         owners, values = values_of(index, plan.operations.by)
@@ -290,16 +290,16 @@ def contrary_nodes(index: Index, queries: list[tuple[tuple[int, ...], frozenset[
     keys, rows = [question[:0]], [question[:0]]
     sides = (graph.out_indptr, graph.out_node, graph.out_relation), (graph.in_indptr, graph.in_node, graph.in_relation)
     for indptr, other, relation in sides:
-        for at, edge in expand(indptr[own.values], indptr[own.values + 1]):
-            keys.append(question[at] * n + other[edge].long())
-            rows.append(question[at] * width + relation[edge].long())
+        for position, edge in expand(indptr[own.values], indptr[own.values + 1]):
+            keys.append(question[position] * n + other[edge].long())
+            rows.append(question[position] * width + relation[edge].long())
     key, row = torch.cat(keys), torch.cat(rows)
     contrary = torch.isin(row, torch.tensor(against, dtype=torch.int64, device=kb.device))
     contrary &= ~torch.isin(key, key[~contrary])
-    found: list[dict[int, int]] = [{} for _ in queries]
+    by_question: list[dict[int, int]] = [{} for _ in queries]
     for node, relation in sorted(zip(key[contrary].tolist(), row[contrary].tolist())):
-        found[node // n].setdefault(node % n, relation % width)
-    return found
+        by_question[node // n].setdefault(node % n, relation % width)
+    return by_question
 
 
 # --- the rule ---------------------------------------------------------------------------------------
@@ -309,48 +309,48 @@ def contrary_nodes(index: Index, queries: list[tuple[tuple[int, ...], frozenset[
 def operations_of(index: Index, queries: list[tuple[Operators, Plan]]) -> list[tuple[Operations, tuple[str, ...]]]:
     """(operations, unread words) for the operators of each question, whose topics are in a plan without operations.
 
-    How many is a count unless the answers are numbers. A value is compared by the relation that the words before it
-    name, among those that give values to the answers; if they name none, by the only one, or for dates by the only one
-    with dates.
+    A question for "how many" is a count, unless the answers are numbers. A value is compared by the relation that the
+    words before it name, among those that give values to the answers; if they name none, by the only such relation, or
+    for dates by the only one with dates.
     """
-    kb, found = kb_of(index), []
+    kb, results = kb_of(index), []
     bare = [replace(plan, operations=Operations(either=spoken.either)) for spoken, plan in queries]
     for (spoken, plan), solved in zip(queries, _solved(index, bare)):
         unread, constraints = list(spoken.unread), []
         ordered = spoken.aggregate in ("first", "last")
         valued = _valued_by(kb, index, solved.nodes) if spoken.comparisons or ordered else {}
-        for one in spoken.comparisons[:MOST_VALUES]:
-            relation = _named(kb, valued, one.words, amount(one.value))
+        for comparison in spoken.comparisons[:MOST_VALUES]:
+            relation = _named(kb, valued, comparison.words, amount(comparison.value))
             if relation:
-                constraints.append(Constraint(relation, one.compare, one.value))
+                constraints.append(Constraint(relation, comparison.compare, comparison.value))
             else:
-                unread.append(one.value)
-        by = _named(kb, valued, spoken.words, None) if ordered else ""
-        if ordered and not by:
+                unread.append(comparison.value)
+        order_by = _named(kb, valued, spoken.words, None) if ordered else ""
+        if ordered and not order_by:
             unread.append(spoken.order)
-        aggregate = "" if ordered and not by else spoken.aggregate
+        aggregate = "" if ordered and not order_by else spoken.aggregate
         if aggregate == "count" and all(amount(kb.node_names[node]) is not None for node in solved.nodes):
             aggregate = ""  # the number itself is stated: how many employees it has
         names = tuple(kb.node_names[node] for node in plan.without)
-        operations = Operations(spoken.either, names, tuple(constraints), aggregate, by)
-        found.append((operations, tuple(dict.fromkeys(unread))))
-    return found
+        operations = Operations(spoken.either, names, tuple(constraints), aggregate, order_by)
+        results.append((operations, tuple(dict.fromkeys(unread))))
+    return results
 
 
 def _valued_by(kb: KnowledgeBase, index: Index, nodes: Sequence[int]) -> dict[str, float]:
     """The relations by which many of the nodes have values, each with the median of the values."""
-    graph, at = kb.typed, torch.tensor(nodes, dtype=torch.int64, device=kb.device)
+    graph, things = kb.typed, torch.tensor(nodes, dtype=torch.int64, device=kb.device)
     rows = set[int]()
     for indptr, relation in ((graph.out_indptr, graph.out_relation), (graph.in_indptr, graph.in_relation)):
-        for _, edge in expand(indptr[at], indptr[at + 1]):
+        for _, edge in expand(indptr[things], indptr[things + 1]):
             rows.update(torch.unique(relation[edge]).tolist())
-    found = dict[str, float]()
+    medians = dict[str, float]()
     for row in sorted(rows):
         owners, values = values_of(index, kb.relation_names[row])
         mine = np.isin(owners, nodes)
         if _SHARE * len(np.unique(owners[mine])) >= len(nodes):
-            found[kb.relation_names[row]] = float(np.median(values[mine]))
-    return found
+            medians[kb.relation_names[row]] = float(np.median(values[mine]))
+    return medians
 
 
 def _named(kb: KnowledgeBase, valued: dict[str, float], words: str, value: float | None) -> str:

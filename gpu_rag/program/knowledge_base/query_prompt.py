@@ -62,7 +62,7 @@ class QueryPrompt:
         own = [known.kb.relation_names.index(relation) for topic in topics for relation in topic.relations]
         types, relations = known.likely(self.question, self.vector)
         lists = (own_types, types, self.n_types), (own, relations, self.n_shown)
-        first, second = (list(dict.fromkeys((*mine, *some)))[: max(most, len(set(mine)))] for mine, some, most in lists)
+        first, second = (list(dict.fromkeys((*mine, *more)))[: max(room, len(set(mine)))] for mine, more, room in lists)
         return first, second
 
     @cached_property

@@ -84,22 +84,22 @@ class Relations:
 
         One relation may follow another if they share a node type.
         """
-        found = set(first)
+        reached = set(first)
         for _ in range(radius - 1):
-            types = set().union(*(self._types[r] for r in found))
-            found |= {r for r, touched in enumerate(self._types) if touched & types}
-        return sorted(found)
+            types = set().union(*(self._types[r] for r in reached))
+            reached |= {r for r, touched in enumerate(self._types) if touched & types}
+        return sorted(reached)
 
     def at(self, groups: Sequence[Sequence[int]]) -> list[list[int]]:
         """The relations of the edges at each group of nodes, ascending."""
         typed, nodes = self.kb.typed, ragged_of_lists(groups, self.kb.device)
         n_relations = max(typed.n_relations, 1)
         group = row_of_value(nodes)
-        found = [group[:0]]
+        pieces = [group[:0]]
         for indptr, relation in ((typed.out_indptr, typed.out_relation), (typed.in_indptr, typed.in_relation)):
             for owner, edge in expand(indptr[nodes.values], indptr[nodes.values + 1]):
-                found.append(torch.unique(group[owner] * n_relations + relation[edge]))
-        keys = torch.unique(torch.cat(found))
+                pieces.append(torch.unique(group[owner] * n_relations + relation[edge]))
+        keys = torch.unique(torch.cat(pieces))
         bounds = torch.searchsorted(keys, torch.arange(nodes.batch + 1, device=keys.device) * n_relations).tolist()
         relations = (keys % n_relations).tolist()
         return [relations[a:b] for a, b in zip(bounds, bounds[1:])]
@@ -112,22 +112,22 @@ class Relations:
         self, groups: Sequence[Sequence[int]], vectors: Sequence[np.ndarray], radius: int, k: int
     ) -> list[NearRelations]:
         """The nearest relations, see `near_relations`."""
-        found = []
-        for line, nodes, there in zip(self.cosines(vectors).tolist(), groups, self.at(groups)):
-            reachable = self.within(there, radius) if nodes else range(self.kb.n_relations)
-            first, ranked = set(there), sorted(reachable, key=lambda r: (-line[r], r))
+        results = []
+        for line, nodes, at_nodes in zip(self.cosines(vectors).tolist(), groups, self.at(groups)):
+            reachable = self.within(at_nodes, radius) if nodes else range(self.kb.n_relations)
+            first, ranked = set(at_nodes), sorted(reachable, key=lambda r: (-line[r], r))
             begin = next((r for r in ranked if r in first), None)
             if begin is not None and begin not in ranked[:k]:
                 ranked = [*ranked[: k - 1], begin]  # otherwise no walk could begin
             rows = tuple(ranked[:k])
-            found.append(NearRelations(rows, tuple(line[r] for r in rows), tuple(r in first for r in rows)))
-        return found
+            results.append(NearRelations(rows, tuple(line[r] for r in rows), tuple(r in first for r in rows)))
+        return results
 
     def likely(self, text: str, vector: np.ndarray) -> tuple[list[int], list[int]]:
         """All (types, relations), first those that a question with this unit vector needs most; see the module."""
-        types, said = self.said_in(text)
+        types, named = self.said_in(text)
         (ranked,) = self.ranked([()], [vector], 1, self.kb.n_relations)
-        relations = list(dict.fromkeys((*said, *ranked.rows)))
+        relations = list(dict.fromkeys((*named, *ranked.rows)))
         joined = (type for row in relations for pair in self.pairs[row] for type in pair)
         return list(dict.fromkeys((*types, *_types_in(self.kb, text), *joined, *range(self.kb.n_types)))), relations
 
@@ -143,8 +143,8 @@ def _by_words(names: Sequence[str]) -> dict[str, list[int]]:
 
 
 def _said(text: str, rows: dict[str, list[int]]) -> list[int]:
-    found = mentions(text, lambda words: name_key(words) in rows)
-    places = sorted(found, key=lambda mention: (mention.start, -mention.end))
+    names = mentions(text, lambda words: name_key(words) in rows)
+    places = sorted(names, key=lambda mention: (mention.start, -mention.end))
     return [row for m in places for row in rows[name_key(text[m.start : m.end])]]
 
 

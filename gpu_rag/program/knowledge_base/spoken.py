@@ -48,8 +48,8 @@ class Named:
 
 @dataclass(frozen=True)
 class TopicRead:
-    """A topic as rules read it. negated, left_out: whether the question rules out what it leads to, or itself; opposed:
-    relations that mean the contrary of what is asked of it."""
+    """A topic as rules read it. negated, left_out: whether the question rules out the nodes that it leads to, or the
+    topic itself; opposed: relations that mean the contrary of what is asked."""
 
     name: str
     nodes: tuple[int, ...]
@@ -106,42 +106,42 @@ async def spoken_of(
     for place, clause in enumerate(clauses if not operators.plain else ()):
         if place < len(topics):
             asked[place] = replace(asked[place], text=clause.text, hops=n_relations(clause.text, []))
-    reads = await gather(*(asked_chains(one, longest, k) for one in asked))
+    reads = await gather(*(asked_chains(ask, longest, k) for ask in asked))
     read = [
-        TopicRead(named.name, named.nodes, chains, clause.negated, clause.left_out, opposed_relations(index, one.text))
-        for named, chains, clause, one in zip((*topics, *others), reads, clauses, asked)
+        TopicRead(named.name, named.nodes, chains, clause.negated, clause.left_out, opposed_relations(index, ask.text))
+        for named, chains, clause, ask in zip((*topics, *others), reads, clauses, asked)
     ]
-    found, types = tuple(read[: len(topics)]), tuple(sorted(asked_types(index, text)))
-    spoken = Spoken(found, tuple(read[len(topics) :]), types=types, plain=operators.plain)
-    against = [topic for topic in found if topic.opposed and not (topic.negated or topic.left_out)]
+    topic_reads, types = tuple(read[: len(topics)]), tuple(sorted(asked_types(index, text)))
+    spoken = Spoken(topic_reads, tuple(read[len(topics) :]), types=types, plain=operators.plain)
+    against = [topic for topic in topic_reads if topic.opposed and not (topic.negated or topic.left_out)]
     for topic, nodes in zip(against, await gather(*(contrary_nodes((t.nodes, t.opposed)) for t in against))):
         spoken.barred.update((node, f"{kb.relation_names[row]} of {topic.name}") for node, row in nodes.items())
     if operators.plain:
         return spoken
-    firsts = [(topic, topic.chains[0]) for topic in found if topic.chains]
+    firsts = [(topic, topic.chains[0]) for topic in topic_reads if topic.chains]
     parts = tuple(Part(topic.nodes, chain.relations, chain.ways, topic.negated) for topic, chain in firsts)
     plan = Plan(parts, without=spoken.left_out, types=types)
     operations, unread = await operations_of((operators, plan))
-    unsure = any(topic.negated and not topic.sure for topic in found)
+    unsure = any(topic.negated and not topic.sure for topic in topic_reads)
     return replace(spoken, operations=operations, unread=tuple(dict.fromkeys((*unread, *(["not"] if unsure else [])))))
 
 
 def _about(text: str, topic: Named, topics: Sequence[Named], index: Index) -> Asked:
     """The whole question about one topic: "#" stands for it, and the other topics are removed."""
     hops = n_relations(text, [text[topic.start : topic.end]], _words_of_relations(index))
-    asked, places = text, {(one.start, one.end) for one in topics} | {(topic.start, topic.end)}
+    masked_text, places = text, {(other.start, other.end) for other in topics} | {(topic.start, topic.end)}
     for start, end in sorted(places, reverse=True):
         if (start, end) == (topic.start, topic.end) and end:
-            asked = masked(asked, start, end, "#")
+            masked_text = masked(masked_text, start, end, "#")
         elif end <= topic.start or start >= topic.end:
-            asked = masked(asked, start, end, "")
-    return Asked(asked, topic.nodes, hops, topic.vector)
+            masked_text = masked(masked_text, start, end, "")
+    return Asked(masked_text, topic.nodes, hops, topic.vector)
 
 
 def stands_as_name(index: Index, text: str, start: int, end: int) -> bool:
     """Whether a plain word stands where a name does: before a word for a type ("energy companies"), or behind a
-    preposition, a verb or a word of a relation ("made from moonwort", "plays the harp"). A word that the graph writes
-    with a capital is another thing in small letters ("the primary languages")."""
+    preposition, a verb or a word of a relation ("made from moonwort", "plays the harp"). A word in small letters is no
+    name if the graph writes it with a capital ("the primary languages")."""
     kb = kb_of(index)
     if not any(kb.node_names[node][:1].islower() for node in kb.named(text[start:end])):
         return False

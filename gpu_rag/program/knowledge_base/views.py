@@ -43,8 +43,8 @@ def node_passages(kb: KnowledgeBase, node: int, k: int) -> list[int]:
 
 def relation_row(kb: KnowledgeBase, name: str) -> int | None:
     """The row of a relation by its name; None if it is unknown."""
-    at = bisect_left(kb.relation_names, name)
-    return at if at < kb.n_relations and kb.relation_names[at] == name else None
+    row = bisect_left(kb.relation_names, name)
+    return row if row < kb.n_relations and kb.relation_names[row] == name else None
 
 
 def relation_rows(relations: Iterable[str], kb: KnowledgeBase) -> tuple[int, ...]:

@@ -35,22 +35,22 @@ class Walk:
 @batched(GRAPH, name="kb_walks")
 @trusted()
 def walk_nodes(index: Index, walks: list[Walk]) -> list[tuple[int, ...]]:
-    """The nodes of one way for each walk, with the lowest row at every step from the start; () if there is none."""
+    """The nodes along one path for each walk, with the lowest row at every step from the start; () if none."""
     kb = kb_of(index)
     lists = ([sorted(set(walk.starts)) for walk in walks], [walk.chain for walk in walks],
              [walk.directions for walk in walks], [[walk.end] for walk in walks])  # fmt: skip
     sizes = [np.cumsum([0, *map(len, side)], dtype=np.int64) for side in lists]
-    flat = [np.array([v for one in side for v in one], np.int64) for side in lists]
+    flat = [np.array([v for group in side for v in group], np.int64) for side in lists]
     moved = to_device(kb.device, *flat, *sizes)
     starts, chains, directions, ends = map(Ragged, moved[:4], moved[4:])
     longest = max(len(walk.chain) for walk in walks)
-    found = lowest_ways(kb.typed, starts, ends.values, chains, directions, longest).tolist()
-    ways = [tuple(way[: len(walk.chain) + 1]) for way, walk in zip(found, walks)]
-    return [way if min(way) >= 0 else () for way in ways]
+    lowest = lowest_ways(kb.typed, starts, ends.values, chains, directions, longest).tolist()
+    paths = [tuple(path[: len(walk.chain) + 1]) for path, walk in zip(lowest, walks)]
+    return [path if min(path) >= 0 else () for path in paths]
 
 
 async def path_along(kb: KnowledgeBase, walk: Walk) -> Path | None:
-    """The way of a walk as a path of edges; None if there is none. Its text is "A -> r -> B <- s <- C"."""
+    """One path of a walk, as edges; None if there is no path. Its text is "A -> r -> B <- s <- C"."""
     nodes = await walk_nodes(walk)
     if not nodes:
         return None
@@ -68,7 +68,7 @@ def _edge_row(kb: KnowledgeBase, a: int, relation: int, b: int) -> int:
     for head, tail in ((a, b), (b, a)):
         low, high = np.searchsorted(kb.head, [head, head + 1])
         first, last = low + np.searchsorted(kb.relation[low:high], [relation, relation + 1])
-        at = first + np.searchsorted(kb.tail[first:last], tail)
-        if at < last and kb.tail[at] == tail:
-            return int(at)
+        row = first + np.searchsorted(kb.tail[first:last], tail)
+        if row < last and kb.tail[row] == tail:
+            return int(row)
     raise AssertionError("a walk follows edges of the knowledge base")

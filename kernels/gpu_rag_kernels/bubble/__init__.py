@@ -25,5 +25,5 @@ def minplus_relax(csr: CSR, cost: torch.Tensor, state: torch.Tensor, *, implemen
     csr: pattern; row u lists the nodes from which u can be entered; cost: i64[N], >= 1; state: i64[M, N], packed. The
     caller ensures shapes, dtypes, and that no distance reaches 2^31. All implementations give the same bits.
     """
-    found: torch.Tensor = kernel("minplus_relax", "minplus_relax", state.device, implementation)(csr, cost, state)
-    return found
+    fixpoint: torch.Tensor = kernel("minplus_relax", "minplus_relax", state.device, implementation)(csr, cost, state)
+    return fixpoint

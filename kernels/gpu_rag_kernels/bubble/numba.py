@@ -26,31 +26,31 @@ def grown(array):
 @numba.njit(cache=True, nogil=True, inline="always")
 def push(heap, size, key):
     """Add a key to heap i64[.., at least size + 1]."""
-    at = np.uint64(size)
-    while at > 0:
-        above = (at - ONE) >> ONE
+    place = np.uint64(size)
+    while place > 0:
+        above = (place - ONE) >> ONE
         if heap[above] <= key:
             break
-        heap[at] = heap[above]
-        at = above
-    heap[at] = key
+        heap[place] = heap[above]
+        place = above
+    heap[place] = key
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def pop(heap, size):
     """Remove and return the least key of heap[:size], size > 0."""
     n = np.uint64(size) - ONE
-    least, key, at = heap[0], heap[n], np.uint64(0)
+    least, key, place = heap[0], heap[n], np.uint64(0)
     child = ONE
     while child + ONE < n:
         child += np.uint64(heap[child + ONE] < heap[child])
-        heap[at] = heap[child]
-        at = child
-        child = at * TWO + ONE
+        heap[place] = heap[child]
+        place = child
+        child = place * TWO + ONE
     if child < n:
-        heap[at] = heap[child]
-        at = child
-    push(heap, at, key)
+        heap[place] = heap[child]
+        place = child
+    push(heap, place, key)
     return least
 
 
@@ -232,12 +232,12 @@ def meets(v, m, arrived, pred, bits):
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def note(events, at, d, v, g, u, arrived, covered):
-    """Write an event at row `at`; return the events, a longer copy if they were full."""
-    if at == events.shape[0]:
+def note(events, row, d, v, g, u, arrived, covered):
+    """Write an event at `row`; return the events, a longer copy if they were full."""
+    if row == events.shape[0]:
         events = grown(events)
-    events[at, 0], events[at, 1], events[at, 2] = d, v, g
-    events[at, 3], events[at, 4], events[at, 5] = u, arrived, covered
+    events[row, 0], events[row, 1], events[row, 2] = d, v, g
+    events[row, 3], events[row, 4], events[row, 5] = u, arrived, covered
     return events
 
 
@@ -322,8 +322,8 @@ def expand_block(indptr, indices, costs, lo, hi, nodes, kinds, limit, cover_firs
     clear(state, m, sizes[1])
     chosen = events[kept[:count]]
     kind = np.where(chosen[:, 3] >= 0, 1, 0)
-    found = (rows[: ends[count]] + lo, np.diff(ends[: count + 1]), chosen[:, 5].copy(), chosen[:, 0].copy(), kind)
-    return found, heap
+    candidates = (rows[: ends[count]] + lo, np.diff(ends[: count + 1]), chosen[:, 5].copy(), chosen[:, 0].copy(), kind)
+    return candidates, heap
 
 
 @numba.njit(cache=True, nogil=True)
@@ -349,14 +349,14 @@ def expand_blocks(indptr, indices, costs, offsets, anchors, groups, at, first, l
     state, heap = space_for(most_n, most_m), np.empty(1024, np.int64)
     for b in range(first, last):
         own = slice(at[b], at[b + 1])
-        found, heap = expand_block(
+        block, heap = expand_block(
             indptr, indices, costs, offsets[b], offsets[b + 1], anchors[own], groups[own], limit, cover_first, state,
             heap,
         )  # fmt: skip
-        rows, sizes = appended(rows, n_rows, found[0]), appended(sizes, count, found[1])
-        covered, distance = appended(covered, count, found[2]), appended(distance, count, found[3])
-        kind = appended(kind, count, found[4])
-        counts[b - first] = found[1].shape[0]
-        n_rows += found[0].shape[0]
-        count += found[1].shape[0]
+        rows, sizes = appended(rows, n_rows, block[0]), appended(sizes, count, block[1])
+        covered, distance = appended(covered, count, block[2]), appended(distance, count, block[3])
+        kind = appended(kind, count, block[4])
+        counts[b - first] = block[1].shape[0]
+        n_rows += block[0].shape[0]
+        count += block[1].shape[0]
     return counts, rows[:n_rows], sizes[:count], covered[:count], distance[:count], kind[:count]

@@ -15,9 +15,9 @@ from gpu_rag.types import CSR
 from gpu_rag_kernels.bubble.reference import UNREACHED
 from gpu_rag_kernels.rows import packed
 
-NODES = 8  # of a program
+NODES = 8  # per program
 ENTRIES = 8  # entries of each of these nodes, read together
-MOST_GROUPS = 16  # of a program
+MOST_GROUPS = 16  # per program
 ROUNDS = 16  # rounds between looks of the host at the flags; a round after the fixpoint returns at once
 
 

@@ -174,9 +174,9 @@ def score_of(query, rows, i):
 @numba.njit(cache=True, nogil=True)
 def sink(scores, ids, size, score, row):
     """Replace the root of a heap by (score, row). The root is the worst: lowest score, then highest id."""
-    at = 0
+    place = 0
     while True:
-        child = 2 * at + 1
+        child = 2 * place + 1
         if child >= size:
             break
         other = child + 1
@@ -186,9 +186,9 @@ def sink(scores, ids, size, score, row):
             child = other
         if scores[child] > score or (scores[child] == score and ids[child] < row):
             break
-        scores[at], ids[at] = scores[child], ids[child]
-        at = child
-    scores[at], ids[at] = score, row
+        scores[place], ids[place] = scores[child], ids[child]
+        place = child
+    scores[place], ids[place] = score, row
 
 
 @numba.njit(cache=True, nogil=True)
@@ -242,22 +242,22 @@ def search_rows(questions, rows, first, last, k, unit):
     queries, within, floor = questions.astype(np.float64), np.empty(n_questions), TINY * np.sqrt(n_dims)
     for b in range(n_questions):
         within[b] = unit * (np.sqrt((queries[b] * queries[b]).sum()) + floor)
-    found = np.empty(BLOCK + 1, np.float32)
+    sums = np.empty(BLOCK + 1, np.float32)
     fours = n_questions // BLOCK * BLOCK
     for i in range(first, last):
         for first_question in range(0, fours, BLOCK):
-            approx_scores(questions, first_question, rows, i, found, (0, 0, 0, 0))
-            length = 1.001 * np.sqrt(np.float64(found[BLOCK])) + floor
+            approx_scores(questions, first_question, rows, i, sums, (0, 0, 0, 0))
+            length = 1.001 * np.sqrt(np.float64(sums[BLOCK])) + floor
             for q in range(BLOCK):
                 b = first_question + q
-                if -np.inf < found[q] + within[b] * length < scores[b, 0]:
+                if -np.inf < sums[q] + within[b] * length < scores[b, 0]:
                     continue
                 if not take_row(queries, b, rows, i, scores, ids):
                     return i, scores, ids
         for b in range(fours, n_questions):
-            approx_scores(questions, b, rows, i, found, (0,))
-            length = 1.001 * np.sqrt(np.float64(found[1])) + floor
-            if -np.inf < found[0] + within[b] * length < scores[b, 0]:
+            approx_scores(questions, b, rows, i, sums, (0,))
+            length = 1.001 * np.sqrt(np.float64(sums[1])) + floor
+            if -np.inf < sums[0] + within[b] * length < scores[b, 0]:
                 continue
             if not take_row(queries, b, rows, i, scores, ids):
                 return i, scores, ids
@@ -432,9 +432,9 @@ def link_tile(scores, i0, j0, low, high, vectors, threshold, parent, count, enou
             if not hit:
                 continue
             for c in range(chunk.shape[0]):
-                at = value(chunk[c])
+                score = value(chunk[c])
                 j = j0 + start + c
-                if at < low or (at <= high and exact_dot(vectors[i], vectors[j]) < threshold):
+                if score < low or (score <= high and exact_dot(vectors[i], vectors[j]) < threshold):
                     continue
                 count[i] += 1
                 count[j] += 1
@@ -492,9 +492,9 @@ class JoinRight(NamedTuple):
 
 
 @numba.njit(cache=True, nogil=True)
-def look_up(offsets, values, known, size, found_offsets, found):
-    """Look up each list without repeats. size i32[N]: its distinct values; found i32[T]: the positions of its values in
-    `known` (ascending), if they are there; list i begins at found_offsets[i], i64[N+1]."""
+def look_up(offsets, values, known, size, found_offsets, numbers):
+    """Look up each list without repeats. size i32[N]: its distinct values; numbers i32[T]: the positions of its values
+    in `known` (ascending), if they are there; list i begins at found_offsets[i], i64[N+1]."""
     n_found = 0
     for i in range(offsets.shape[0] - 1):
         own = np.sort(values[offsets[i] : offsets[i + 1]])
@@ -503,9 +503,9 @@ def look_up(offsets, values, known, size, found_offsets, found):
             if p > 0 and own[p] == own[p - 1]:
                 continue
             size[i] += 1
-            at = np.searchsorted(known, own[p])
-            if at < known.shape[0] and known[at] == own[p]:
-                found[n_found] = at
+            position = np.searchsorted(known, own[p])
+            if position < known.shape[0] and known[position] == own[p]:
+                numbers[n_found] = position
                 n_found += 1
         found_offsets[i + 1] = n_found
 
@@ -528,10 +528,10 @@ def count_overlaps(left, right, i, j0, overlap):
     overlap[:] = 0
     for p in range(left.offsets[i], left.offsets[i + 1]):
         end = right.list_offsets[left.words[p] + 1]
-        at = first_from(right.list_rows, right.list_offsets[left.words[p]], end, j0)
-        while at < end and right.list_rows[at] < j0 + overlap.shape[0]:
-            overlap[right.list_rows[at] - j0] += 1
-            at += 1
+        position = first_from(right.list_rows, right.list_offsets[left.words[p]], end, j0)
+        while position < end and right.list_rows[position] < j0 + overlap.shape[0]:
+            overlap[right.list_rows[position] - j0] += 1
+            position += 1
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")

@@ -22,7 +22,7 @@ def msbfs_or(
 
     csr: pattern, N rows; front, seen: i64[N, W] on its device (unchecked). All implementations give the same bits.
     """
-    found: tuple[torch.Tensor, torch.Tensor] = kernel("msbfs_or", "msbfs_or", front.device, implementation)(
+    result: tuple[torch.Tensor, torch.Tensor] = kernel("msbfs_or", "msbfs_or", front.device, implementation)(
         csr, front, seen
     )
-    return found
+    return result

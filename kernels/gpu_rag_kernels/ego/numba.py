@@ -238,7 +238,7 @@ def cut_out(indptr, indices, nodes, offsets, first, last, local, ends, columns, 
     block, so a number below the first of this block belongs to an earlier one. columns has space for all entries of the
     rows.
     """
-    at, before = 0, ends[offsets[first]]
+    n_columns, before = 0, ends[offsets[first]]
     for b in range(first, last):
         start = np.int32(offsets[b])
         for t in range(offsets[b], offsets[b + 1]):
@@ -246,9 +246,9 @@ def cut_out(indptr, indices, nodes, offsets, first, last, local, ends, columns, 
         for t in range(offsets[b], offsets[b + 1]):
             for e in range(indptr[nodes[t]], indptr[nodes[t] + 1]):
                 column = local[np.uint32(indices[e])]  # unsigned, so numba does not test for negative indices
-                columns[np.uint64(at)] = column  # kept only if `at` moves on
+                columns[np.uint64(n_columns)] = column  # kept only if `at` moves on
                 if entries is not None:
-                    entries[np.uint64(at)] = e
-                at += column >= start
-            ends[t + 1] = before + at
-    return at
+                    entries[np.uint64(n_columns)] = e
+                n_columns += column >= start
+            ends[t + 1] = before + n_columns
+    return n_columns

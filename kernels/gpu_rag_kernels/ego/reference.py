@@ -19,8 +19,8 @@ def msbfs_or(csr: CSR, front: torch.Tensor, seen: torch.Tensor) -> tuple[torch.T
     left = torch.repeat_interleave(csr.indptr[1:], degree, output_size=csr.m) - place  # in the row, from an entry on
     step, longest = 1, int(degree.max()) if csr.m else 0
     while step < longest:
-        further = left[:-step, None] > step
-        words[:-step] |= torch.where(further, words[step:], 0)
+        has_more = left[:-step, None] > step
+        words[:-step] |= torch.where(has_more, words[step:], 0)
         step *= 2
     reached = torch.zeros_like(front)
     rows = degree.nonzero()[:, 0]

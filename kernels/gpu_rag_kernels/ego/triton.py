@@ -14,7 +14,7 @@ from gpu_rag.types import CSR
 from gpu_rag_kernels.rows import packed, row_plan
 
 CHUNK = 256  # neighbours of a hub that one program pulls
-WORDS = 4  # of a program, at most
+WORDS = 4  # per program, at most
 LANES = 128  # words of nodes, or of chunks, in a program: one for each thread
 PARTS = 32  # words of chunks that a hub's program reads together
 

@@ -38,8 +38,8 @@ def gather_dots(
     if i.dtype not in _INTEGERS or j.dtype not in _INTEGERS or i.shape != j.shape or i.dim() != 1:
         given = f"{i.dtype} {tuple(i.shape)}, {j.dtype} {tuple(j.shape)}"
         raise BadInput("gather_dots: no pairs", given=given, expected="i32 or i64 [P], both")
-    by = kernel("ragged_gather_dot_topk", "gather_dots", queries.device, implementation)
-    dots: torch.Tensor = by(queries, i, vectors, j)
+    run = kernel("ragged_gather_dot_topk", "gather_dots", queries.device, implementation)
+    dots: torch.Tensor = run(queries, i, vectors, j)
     return dots
 
 
@@ -54,6 +54,6 @@ def ragged_gather_dot_topk(
     product (None: nothing); k >= 0 (all unchecked). Of equal scores the lower position comes first.
     """
     owner = torch.arange(lists.batch, device=queries.device) if owner is None else owner
-    by = kernel("ragged_gather_dot_topk", "ragged_gather_dot_topk", queries.device, implementation)
-    found: TopK = by(queries, owner, vectors, lists, k, bias)
-    return found
+    run = kernel("ragged_gather_dot_topk", "ragged_gather_dot_topk", queries.device, implementation)
+    top: TopK = run(queries, owner, vectors, lists, k, bias)
+    return top

@@ -27,17 +27,17 @@ def put_on_grid(row, query):
 @numba.njit(cache=True, nogil=True)
 def shared_words(left, right):
     """The number of values that two ascending lists share."""
-    i, j, found = 0, 0, 0
+    i, j, n_shared = 0, 0, 0
     while i < left.shape[0] and j < right.shape[0]:
         if left[i] == right[j]:
-            found += 1
+            n_shared += 1
             i += 1
             j += 1
         elif left[i] < right[j]:
             i += 1
         else:
             j += 1
-    return found
+    return n_shared
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -79,11 +79,11 @@ def best_of_frontier(
                 score = pair_score(query, own, vectors[vector_of[e]], others)
                 if score <= scores[t, k - 1]:  # edges ascend, so an equal one loses
                     continue
-                at = k - 1
-                while at > 0 and score > scores[t, at - 1]:
-                    scores[t, at], ids[t, at] = scores[t, at - 1], ids[t, at - 1]
-                    at -= 1
-                scores[t, at], ids[t, at] = score, e
+                place = k - 1
+                while place > 0 and score > scores[t, place - 1]:
+                    scores[t, place], ids[t, place] = scores[t, place - 1], ids[t, place - 1]
+                    place -= 1
+                scores[t, place], ids[t, place] = score, e
 
 
 @numba.njit(cache=True, nogil=True)
@@ -107,17 +107,17 @@ def count_places(list_offsets, list_places, words, p0, p1, column_of, u0, overla
 def keep_edge(ids, scores, targets, edge, score, target):
     """Insert an edge into a list of the best edges of distinct targets by (-score, edge), if it belongs there."""
     k = ids.shape[0]
-    at = k - 1
+    place = k - 1
     for i in range(k):
         if targets[i] == target:
-            at = i
+            place = i
             break
-    if score < scores[at] or (score == scores[at] and (ids[at] >= 0 and edge > ids[at])):
+    if score < scores[place] or (score == scores[place] and (ids[place] >= 0 and edge > ids[place])):
         return
-    while at > 0 and (score > scores[at - 1] or (score == scores[at - 1] and edge < ids[at - 1])):
-        ids[at], scores[at], targets[at] = ids[at - 1], scores[at - 1], targets[at - 1]
-        at -= 1
-    ids[at], scores[at], targets[at] = edge, score, target
+    while place > 0 and (score > scores[place - 1] or (score == scores[place - 1] and edge < ids[place - 1])):
+        ids[place], scores[place], targets[place] = ids[place - 1], scores[place - 1], targets[place - 1]
+        place -= 1
+    ids[place], scores[place], targets[place] = edge, score, target
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")

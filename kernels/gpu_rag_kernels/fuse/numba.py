@@ -12,10 +12,10 @@ FREE = -1  # an entry of the table without an item
 def place_of(table, item):
     """The position of `item` in the table, or the free position for it. The table's length is a power of 2."""
     mask = np.uint64(table.shape[0] - 1)
-    at = (np.uint64(item) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)) & mask
-    while table[at] != FREE and table[at] != item:
-        at = (at + np.uint64(1)) & mask
-    return at
+    place = (np.uint64(item) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)) & mask
+    while table[place] != FREE and table[place] != item:
+        place = (place + np.uint64(1)) & mask
+    return place
 
 
 @numba.njit(cache=True, nogil=True)
@@ -39,14 +39,14 @@ def fuse_rows(ids, terms, origin, out_ids, out_scores):
                 if item < -1:
                     return False
                 continue
-            at = place_of(table, item)
-            if table[at] == FREE:
-                table[at], total[at], last[at] = item, terms[w], origin[w]
-                taken[n_taken] = at
+            place = place_of(table, item)
+            if table[place] == FREE:
+                table[place], total[place], last[place] = item, terms[w], origin[w]
+                taken[n_taken] = place
                 n_taken += 1
-            elif last[at] != origin[w]:  # only the first rank of an item in a ranking counts
-                total[at] += terms[w]
-                last[at] = origin[w]
+            elif last[place] != origin[w]:  # only the first rank of an item in a ranking counts
+                total[place] += terms[w]
+                last[place] = origin[w]
         for t in range(n_taken):  # scores are not negative, so their bits rise with them
             bits = np.int64(np.float32(total[taken[t]]).view(np.int32))
             keys[t] = (np.int64(0x7FFFFFFF) - bits) << 32 | table[taken[t]]

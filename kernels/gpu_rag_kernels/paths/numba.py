@@ -329,7 +329,7 @@ def length_of(edges, p):
 
 @numba.njit(cache=True, nogil=True)
 def put(paths, row, b, nodes, edges, length):
-    """Write a path of question b as row `at`; return the set, a larger copy if it was full."""
+    """Write a path of question b at `row`; return the set, a larger copy if it was full."""
     if row == paths[0].shape[0]:
         more = space_for(2 * row + 16, paths[3].shape[1])
         for i in range(row):

@@ -163,7 +163,7 @@ def walk_questions(graph, starts, offsets, relations, directions, at, first, las
     n = graph[0][0].shape[0] - 1
     front, reached = np.empty(FEW, np.int32), np.empty(FEW, np.int32)
     mark = np.zeros(0, np.bool_)
-    found, n_found, ends = np.empty(4 * FEW, np.int32), 0, np.zeros(last - first + 1, np.int64)
+    nodes, n_found, ends = np.empty(4 * FEW, np.int32), 0, np.zeros(last - first + 1, np.int64)
     for b in range(first, last):
         n_front = offsets[b + 1] - offsets[b]
         front = wide(front, 0, n_front)
@@ -179,9 +179,9 @@ def walk_questions(graph, starts, offsets, relations, directions, at, first, las
                 size = step_of_many(graph, relations[k], directions[k], front, n_front, mark, reached)
                 list_marked(mark, reached, size, k == at[b + 1] - 1)
             front, reached, n_front = reached, front, size
-        if n_found + n_front > found.shape[0]:
-            found = wide(found, n_found, max(2 * found.shape[0], n_found + n_front))
-        found[n_found : n_found + n_front] = front[:n_front]
+        if n_found + n_front > nodes.shape[0]:
+            nodes = wide(nodes, n_found, max(2 * nodes.shape[0], n_found + n_front))
+        nodes[n_found : n_found + n_front] = front[:n_front]
         n_found += n_front
         ends[b - first + 1] = n_found
-    return found[:n_found].copy(), ends
+    return nodes[:n_found].copy(), ends

@@ -64,7 +64,7 @@ def listed(entities: Sequence[Row], cluster: Sequence[int]) -> str:
 def entity_text(row: Row, descriptions: bool = True) -> str:
     """An entity as "name | aliases | types | descriptions", without empty parts. Aliases that differ from the name only
     in case are left out."""
-    aliases = list({way.casefold(): way for way in reversed(row["aliases"])}.values())[::-1]
-    shown = [way for way in aliases if way.casefold() != row["name"].casefold()]
+    aliases = list({alias.casefold(): alias for alias in reversed(row["aliases"])}.values())[::-1]
+    shown = [alias for alias in aliases if alias.casefold() != row["name"].casefold()]
     parts = [row["name"], ", ".join(shown), ", ".join(row["types"])]
     return " | ".join(filter(None, [*parts, " ".join(row["descriptions"]) if descriptions else ""]))

@@ -57,7 +57,7 @@ def exact_tables(work: Work, by: str) -> dict[str, int]:
     """Write the tables of the stage. by: the aliases that merge, unambiguous | all | none; with none, only entities
     with the same name and type are merged."""
     rejected = name_pairs(edited(read_edits(file_of(work.sources)), REJECT))
-    most = work.settings.section(AlignmentSettings).max_cluster
+    limit = work.settings.section(AlignmentSettings).max_cluster
     quarantined: list[list[str]] = []
     with database(work) as db:
         items = Items(db)
@@ -67,7 +67,7 @@ def exact_tables(work: Work, by: str) -> dict[str, int]:
         elif by == "all":
             group_of = exact_merge(items.keys, rejected)
         else:
-            group_of, quarantined = careful_merge(items.keys, most, rejected)
+            group_of, quarantined = careful_merge(items.keys, limit, rejected)
         groups, names = np.array(group_of, np.int64), pa.array([name for name, _, _ in items.keys], pa.large_string())
         of_names = tables.read_table(work.stage_folders["entities"] / "entities.parquet", tables.ENTITIES, ("id",))
         members = pa.array(rows_of(names, one_array(of_names["id"])), pa.int32())
@@ -94,7 +94,7 @@ def exact_tables(work: Work, by: str) -> dict[str, int]:
         for group, merged in named.items()
         if len(merged) > 1
     ]
-    rule = f"more than {most} names"
+    rule = f"more than {limit} names"
     aside = {row["id"]: row for row in (merge_row(QUARANTINED, rule, 1.0, names, "") for names in quarantined)}
     n_merges = len(merges)
     merges += aside.values()
@@ -147,10 +147,10 @@ class Items:
         work.progress.start("higra_exact", tables.n_rows(folder / "extractions.parquet"), "passages")
         profiles = tables.read_table(folder / "profiles.parquet", tables.PROFILES)
         profiles = profiles.take(pc.sort_indices(profiles["passage"]))  # stable
-        of = profiles["passage"].to_numpy()
+        passages = profiles["passage"].to_numpy()
         for batch in tables.read_batches(folder / "extractions.parquet", tables.EXTRACTIONS):
             rows = batch.select(["passage", "entities", "triples"]).to_pylist()
-            last = int(np.searchsorted(of, rows[-1]["passage"], "right")) if rows else first
+            last = int(np.searchsorted(passages, rows[-1]["passage"], "right")) if rows else first
             profiles_of: dict[int, list[Row]] = defaultdict(list)
             for profile in profiles.slice(first, last - first).to_pylist():
                 profiles_of[profile["passage"]].append(profile)
@@ -265,17 +265,17 @@ def careful_merge(
     usable, by_name, joined = nothing, _groups(keys, nothing), _components(keys, nothing)
     while True:  # each round of joins makes more aliases unambiguous, until none is added
         usable = _unambiguous(keys, aliases, list(zip(joined, by_name)))
-        found = _components(keys, usable)
-        if found == joined:
+        components = _components(keys, usable)
+        if components == joined:
             break
-        joined = found
+        joined = components
     group = _groups(keys, usable)
     names: dict[int, set[str]] = defaultdict(set)
     for (name, _, _), g in zip(keys, group):
         names[g].add(name)
     aside = {g for g, parts in names.items() if len(parts) > most}
     if aside:
-        group = _groups(keys, [frozenset() if g in aside else found for g, found in zip(group, usable)])
+        group = _groups(keys, [frozenset() if g in aside else own for g, own in zip(group, usable)])
     return group, [sorted(names[g]) for g in sorted(aside)]
 
 
@@ -293,9 +293,9 @@ def _unambiguous(
                 meant[alias][kind].add(g)
 
     def stands_for_one(alias: str, types: frozenset[str]) -> bool:
-        found = meant[alias]
-        things = set[tuple[int, int]]().union(*(found.get(kind, ()) for kind in ({"", *types} if types else found)))
-        return any(len(set(side)) == 1 for side in zip(*things))
+        by_type = meant[alias]
+        pairs = set[tuple[int, int]]().union(*(by_type.get(kind, ()) for kind in ({"", *types} if types else by_type)))
+        return any(len(set(side)) == 1 for side in zip(*pairs))
 
     return [
         frozenset(alias for alias in also if stands_for_one(alias, types)) for (_, types, _), also in zip(keys, aliases)
@@ -311,8 +311,8 @@ def _components(keys: Sequence[Key], aliases: Sequence[Iterable[str]]) -> list[i
     offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
     encoded = pa.array([text for row in texts for text in row], pa.large_string()).dictionary_encode()
     values = torch.from_numpy(encoded.indices.to_numpy().astype(np.int64))
-    found: list[int] = exact_groups(Ragged(values, torch.from_numpy(offsets))).tolist()
-    return found
+    groups: list[int] = exact_groups(Ragged(values, torch.from_numpy(offsets))).tolist()
+    return groups
 
 
 def _groups(keys: Sequence[Key], aliases: Sequence[Iterable[str]]) -> list[int]:
@@ -329,7 +329,7 @@ def _groups(keys: Sequence[Key], aliases: Sequence[Iterable[str]]) -> list[int]:
             if name in typed:
                 untyped[g].add(name)
     joined = {g: set().union(*(typed.get(name, ()) for name in names)) for g, names in untyped.items()}
-    joins = {g: next(iter(found)) for g, found in joined.items() if len(found) == 1}
+    joins = {g: next(iter(targets)) for g, targets in joined.items() if len(targets) == 1}
     first: dict[int, int] = {}
     for row, g in enumerate(group):
         first.setdefault(joins.get(g, g), row)
@@ -386,12 +386,12 @@ def _name_groups(db: Database) -> pa.LargeStringArray:
     for batch in db.batches(_THEIR_TYPES):
         for group, kind in zip(batch["grp"].to_pylist(), batch["text"].to_pylist()):
             types[group].append(kind)
-    renamed, taken = [], Counter[str]()
+    renamed, n_of_id = [], Counter[str]()
     for row in (row for batch in db.batches(_HOMONYMS) for row in batch.to_pylist()):
         row["id"] += f"  [{', '.join(types[row['grp']])}]"
-        taken[row["id"]] += 1
-        if taken[row["id"]] > 1:
-            row["id"] += f"  #{taken[row['id']]}"
+        n_of_id[row["id"]] += 1
+        if n_of_id[row["id"]] > 1:
+            row["id"] += f"  #{n_of_id[row['id']]}"
         renamed.append(row)
     db.run("DELETE FROM heads WHERE id IN (SELECT id FROM several)")
     db.add("heads", pa.Table.from_pylist(renamed, _HEADS))

@@ -164,5 +164,5 @@ def _spread(values: np.ndarray) -> dict[str, float]:
 
 def _bins(values: np.ndarray) -> dict[str, int]:
     """Number of values in each bin 0, 1, 2-3, 4-7, ...: {lower bound: number}; the last bin has no upper bound."""
-    at = np.searchsorted(_LOWS, values, side="right") - 1
-    return {str(low): int(n) for low, n in zip(_LOWS, np.bincount(at, minlength=len(_LOWS)))}
+    slot = np.searchsorted(_LOWS, values, side="right") - 1
+    return {str(low): int(n) for low, n in zip(_LOWS, np.bincount(slot, minlength=len(_LOWS)))}

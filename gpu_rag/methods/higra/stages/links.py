@@ -74,11 +74,11 @@ def links_stage(work: Work) -> dict[str, int]:
     folder = work.stage_folders["higra_merge"]
     relations, new, counts = read(folder, "higra_extracted_relations"), [], dict[str, int]()
     if roles_of(work.settings) and (entities := read(folder, "higra_entities").to_pylist()):
-        found, counts = _inferred(work, entities)
-        ids, ends = [entity["id"] for entity in entities], pa.array({key[0] for key in found}, pa.int32())
-        of = relations.filter(pc.is_in(relations["subject"], value_set=ends))
-        known = set(zip(*(of[name].to_pylist() for name in ("subject", "label", "object"))))
-        new = [relation_row(ids, key, confidence=found[key]) for key in found if key not in known]
+        inferred, counts = _inferred(work, entities)
+        ids, ends = [entity["id"] for entity in entities], pa.array({key[0] for key in inferred}, pa.int32())
+        candidates = relations.filter(pc.is_in(relations["subject"], value_set=ends))
+        known = set(zip(*(candidates[name].to_pylist() for name in ("subject", "label", "object"))))
+        new = [relation_row(ids, key, confidence=inferred[key]) for key in inferred if key not in known]
         relations = pa.concat_tables([relations, pa.Table.from_pylist(new, HIGRA_RELATIONS)])
         relations = relations.sort_by([(name, "ascending") for name in ("subject", "label", "object")])
     columns = [column.combine_chunks() for column in relations.columns]
@@ -113,7 +113,7 @@ def _inferred(work: Work, entities: Sequence[Row]) -> tuple[dict[Triple, float],
     shown = entity_windows(work, vectors, chosen.link_radius)
     work.progress.start("higra_links", len(shown.windows), "windows")
     replies, unread = ask_windows(work, LINK, entities, shown.windows)
-    found: dict[Triple, float] = {}
+    confidences: dict[Triple, float] = {}
     n_unsure = 0
     for window, relation in ((window, relation) for window, reply in replies for relation in reply.relations):
         source, target = window[relation.source - 1], window[relation.target - 1]
@@ -121,8 +121,8 @@ def _inferred(work: Work, entities: Sequence[Row]) -> tuple[dict[Triple, float],
         if source == target or not key[1] or confidence < chosen.confidence:
             n_unsure += 1
         else:
-            found[key] = max(found.get(key, 0.0), confidence)
-    return found, {**shown.counts("link"), "higra_inferred_unsure": n_unsure, **unread}
+            confidences[key] = max(confidences.get(key, 0.0), confidence)
+    return confidences, {**shown.counts("link"), "higra_inferred_unsure": n_unsure, **unread}
 
 
 def relations_schema(n: int) -> str:

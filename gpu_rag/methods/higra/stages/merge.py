@@ -76,9 +76,9 @@ def merge_stage(work: Work) -> dict[str, int]:
     entities = EntityRows(table)
     decisions, counts = _decided(work, entities)
     chosen = work.settings.section(AlignmentSettings)
-    most = chosen.max_cluster if chosen.aliases == "unambiguous" else len(entities)
+    limit = chosen.max_cluster if chosen.aliases == "unambiguous" else len(entities)
     edits = merges.read_edits(merges.file_of(work.sources))
-    group_of, applied, unapplied = apply_decisions(entities, decisions, edits, most)
+    group_of, applied, unapplied = apply_decisions(entities, decisions, edits, limit)
     merged, row_of = merged_table(table, np.array(group_of, np.int64))
     columns = [column.combine_chunks() for column in merged.columns]
     tables.write_columns(work.out / "higra_entities.parquet", HIGRA_ENTITIES, columns)
@@ -166,14 +166,14 @@ def agreeing(
     rules = NameRules({row: [entity["name"], *entity["aliases"]] for row, entity in near.items()}, _ways(entities))
     types = {row: {kind.casefold() for kind in entity["types"]} for row, entity in near.items()}
     named = _named(work, near)
-    found = []
+    agreed = []
     for a, b in sorted({pair for window in windows for pair in combinations(window, 2)}):
         if types[a] and types[b] and not types[a] & types[b]:
             continue
         rule = rules.rule(a, b, bool(named[a] & named[b]))
         if rule and (score := _cosine(vectors, a, b)) >= least:
-            found.append(SameEntity((a, b), rule, score))
-    return found
+            agreed.append(SameEntity((a, b), rule, score))
+    return agreed
 
 
 def _ways(entities: EntityRows) -> Iterator[list[str]]:
@@ -260,13 +260,13 @@ class Joined:
 
     def join(self, a: int, b: int) -> bool:
         """Join the groups of two rows. Returns False if a forbidden pair prevents it."""
-        few, many = sorted((self._group.setdefault(row, {row}) for row in (a, b)), key=len)
-        if few is many:
+        small, large = sorted((self._group.setdefault(row, {row}) for row in (a, b)), key=len)
+        if small is large:
             return True
-        if any(self._apart[row] & many for row in few if row in self._apart):
+        if any(self._apart[row] & large for row in small if row in self._apart):
             return False
-        many |= few
-        self._group.update(dict.fromkeys(few, many))
+        large |= small
+        self._group.update(dict.fromkeys(small, large))
         return True
 
     def size(self, row: int) -> int:
@@ -302,18 +302,18 @@ def apply_decisions(
         return {of_id[name]} if name in of_id else of_name.get(name, set())
 
     forced, rejected = merges.edited(edits, merges.FORCE), merges.name_pairs(merges.edited(edits, merges.REJECT))
-    apart = [tuple(pair) for pair in rejected - merges.name_pairs(forced) if len(pair) > 1]
-    forbidden = {(a, b) for one, other in apart for a in rows_of(one) for b in rows_of(other)}
+    rejected_pairs = [tuple(pair) for pair in rejected - merges.name_pairs(forced) if len(pair) > 1]
+    forbidden = {(a, b) for one, other in rejected_pairs for a in rows_of(one) for b in rows_of(other)}
     todo = [SameEntity(tuple(sorted(set().union(*map(rows_of, names)))), BY_HAND, 1.0) for names in sorted(forced)]
-    todo += sorted(decisions, key=lambda found: (-found.score, found.rows))
+    todo += sorted(decisions, key=lambda same: (-same.score, same.rows))
     joined, joins = _joined(todo, len(entities), forbidden)
-    aside = {found for found in todo if found.rule != BY_HAND and joined.size(found.rows[0]) > most}
+    aside = {same for same in todo if same.rule != BY_HAND and joined.size(same.rows[0]) > most}
     quarantined: dict[int, list[SameEntity]] = defaultdict(list)
     if aside:
         whole = joined.groups()
-        for found in sorted(aside, key=lambda found: found.rows):
-            quarantined[whole[found.rows[0]]].append(found)
-        joined, joins = _joined([found for found in todo if found not in aside], len(entities), forbidden)
+        for same in sorted(aside, key=lambda same: same.rows):
+            quarantined[whole[same.rows[0]]].append(same)
+        joined, joins = _joined([same for same in todo if same not in aside], len(entities), forbidden)
     log: dict[str, Row] = {}
     for decision, kept in joins:
         if len(kept) > 1:
@@ -322,8 +322,8 @@ def apply_decisions(
             merge = merges.merge_row(why, decision.rule, decision.score, members, members[0])
             log.setdefault(merge["id"], merge)
     for parts in quarantined.values():
-        members = [entities[row]["id"] for row in sorted({row for found in parts for row in found.rows})]
-        score = min(found.score for found in parts)
+        members = [entities[row]["id"] for row in sorted({row for same in parts for row in same.rows})]
+        score = min(same.score for same in parts)
         merge = merges.merge_row(merges.QUARANTINED, f"more than {most} entities", score, members, "")
         log[merge["id"]] = merge
     n_refused = sum(len(decision.rows) - len(kept) for decision, kept in joins)
@@ -338,8 +338,8 @@ def _joined(
     """The groups that result from decisions on n rows, in the given order, and the rows that each decision joined."""
     joined = Joined(n, forbidden)
     return joined, [
-        (found, [row for at, row in enumerate(found.rows) if at == 0 or joined.join(found.rows[0], row)])
-        for found in decisions
+        (same, [row for i, row in enumerate(same.rows) if i == 0 or joined.join(same.rows[0], row)])
+        for same in decisions
     ]
 
 
@@ -353,19 +353,19 @@ def merged_table(exact: pa.Table, group_of: np.ndarray) -> tuple[pa.Table, np.nd
     sizes = np.bincount(group_of, minlength=len(group_of))
     is_kept, became = sizes[group_of] == 1, np.arange(len(group_of))
     joined = np.flatnonzero(~is_kept)
-    of = group_of[joined]
-    order = np.lexsort((joined, -n_passages[joined], of))
-    groups = np.split(joined[order], np.flatnonzero(np.diff(of[order])) + 1) if len(joined) else []
+    group = group_of[joined]
+    order = np.lexsort((joined, -n_passages[joined], group))
+    groups = np.split(joined[order], np.flatnonzero(np.diff(group[order])) + 1) if len(joined) else []
     rows = []
     for members in groups:
         rows.append(_one(exact.take(members).to_pylist()))
         became[members] = members[0]
     firsts = np.array([members[0] for members in groups], np.int64)
-    alone = np.flatnonzero(is_kept)
+    kept = np.flatnonzero(is_kept)
     single = (
-        exact.take(alone).drop_columns("passages").append_column("n_passages", pa.array(n_passages[alone], pa.int32()))
+        exact.take(kept).drop_columns("passages").append_column("n_passages", pa.array(n_passages[kept], pa.int32()))
     )
-    order = np.argsort(np.concatenate([alone, firsts]), kind="stable")
+    order = np.argsort(np.concatenate([kept, firsts]), kind="stable")
     merged = pa.concat_tables([single.cast(HIGRA_ENTITIES), pa.Table.from_pylist(rows, HIGRA_ENTITIES)]).take(order)
     is_kept[firsts] = True
     return merged, (np.cumsum(is_kept) - 1)[became]
@@ -379,11 +379,11 @@ def merged_rows(entities: Sequence[Row], group_of: Sequence[int]) -> tuple[list[
 
 
 def _one(parts: Sequence[Row]) -> Row:
-    ways = dict.fromkeys([*(part["name"] for part in parts), *(way for part in parts for way in part["aliases"])])
+    names = dict.fromkeys([*(part["name"] for part in parts), *(alias for part in parts for alias in part["aliases"])])
     return {
         "id": parts[0]["id"],
         "name": parts[0]["name"],
-        "aliases": list(ways)[1:],
+        "aliases": list(names)[1:],
         "types": list(dict.fromkeys(kind for part in parts for kind in part["types"])),
         "descriptions": list(dict.fromkeys(text for part in parts for text in part["descriptions"])),
         "members": sorted({row for part in parts for row in part["members"]}),

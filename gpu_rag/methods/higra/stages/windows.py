@@ -92,15 +92,15 @@ def near_clusters(vectors: torch.Tensor, eps: float, min_samples: int, most: int
         rows, radius = todo.pop()
         label = radius_clusters(vectors[rows.to(vectors.device)], radius, min_samples).tolist()
         members: dict[int, list[int]] = defaultdict(list)
-        for row, of in zip(rows.tolist(), label):
-            members[of].append(row)
-        for found in (found for of, found in members.items() if of >= 0 and len(found) > 1):
-            if len(found) <= most:
-                done.append(found)
+        for row, number in zip(rows.tolist(), label):
+            members[number].append(row)
+        for group in (group for number, group in members.items() if number >= 0 and len(group) > 1):
+            if len(group) <= most:
+                done.append(group)
             elif radius / 2 < SMALLEST_EPS:
-                done += [part for at in range(0, len(found), most) if len(part := found[at : at + most]) > 1]
+                done += [part for i in range(0, len(group), most) if len(part := group[i : i + most]) > 1]
             else:
-                todo.append((torch.tensor(found), radius / 2))
+                todo.append((torch.tensor(group), radius / 2))
     return sorted(done)
 
 
@@ -118,19 +118,19 @@ def near_pairs(vectors: torch.Tensor, eps: float) -> tuple[np.ndarray, np.ndarra
             a, b = linked_pairs(part, i0, j0, _TILE, 1 - eps)
             cosines.append(exact_dots(part, a, part, b).cpu().numpy())
             pairs.append(rows[torch.stack([a, b], 1).cpu()].numpy())
-    found, cosine = np.concatenate(pairs), np.concatenate(cosines)
-    order_of = np.lexsort((found[:, 1], found[:, 0]))
-    return found[order_of], cosine[order_of]
+    joined, cosine = np.concatenate(pairs), np.concatenate(cosines)
+    order_of = np.lexsort((joined[:, 1], joined[:, 0]))
+    return joined[order_of], cosine[order_of]
 
 
 def nearest_only(pairs: np.ndarray, cosine: np.ndarray, most: int) -> np.ndarray:
     """The pairs in which one row is among the `most` nearest of the other; ties by row."""
     if not len(pairs) or np.bincount(pairs.ravel()).max() <= most:
         return pairs
-    here, there = np.concatenate([pairs, pairs[:, ::-1]]).T
-    order = np.lexsort((there, -np.concatenate([cosine, cosine]), here))
+    first_ends, second_ends = np.concatenate([pairs, pairs[:, ::-1]]).T
+    order = np.lexsort((second_ends, -np.concatenate([cosine, cosine]), first_ends))
     place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order)) - np.searchsorted(here[order], here[order])
+    place[order] = np.arange(len(order)) - np.searchsorted(first_ends[order], first_ends[order])
     first, second = np.split(place < most, 2)
     return pairs[first | second]
 
@@ -157,11 +157,11 @@ def covering(pairs: np.ndarray, most: int) -> Clusters:
     return sorted(windows)
 
 
-def _window(near: dict[int, set[int]], first: int, most: int) -> list[int]:
+def _window(near: dict[int, set[int]], first: int, limit: int) -> list[int]:
     """One window that starts at a row. Its pairs are removed from `near`."""
     window = {first}
     into = Counter(near[first])  # uncovered pairs between the window and other rows
-    while into and len(window) < most:
+    while into and len(window) < limit:
         row = min(into, key=lambda row: (-into[row], -len(near[row]), row))
         del into[row]
         window.add(row)
@@ -182,6 +182,6 @@ def n_together(pairs: np.ndarray, windows: Clusters) -> int:
         rows = np.asarray(window)
         rows = rows[rows < n]
         wanted = (rows[:, None] * n + rows[None, :])[np.triu_indices(len(rows), 1)]
-        at = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
-        seen[at[keys[at] == wanted]] = True
+        position = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
+        seen[position[keys[position] == wanted]] = True
     return int(seen.sum())

@@ -81,16 +81,16 @@ def _match(work: Work, outs: Side, ins: Side) -> tuple[np.ndarray, np.ndarray, d
         tables.write_arrays(work.out / "keys.safetensors", {"in": ins.keys, "out": outs.keys})
         return question, sim, {"hop_exact": 1}
     question, sim = match_nearly(work, outs, ins)
-    sampled, found = sampled_matches(work, outs, ins, sim)
-    _log.info("hop edges by candidates: %d of %d exact matches of a sample are found", found, sampled)
-    return question, sim, {"hop_candidates": 1, "hop_sampled": sampled, "hop_sampled_and_found": found}
+    sampled, n_found = sampled_matches(work, outs, ins, sim)
+    _log.info("hop edges by candidates: %d of %d exact matches of a sample are found", n_found, sampled)
+    return question, sim, {"hop_candidates": 1, "hop_sampled": sampled, "hop_sampled_and_found": n_found}
 
 
 def _is_exact(work: Work) -> bool:
     """Whether all questions are compared: up to `hops.exact_limit` questions on a side, and always on a GPU."""
     folder, limit = work.stage_folders["hop_questions"], work.settings.section(HopSettings).exact_limit
-    few = max(tables.n_rows(questions_file(folder, side)) for side in ("in", "out")) <= limit
-    return few or pick_device(work.settings.models.device) != "cpu"
+    is_small = max(tables.n_rows(questions_file(folder, side)) for side in ("in", "out")) <= limit
+    return is_small or pick_device(work.settings.models.device) != "cpu"
 
 
 def read_side(work: Work, side: str) -> Side:
@@ -115,8 +115,8 @@ def question_keys(work: Work, side: str, lists: Ragged, vectors: np.ndarray) -> 
     for batch in tables.read_batches(path, QUESTIONS):
         ends = offsets[row : row + batch.num_rows + 1]
         words = vocabulary.take(pa.array(values[ends[0] : ends[-1]])).to_pylist()
-        owners, of = ids.take(batch["vertex"]).to_pylist(), (ends - ends[0]).tolist()
-        for owner, text, first, last in zip(owners, batch["text"].to_pylist(), of, of[1:]):
+        owners, bounds = ids.take(batch["vertex"]).to_pylist(), (ends - ends[0]).tolist()
+        for owner, text, first, last in zip(owners, batch["text"].to_pylist(), bounds, bounds[1:]):
             digest = hashlib.sha256("\0".join([owner, text, *words[first:last]]).encode())
             digest.update(vectors[row].tobytes())
             keys[row] = np.frombuffer(digest.digest()[:16], "<u8")

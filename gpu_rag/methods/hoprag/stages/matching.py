@@ -52,12 +52,12 @@ Previous = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 def rows_by_key(keys: np.ndarray, known: np.ndarray) -> np.ndarray:
     """i64[len(keys)]: the row of `known` with the same key, or -1. keys, known: u64[n, 2], each key once."""
-    found = np.full(len(keys), -1, np.int64)
+    rows = np.full(len(keys), -1, np.int64)
     pair = np.dtype([("high", "<u8"), ("low", "<u8")])
     mine, theirs = (np.ascontiguousarray(k, "<u8").view(pair).reshape(-1) for k in (keys, known))
     _, row, known_row = np.intersect1d(mine, theirs, assume_unique=True, return_indices=True)
-    found[row] = known_row
-    return found
+    rows[row] = known_row
+    return rows
 
 
 def carry_over(outs: Side, ins: Side, previous: Previous | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -115,9 +115,9 @@ def match_exactly(work: Work, outs: Side, ins: Side, previous: Previous | None) 
 def _best(left: Side, right: Side, threads: int) -> tuple[np.ndarray, np.ndarray]:
     """(index i64, SIM f64) of the best row of the right side, exact; (-1, -inf) if there is none."""
     index, _ = right.joined.best(left.vectors, left.keywords, groups=left.vertex, threads=threads)
-    found = (index >= 0).nonzero()[:, 0]
+    matched = (index >= 0).nonzero()[:, 0]
     score = torch.full(index.shape, -torch.inf, dtype=torch.float64, device=index.device)
-    score[found] = hybrid_scores(left.vectors, left.keywords, right.vectors, right.keywords, found, index[found])
+    score[matched] = hybrid_scores(left.vectors, left.keywords, right.vectors, right.keywords, matched, index[matched])
     return index.cpu().numpy(), score.cpu().numpy()
 
 

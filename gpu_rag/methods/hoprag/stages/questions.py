@@ -123,8 +123,8 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
         return {"simulate": "templates", "templates": TEMPLATES_VERSION}
     prompts = {side: read_prompt(f"{PROMPTS}:hop_{side}").digest for side in SIDES}
     schemas = {side: ask.schema_text({}) for side, ask in SIDES.items()}
-    asked = {"schemas": schemas, "max_tokens": settings.section(HopSettings).tokens, "seed": settings.runtime.seed}
-    return {"simulate": "llm", "prompts": prompts, **asked}
+    request = {"schemas": schemas, "max_tokens": settings.section(HopSettings).tokens, "seed": settings.runtime.seed}
+    return {"simulate": "llm", "prompts": prompts, **request}
 
 
 @stage(
@@ -144,13 +144,13 @@ def questions_stage(work: Work) -> dict[str, int]:
     """
     n_vertices = tables.n_rows(work.stage_folders["hop_vertices"] / "vertices.parquet")
     work.progress.start("hop_questions", 2 * n_vertices, "question lists")
-    by = by_llm if work.settings.section(HopSettings).simulate == "llm" else by_templates
+    author = by_llm if work.settings.section(HopSettings).simulate == "llm" else by_templates
     counts, done = Counter({f"hop_{side}_questions": 0 for side in SIDES}), Counter[str]()
     with ExitStack() as stack:
         writers = {
             side: stack.enter_context(tables.TableWriter(questions_file(work.out, side), QUESTIONS)) for side in SIDES
         }
-        for side, lists in by(work, counts):
+        for side, lists in author(work, counts):
             rows = pa.array([_each_once(texts) for texts in lists.to_pylist()], _LISTS)
             writers[side].add([pc.list_parent_indices(rows).to_numpy() + done[side], rows.flatten()])
             done[side] += len(lists)

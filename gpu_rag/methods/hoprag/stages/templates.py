@@ -30,25 +30,25 @@ def answered_questions(triples: Iterable[Triple]) -> list[str]:
     >>> answered_questions([("Halden Bridge", "crosses", "Ves")])
     ['What does Halden Bridge cross?', 'What crosses Ves?']
     """
-    found: list[str] = []
+    questions: list[str] = []
     for subject, relation, object_ in triples:
         s, r, o = (" ".join(part.replace("_", " ").split()) for part in (subject, relation, object_))
         if all(normalise_name(part) and len(part) <= MAX_PART_CHARS for part in (s, r, o)):
-            found.extend(_both(s, r, o))
-    return list(dict.fromkeys(found))
+            questions.extend(_both(s, r, o))
+    return list(dict.fromkeys(questions))
 
 
 def _both(s: str, r: str, o: str) -> tuple[str, str]:
     """(question about the object, question about the subject)."""
     words = r.split()
-    at = next((i for i, word in enumerate(words) if word.casefold() not in ADVERBS), 0)
-    verb = words[at].casefold()
+    k = next((i for i, word in enumerate(words) if word.casefold() not in ADVERBS), 0)
+    verb = words[k].casefold()
     if verb in COPULAS:
-        return f"What {words[at]} {' '.join([s, *words[:at], *words[at + 1 :]])}?", f"What {r} {o}?"
+        return f"What {words[k]} {' '.join([s, *words[:k], *words[k + 1 :]])}?", f"What {r} {o}?"
     ends_in_place = words[-1].casefold() in PREPOSITIONS
     if is_verb(verb, "") or ends_in_place:
         if verb.endswith("s") and (len(words) > 1 or not ends_in_place):
-            return f"What does {' '.join([s, *words[:at], _base(words[at]), *words[at + 1 :]])}?", f"What {r} {o}?"
+            return f"What does {' '.join([s, *words[:k], _base(words[k]), *words[k + 1 :]])}?", f"What {r} {o}?"
         if ends_in_place:
             return f"What is {s} {r}?", f"What is {r} {o}?"
         return f"What has {s} {r}?", f"What {r} {o}?"
@@ -77,14 +77,14 @@ def raised_questions(
     ['What is known about Ves, the river?']
     """
     done = {normalise_name(subject) for subject, _, _ in triples}
-    found: list[str] = []
+    questions: list[str] = []
     for name in names:
         key, written = normalise_name(name), " ".join(name.split())
         if not key or key in done or key in kinds or len(written) > MAX_PART_CHARS or not _says_something(written):
             continue
         done.add(key)
-        found.append(f"What is known about {written}{f', the {types[key]}' if key in types else ''}?")
-    return found
+        questions.append(f"What is known about {written}{f', the {types[key]}' if key in types else ''}?")
+    return questions
 
 
 def _says_something(name: str) -> bool:
@@ -118,8 +118,8 @@ def _kind(text: str) -> str:
     none."""
     tokens = tokenise(text, 0, min(len(text), MAX_PART_CHARS))
     words: list[str] = []
-    for at, token in enumerate(tokens):
-        if at == 0 and token.low in DETERMINERS:
+    for i, token in enumerate(tokens):
+        if i == 0 and token.low in DETERMINERS:
             continue
         before = words[-1] if words else ""
         ends = token.kind in (NAME, NUMBER, MARK) or token.low in PREPOSITIONS or token.low in STOP_WORDS

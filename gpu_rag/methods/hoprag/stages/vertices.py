@@ -48,7 +48,7 @@ def _sentences(batch: pa.RecordBatch, first: int) -> list[list[Any]]:
     """Columns of VERTICES for the sentences of passages. first: the row of the first passage."""
     spans = [split_sentences(text) or [(0, len(text))] for text in batch["text"].to_pylist()]
     rows = zip(batch["id"].to_pylist(), spans)
-    cells = [(f"{id}@{k}", first + row, *span) for row, (id, found) in enumerate(rows) for k, span in enumerate(found)]
+    cells = [(f"{id}@{k}", first + row, *span) for row, (id, parts) in enumerate(rows) for k, span in enumerate(parts)]
     return [list(column) for column in zip(*cells)]
 
 
@@ -65,9 +65,9 @@ def vertex_parts(work: Work) -> tuple[np.ndarray, Callable[[int, int], list[tupl
     passages = tables.read_table(path, tables.PASSAGES).select(["title", "text"])
 
     def parts(first: int, last: int) -> list[tuple[str, str]]:
-        some = vertices.slice(first, last - first)
-        of = passages.take(some["passage"])
-        columns = (*of.columns, some["start"], some["end"])
+        part = vertices.slice(first, last - first)
+        texts = passages.take(part["passage"])
+        columns = (*texts.columns, part["start"], part["end"])
         return [(title, text[a:b]) for title, text, a, b in zip(*(column.to_pylist() for column in columns))]
 
     return vertices["passage"].to_numpy(), parts
@@ -108,12 +108,12 @@ def keywords_stage(work: Work) -> dict[str, int]:
     n_questions = sum(tables.n_rows(questions_file(folder, side)) for side in ("in", "out"))
     work.progress.start("hop_keywords", n_questions + len(vertex), "texts")
     numbers: dict[str, int] = {}  # of each word, by first use
-    found = {side: _numbered(work, texts, numbers) for side, texts in batches.items()}
+    numbered = {side: _numbered(work, texts, numbers) for side, texts in batches.items()}
     vocabulary = sorted(numbers)
     tables.write_table(work.out / "keywords.parquet", KEYWORDS, {"keyword": vocabulary})
     rank = np.empty(len(numbers), np.int64)
     rank[[numbers[word] for word in vocabulary]] = np.arange(len(numbers))
-    for side, lists in found.items():
+    for side, lists in numbered.items():
         keys = keys_of(Ragged(torch.from_numpy(rank)[lists.values], lists.offsets), max(len(rank), 1))
         write_lists(work.out / f"{side}.safetensors", ragged_of_keys(keys.sort().values, lists.batch, len(rank)))
     return {"hop_keywords": len(vocabulary)}

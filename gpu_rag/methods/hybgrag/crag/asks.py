@@ -49,8 +49,8 @@ class Answered(Struct, frozen=True):
 
 def route_of(proposal: Action, last: Action | None) -> Route:
     """The route of the action that the rules propose."""
-    again = last is not None and (proposal.module, last.module) == (TEXT, TEXT) and proposal.batch == last.batch
-    source = AGAIN if again else proposal.module
+    repeats = last is not None and (proposal.module, last.module) == (TEXT, TEXT) and proposal.batch == last.batch
+    source = AGAIN if repeats else proposal.module
     return Route(proposal.type, proposal.dynamism, proposal.domain, proposal.topics, source)
 
 
@@ -59,7 +59,7 @@ def merged(reply: Route) -> Route:
     relations: dict[str, dict[str, None]] = {}
     for entity in reply.entities:
         relations.setdefault(entity.entity, {}).update(dict.fromkeys(entity.relations))
-    return structs.replace(reply, entities=tuple(Topic(name, tuple(some)) for name, some in relations.items()))
+    return structs.replace(reply, entities=tuple(Topic(name, tuple(names)) for name, names in relations.items()))
 
 
 def route_schema(names: Sequence[str], relations: Sequence[str], sources: Sequence[str], most: int) -> str:

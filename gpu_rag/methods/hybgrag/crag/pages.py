@@ -53,11 +53,11 @@ class PageGraph:
     @cached_property
     def steps(self) -> list[list[Step]]:
         """The steps from each node, in the order of the facts."""
-        found: list[list[Step]] = [[] for _ in self.names]
+        steps: list[list[Step]] = [[] for _ in self.names]
         for row, fact in enumerate(self.facts):
-            found[fact.subject].append((row, True))
-            found[fact.object].append((row, False))
-        return found
+            steps[fact.subject].append((row, True))
+            steps[fact.object].append((row, False))
+        return steps
 
     def end(self, step: Step) -> int:
         """The node that a step leads to."""
@@ -77,8 +77,8 @@ def graph_of(pages: Sequence[Page]) -> PageGraph:
     names: list[str] = []
     facts: dict[tuple[int, str, int], Fact] = {}
     for number, page in enumerate(pages):
-        found = extract_patterns(_SITE.split(page.title)[0], page.text[:MOST_CHARS], connect=False)
-        for subject, relation, object in found.triples:
+        extraction = extract_patterns(_SITE.split(page.title)[0], page.text[:MOST_CHARS], connect=False)
+        for subject, relation, object in extraction.triples:
             forms = normalise_name(subject), normalise_name(object)
             if all(forms) and forms[0] != forms[1] and max(map(len, (subject, relation, object))) <= MOST_NAME_CHARS:
                 for form, name in zip(forms, (subject, object)):
@@ -101,12 +101,12 @@ def walks(
     """((start, steps) of the paths of 1 to `radius` edges, whether there were more than MOST_WALKS). Paths start at
     topics (node, relations). Each fact has a relation of its topic, is walked in either direction, and no node
     repeats."""
-    found: list[tuple[int, tuple[Step, ...]]] = []
+    paths: list[tuple[int, tuple[Step, ...]]] = []
     for walk in _longer(graph, topics, radius):
-        if len(found) == MOST_WALKS:
-            return found, True
-        found.append(walk)
-    return found, False
+        if len(paths) == MOST_WALKS:
+            return paths, True
+        paths.append(walk)
+    return paths, False
 
 
 def _longer(
@@ -146,13 +146,13 @@ def page_pieces(index: Index, queries: list[tuple[str, tuple[Page, ...]]]) -> li
 
 def _pieces(question: str, pages: Sequence[Page]) -> tuple[Piece, ...]:
     spans = [chunk_spans(page.text, PIECE_WORDS, 0) for page in pages]
-    pieces = [(i, pages[i].text[a:b]) for i, some in enumerate(spans) for a, b in some]
+    pieces = [(i, pages[i].text[a:b]) for i, page_spans in enumerate(spans) for a, b in page_spans]
     if not pieces:
         return ()
     scores = Bm25.build([f"{pages[i].title}\n{text}" for i, text in pieces]).scores(question)
     kept, first = [], 0
-    for some in spans:
-        best = np.argsort(-scores[first : first + len(some)], kind="stable")[:MOST_PIECES]
+    for page_spans in spans:
+        best = np.argsort(-scores[first : first + len(page_spans)], kind="stable")[:MOST_PIECES]
         kept += [pieces[first + row] for row in sorted(best.tolist())]
-        first += len(some)
+        first += len(page_spans)
     return tuple(kept)

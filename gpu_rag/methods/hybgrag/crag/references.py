@@ -56,16 +56,16 @@ async def material_of(question: Question, run: Run, params: Params) -> Material:
         evidence = run.evidence(ranking, "near the question", "crag_passages")
         if run.keep:
             evidence, _ = await reranked(run, question.text, evidence, (), run.keep)
-        pages = tuple(Page(one.passage_id, one.title, one.text) for one in evidence)
+        pages = tuple(Page(passage.passage_id, passage.title, passage.text) for passage in evidence)
     graph = await page_graph(pages)
-    found = await page_pieces((question.text, pages))
-    vectors = await embed([f"{pages[page].title}\n{text}" for page, text in found])
-    scores = (vectors @ vector).tolist() if found else []
+    page_texts = await page_pieces((question.text, pages))
+    vectors = await embed([f"{pages[page].title}\n{text}" for page, text in page_texts])
+    scores = (vectors @ vector).tolist() if page_texts else []
     pieces: list[list[Item]] = [[] for _ in pages]
-    for (page, text), score in zip(found, scores):
+    for (page, text), score in zip(page_texts, scores):
         pieces[page].append(Item(" ".join(text.split()), page, score))
-    ranked = tuple(tuple(sorted(some, key=lambda item: -item.score)) for some in pieces)  # stable
-    order = sorted((i for i, some in enumerate(ranked) if some), key=lambda i: -ranked[i][0].score)
+    ranked = tuple(tuple(sorted(items, key=lambda item: -item.score)) for items in pieces)  # stable
+    order = sorted((i for i, items in enumerate(ranked) if items), key=lambda i: -ranked[i][0].score)
     lines = tuple(f"{pages[i].title} {pages[i].url} {ranked[i][0].score:.2f}" for i in order)
     run.note("crag_pages", len(pages), lines)
     run.note("crag_graph", len(graph.facts), (f"{len(graph.names)} names",))
@@ -80,15 +80,15 @@ async def retrieve_by(action: Action, material: Material, params: Params, run: R
         return tuple(sorted(items, key=lambda item: -item.score))
     graph = material.graph
     known = ((graph.rows.get(normalise_name(topic.entity)), frozenset(topic.relations)) for topic in action.topics)
-    found, cut = walks(graph, [(node, allowed) for node, allowed in known if node is not None], params.radius)
+    paths, cut = walks(graph, [(node, allowed) for node, allowed in known if node is not None], params.radius)
     if cut:
-        run.note("crag_cut", len(found), ("the shorter paths alone",))
-    if not found:
+        run.note("crag_cut", len(paths), ("the shorter paths alone",))
+    if not paths:
         return ()
-    texts = [walk_text(graph, *walk) for walk in found]
+    texts = [walk_text(graph, *walk) for walk in paths]
     scores = (await embed(texts) @ material.vector).tolist()
-    best = sorted(range(len(found)), key=lambda i: -scores[i])[: params.n_paths]  # stable
-    last = [found[i][1][-1] for i in best]
+    best = sorted(range(len(paths)), key=lambda i: -scores[i])[: params.n_paths]  # stable
+    last = [paths[i][1][-1] for i in best]
     return tuple(
         Item(texts[i], graph.facts[step[0]].page, scores[i], graph.names[graph.end(step)])
         for i, step in zip(best, last)

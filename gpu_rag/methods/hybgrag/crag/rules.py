@@ -78,8 +78,8 @@ def by_cues(question: str, cues: Mapping[str, str], values: Sequence[str]) -> tu
     >>> by_cues("Is the Ves longer than the Orl?", _TYPES, ["simple", "comparison"])
     ('comparison', 'simple')
     """
-    said = [value for value, cue in cues.items() if re.search(cue, question, re.IGNORECASE) and value in values]
-    return tuple(dict.fromkeys((*said, *values)))
+    named = [value for value, cue in cues.items() if re.search(cue, question, re.IGNORECASE) and value in values]
+    return tuple(dict.fromkeys((*named, *values)))
 
 
 async def classes_of(question: str) -> Classes:
@@ -109,7 +109,7 @@ class Candidate:
         """The name along `size` relations, once for each relation at the name itself: that one and the nearest
         others."""
         names = [relation for relation, _ in self.relations]
-        return [Topic(self.name, (one, *[other for other in names if other != one][: size - 1])) for one in self.own]
+        return [Topic(self.name, (own, *[other for other in names if other != own][: size - 1])) for own in self.own]
 
 
 async def candidates(question: str, material: Material, params: Params) -> list[Candidate]:
@@ -118,12 +118,12 @@ async def candidates(question: str, material: Material, params: Params) -> list[
     graph = material.graph
     if not graph.names:
         return []
-    said: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     rows: dict[int, bool] = {}
-    for one in mentions(question, lambda name: normalise_name(name) in graph.rows):
-        if one.score >= LEAST and not any(one.start < end and start < one.end for start, end in said):
-            said.append((one.start, one.end))
-            rows.setdefault(graph.rows[normalise_name(question[one.start : one.end])], True)
+    for mention in mentions(question, lambda name: normalise_name(name) in graph.rows):
+        if mention.score >= LEAST and not any(mention.start < end and start < mention.end for start, end in spans):
+            spans.append((mention.start, mention.end))
+            rows.setdefault(graph.rows[normalise_name(question[mention.start : mention.end])], True)
     ids, scores = Bm25.build(graph.names).search([question], min(params.n_shown, len(graph.names)))
     for row, score in zip(ids[0].tolist(), scores[0].tolist()):
         if row >= 0 and score > 0:
@@ -131,45 +131,45 @@ async def candidates(question: str, material: Material, params: Params) -> list[
     kept = list(rows)[: params.n_shown]
     near = [_relations_near(graph, row, params.radius) for row in kept]
     own = [_relations_near(graph, row, 1) for row in kept]
-    counts = Counter(relation for some in (*own, *near) for relation in some)
+    counts = Counter(relation for names in (*own, *near) for relation in names)
     known = [relation for relation, _ in counts.most_common(MOST_RELATIONS)]
     text = question
-    for start, end in sorted(said, reverse=True):
+    for start, end in sorted(spans, reverse=True):
         text = masked(text, start, end, "")
     vectors = await embed([text or question, *known])
     cosine = dict(zip(known, (vectors[1:] @ vectors[0]).tolist()))
-    found = []
-    for row, some, first in zip(kept, near, own):
-        ranked = tuple(sorted(((r, cosine[r]) for r in some if r in cosine), key=lambda pair: -pair[1]))
+    listed = []
+    for row, names, first in zip(kept, near, own):
+        ranked = tuple(sorted(((r, cosine[r]) for r in names if r in cosine), key=lambda pair: -pair[1]))
         at_name = tuple(relation for relation, _ in ranked if relation in first)
-        found.append(Candidate(graph.names[row], ranked, at_name, rows[row]))
-    return found
+        listed.append(Candidate(graph.names[row], ranked, at_name, rows[row]))
+    return listed
 
 
 def _relations_near(graph: PageGraph, node: int, radius: int) -> list[str]:
     """The relations within `radius` edges of a node, by distance. At most MOST_WALKS facts are visited."""
-    found: dict[str, None] = {}
+    relations: dict[str, None] = {}
     reached, edge, n = {node}, [node], 0
     for _ in range(radius):
-        further = []
-        for one in edge:
-            for step in graph.steps[one][: MOST_WALKS - n]:
+        next_edge = []
+        for end in edge:
+            for step in graph.steps[end][: MOST_WALKS - n]:
                 n += 1
-                found.setdefault(graph.facts[step[0]].relation)
+                relations.setdefault(graph.facts[step[0]].relation)
                 if graph.end(step) not in reached:
                     reached.add(graph.end(step))
-                    further.append(graph.end(step))
-        edge = further
-    return list(found)
+                    next_edge.append(graph.end(step))
+        edge = next_edge
+    return list(relations)
 
 
 def first_action(classes: Classes, ranked: Sequence[Candidate], params: Params) -> Action:
     """The action before any feedback."""
     kind = (classes.type[0], classes.dynamism[0], classes.domain[0])
-    named = [one for one in ranked if one.said and one.own][: params.max_topics]
-    near = max((dict(one.relations)[one.own[0]] for one in named), default=-1.0)
+    named = [candidate for candidate in ranked if candidate.said and candidate.own][: params.max_topics]
+    near = max((dict(candidate.relations)[candidate.own[0]] for candidate in named), default=-1.0)
     if classes.type[0] in RELATIONAL and near >= params.near:
-        return Action(*kind, GRAPH, tuple(one.topics(params.n_relations)[0] for one in named))
+        return Action(*kind, GRAPH, tuple(candidate.topics(params.n_relations)[0] for candidate in named))
     return Action(*kind, TEXT)
 
 
@@ -187,9 +187,9 @@ def _proposals(
     last, fault = history.actions[-1], history.feedback[-1]
     if fault in (Fault.TYPE, Fault.DYNAMISM, Fault.DOMAIN):
         name = {Fault.TYPE: "type", Fault.DYNAMISM: "dynamism", Fault.DOMAIN: "domain"}[fault]
-        taken = {getattr(action, name) for action in history.actions}
+        used = {getattr(action, name) for action in history.actions}
         for value in getattr(classes, name):
-            if value not in taken:
+            if value not in used:
                 yield replace(last, **{name: value})
     taken_so_far = {action.retrieves for action in history.actions}
     graph = (action for action in _of_graph(last, ranked, params) if action.retrieves not in taken_so_far)
@@ -201,9 +201,9 @@ def _proposals(
 
 def _of_graph(last: Action, ranked: Sequence[Candidate], params: Params) -> Iterator[Action]:
     """The graph along the next relations of all names in the question, then along those of each name alone."""
-    usable = [one for one in ranked if one.own]
-    named = [one.topics(params.n_relations) for one in usable if one.said][: params.max_topics]
+    usable = [candidate for candidate in ranked if candidate.own]
+    named = [candidate.topics(params.n_relations) for candidate in usable if candidate.said][: params.max_topics]
     for turn in range(max(map(len, named), default=0)):
-        yield replace(last, module=GRAPH, topics=tuple(some[min(turn, len(some) - 1)] for some in named), batch=0)
-    for one in usable:
-        yield replace(last, module=GRAPH, topics=(one.topics(params.n_relations)[0],), batch=0)
+        yield replace(last, module=GRAPH, topics=tuple(topics[min(turn, len(topics) - 1)] for topics in named), batch=0)
+    for candidate in usable:
+        yield replace(last, module=GRAPH, topics=(candidate.topics(params.n_relations)[0],), batch=0)

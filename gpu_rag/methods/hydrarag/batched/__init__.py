@@ -23,4 +23,4 @@ def each_alone(run: Callable[[list[Q]], list[A]], queries: list[Q]) -> list[A | 
     except BadInput as error:
         if len(queries) == 1:
             return [error]
-        return [found for one in queries for found in each_alone(run, [one])]
+        return [answer for query in queries for answer in each_alone(run, [query])]

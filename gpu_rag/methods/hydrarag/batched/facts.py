@@ -82,8 +82,8 @@ class FactGraph:
     def facts_of(self, edge: int) -> list[int]:
         """The fact rows of an edge, looked up on the host."""
         _, rows, offsets = self._on_host
-        found: list[int] = rows[offsets[edge] : offsets[edge + 1]].tolist()
-        return found
+        facts: list[int] = rows[offsets[edge] : offsets[edge + 1]].tolist()
+        return facts
 
     def facts_between(self, one: int, other: int) -> list[int]:
         """The fact rows of the edge between two nodes, looked up on the host. The edge must exist."""
@@ -121,8 +121,8 @@ def fact_graph(kb: KnowledgeBase, sources: tuple[int, ...]) -> FactGraph:
 def one_relation(graph: FactGraph, kb: KnowledgeBase, seed: int) -> FactGraph:
     """The same graph with one fact per edge: number mix(seed, edge) modulo the count of its facts, in order."""
     draw = _mixed(graph.keys + _mixed(torch.full_like(graph.keys, seed))) & (2**62 - 1)
-    taken = graph.triples.values[graph.triples.offsets[:-1] + draw % graph.n_triples.clamp_min(1)]
-    triples = Ragged(taken, torch.arange(taken.shape[0] + 1, device=taken.device))
+    drawn = graph.triples.values[graph.triples.offsets[:-1] + draw % graph.n_triples.clamp_min(1)]
+    triples = Ragged(drawn, torch.arange(drawn.shape[0] + 1, device=drawn.device))
     return replace(graph, triples=triples, vectors=edge_vectors(kb, triples))
 
 
@@ -158,25 +158,25 @@ class ComposedVectors:
 
     def along(self, edges: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Edge rows along paths, see `ExactVectors.along`. Only edges on these paths get a vector."""
-        there, row = torch.unique(edges, return_inverse=True)
-        n_padding = int(there.shape[0] > 0 and there[0] < 0)
-        return (row - n_padding).int(), self.of(there[n_padding:])
+        distinct, row = torch.unique(edges, return_inverse=True)
+        n_padding = int(distinct.shape[0] > 0 and distinct[0] < 0)
+        return (row - n_padding).int(), self.of(distinct[n_padding:])
 
     def of(self, edges: torch.Tensor) -> torch.Tensor:
         """f16[T, D]: the vectors of the given edges."""
-        found = self.names.new_zeros(edges.shape[0], self.names.shape[1], dtype=torch.float16)
+        vectors = self.names.new_zeros(edges.shape[0], self.names.shape[1], dtype=torch.float16)
         for first in range(0, edges.shape[0], _ROWS):
-            some = edges[first : first + _ROWS].long()
-            start, end = self.triples.offsets[some], self.triples.offsets[some + 1]
+            part = edges[first : first + _ROWS].long()
+            start, end = self.triples.offsets[part], self.triples.offsets[part + 1]
             owner, place = (torch.cat(parts) for parts in zip(*expand(start, end)))
             fact = self.triples.values[place]
-            said = self.names[self.head[fact].long()].float()
-            said += self.names[self.tail[fact].long()]
-            said += self.relations[self.relation[fact].long()]
-            if fact.shape[0] > some.shape[0]:  # otherwise each edge has one fact
-                said = _sums(_units(said), owner, offsets_of(end - start))
-            found[first : first + _ROWS] = _units(said).half()
-        return found
+            sums = self.names[self.head[fact].long()].float()
+            sums += self.names[self.tail[fact].long()]
+            sums += self.relations[self.relation[fact].long()]
+            if fact.shape[0] > part.shape[0]:  # otherwise each edge has one fact
+                sums = _sums(_units(sums), owner, offsets_of(end - start))
+            vectors[first : first + _ROWS] = _units(sums).half()
+        return vectors
 
 
 def _sums(rows: torch.Tensor, owner: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
@@ -230,14 +230,14 @@ def _signatures(kb: KnowledgeBase, graph: PathGraph, keys: torch.Tensor, triples
     subject, relation = (torch.from_numpy(c[facts].astype(np.int64)).to(keys.device) for c in (kb.head, kb.relation))
     forward = subject == keys[edge] // max(kb.n, 1)  # the subject is the lower end
     csr = graph.csr
-    row, column, of = row_of_entry(csr), csr.indices.long(), graph.edge.long()
+    row, column, edge_of = row_of_entry(csr), csr.indices.long(), graph.edge.long()
     signatures = torch.zeros(csr.m, len(_SEEDS), dtype=torch.int64, device=row.device)
     for k, seed in enumerate(_SEEDS):
         sums = []
         for outward in (forward, ~forward):  # as seen from the lower end, then from the higher one
-            said = _mixed(_mixed(2 * relation + outward.long() + (seed << 20)))
-            sums.append(torch.zeros_like(keys).index_add_(0, edge, said))
-        between = torch.where(row < column, sums[0][of], sums[1][of])
+            bits = _mixed(_mixed(2 * relation + outward.long() + (seed << 20)))
+            sums.append(torch.zeros_like(keys).index_add_(0, edge, bits))
+        between = torch.where(row < column, sums[0][edge_of], sums[1][edge_of])
         signatures[:, k] = _mixed(between + _mixed(column + (seed << 24)))
     return signatures
 
@@ -291,8 +291,8 @@ def _kinds_of_path(hops: Sequence[frozenset[str]]) -> tuple[str, tuple[str, ...]
 def _of_members(facts: FactGraph, place: tuple[int, ...], end: int, skip: int) -> list[int]:
     """The facts between the shown members of a cluster, except `skip`, and the node `end`, to which all of them are
     linked."""
-    others = [member for member in place[: MOST_MEMBERS + 1] if member != skip][:MOST_MEMBERS]
-    return [fact for member in others for fact in facts.facts_between(member, end)]
+    members = [member for member in place[: MOST_MEMBERS + 1] if member != skip][:MOST_MEMBERS]
+    return [fact for member in members for fact in facts.facts_between(member, end)]
 
 
 def _kind(kb: KnowledgeBase, fact: int) -> str:
@@ -302,10 +302,10 @@ def _kind(kb: KnowledgeBase, fact: int) -> str:
 
 def _relations(kb: KnowledgeBase, between: list[int], start: int) -> str:
     """The relations of a hop, with their direction as seen from `start`."""
-    said: dict[bool, dict[str, None]] = {True: {}, False: {}}  # forward, and backward
+    texts: dict[bool, dict[str, None]] = {True: {}, False: {}}  # forward, and backward
     for fact in between:
-        said[int(kb.head[fact]) == start][kb.relation_texts[int(kb.relation[fact])]] = None
-    sides = (("- ", said[True], " ->"), ("<- ", said[False], " -"))
+        texts[int(kb.head[fact]) == start][kb.relation_texts[int(kb.relation[fact])]] = None
+    sides = (("- ", texts[True], " ->"), ("<- ", texts[False], " -"))
     return " and ".join(f"{a}{' / '.join([*names][:MOST_RELATIONS])}{b}" for a, names, b in sides if names)
 
 
@@ -318,8 +318,8 @@ def _place(kb: KnowledgeBase, members: tuple[int, ...]) -> str:
 
 
 def _passages(kb: KnowledgeBase, rows: list[int]) -> tuple[int, ...]:
-    found: dict[int, None] = {}
+    passages: dict[int, None] = {}
     for fact in rows:
         lo, hi = int(kb.edge_passages.offsets[fact]), int(kb.edge_passages.offsets[fact + 1])
-        found.update(dict.fromkeys(kb.edge_passages.values[lo:hi].tolist()))
-    return tuple(found)
+        passages.update(dict.fromkeys(kb.edge_passages.values[lo:hi].tolist()))
+    return tuple(passages)

@@ -32,7 +32,7 @@ def names_in(index: Index, texts: list[str]) -> list[list[str]]:
 def _keys(index: Index) -> tuple[dict[str, int], list[str]]:
     """All names in the form of `name_key`: {key: row}, and the keys in row order."""
     kb = kb_of(index)
-    names = (name for of in zip(kb.node_names, kb.node_aliases) for name in (of[0], *of[1]))
+    names = (name for spellings in zip(kb.node_names, kb.node_aliases) for name in (spellings[0], *spellings[1]))
     keys = list(dict.fromkeys(map(name_key, names)))
     return {key: row for row, key in enumerate(keys)}, keys
 
@@ -51,31 +51,31 @@ def match_mentions(
     other node.
     """
     kb = kb_of(index)
-    vectors = np.concatenate([of for _, of in queries])
+    vectors = np.concatenate([name_vectors for _, name_vectors in queries])
     matrix = torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32)).to(kb.device)
     best: list[dict[int, float]] = [{} for _ in range(len(vectors))]
     same = [kb.named(name) for names, _ in queries for name in names]
     for source in sources:
         nodes, names = node_names(index, source=source)
         top = names.search(matrix, min(most, max(len(nodes), 1)))
-        for found, exact, ids, scores in zip(best, same, top.ids.tolist(), top.scores.tolist()):
+        for candidates, exact, ids, scores in zip(best, same, top.ids.tolist(), top.scores.tolist()):
             own = [node for node in exact if kb.node_sources[node, source]][:most]
-            found.update(dict.fromkeys(own, 1.0))
+            candidates.update(dict.fromkeys(own, 1.0))
             for row, score in zip(ids, scores):
                 if not own and row >= 0 and score >= threshold:
-                    found.setdefault(int(nodes[row]), score)
-    matches = iter([_matches(kb, found) for found in best])
+                    candidates.setdefault(int(nodes[row]), score)
+    matches = iter([_matches(kb, candidates) for candidates in best])
     return [[next(matches) for _ in names] for names, _ in queries]
 
 
-def _matches(kb: KnowledgeBase, found: dict[int, float]) -> list[Match]:
+def _matches(kb: KnowledgeBase, cosines: dict[int, float]) -> list[Match]:
     """Matches from {node: cosine}, best first, without literal values that are no nearer than the nearest other
     node."""
-    values = {node for node in found if kb.type_names[kb.node_type[node]] == LITERAL}
-    nearest_thing = max((score for node, score in found.items() if node not in values), default=-2.0)
+    values = {node for node in cosines if kb.type_names[kb.node_type[node]] == LITERAL}
+    nearest_thing = max((score for node, score in cosines.items() if node not in values), default=-2.0)
     return [
         Match(node, score, tuple(np.flatnonzero(kb.node_sources[node]).tolist()))
-        for node, score in sorted(found.items(), key=lambda item: (-item[1], item[0]))
+        for node, score in sorted(cosines.items(), key=lambda item: (-item[1], item[0]))
         if score > nearest_thing or node not in values
     ]
 
@@ -95,17 +95,17 @@ def passages_of(
     listed = ragged_of_lists([nodes for nodes, _ in queries], device)
     values, offsets = kb.node_passages.values, kb.node_passages.offsets
     owner, node = row_of_value(listed), listed.values
-    keys = [owner[:0], *(owner[at] * width + values[place] for at, place in expand(offsets[node], offsets[node + 1]))]
+    keys = [owner[:0], *(owner[i] * width + values[place] for i, place in expand(offsets[node], offsets[node + 1]))]
     pairs = torch.unique(torch.cat(keys))  # question * P + passage, ascending
     question, row = pairs // width, pairs % width
     vectors = torch.from_numpy(np.stack([vector for _, vector in queries])).to(device)
     scores = _cosines(vectors, question, passages, row)
     order = lexsort(-scores, question)
     order = order[torch.arange(len(order), device=device) - torch.searchsorted(question, question) < k]
-    found: list[list[tuple[int, float]]] = [[] for _ in queries]
+    lists: list[list[tuple[int, float]]] = [[] for _ in queries]
     for q, best, score in zip(*torch.stack([question[order], row[order]]).tolist(), scores[order].tolist()):
-        found[q].append((best, score))
-    return found
+        lists[q].append((best, score))
+    return lists
 
 
 def _cosines(queries: torch.Tensor, question: torch.Tensor, passages: torch.Tensor, row: torch.Tensor) -> torch.Tensor:

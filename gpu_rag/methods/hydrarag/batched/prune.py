@@ -42,26 +42,26 @@ Pruned = tuple[list[FoundPath], list[FoundPath]]  # the W1 best by rel; the W2 b
 def prune_paths(index: Index, queries: list[Candidates], params: Params) -> list[Pruned]:
     """The best paths of each question, see the module; ranked by rel alone with pruning=relevance."""
     verified = params.pruning == "verified"
-    pool = np.concatenate([one.vectors for one in queries])
-    vectors, indicators = to_device(index.device, pool, np.stack([one.query for one in queries]))  # one copy
+    pool = np.concatenate([query.vectors for query in queries])
+    vectors, indicators = to_device(index.device, pool, np.stack([query.query for query in queries]))  # one copy
     relevance = _relevance(queries, vectors, indicators)
-    asked = [[score + path.asked for score, path in zip(rel, one.paths)] for one, rel in zip(queries, relevance)]
-    chosen = [sorted(range(len(rel)), key=lambda i: (-rel[i], i))[: params.w1] for rel in asked]
+    boosted = [[score + path.asked for score, path in zip(rel, query.paths)] for query, rel in zip(queries, relevance)]
+    chosen = [sorted(range(len(rel)), key=lambda i: (-rel[i], i))[: params.w1] for rel in boosted]
     support = _support(queries, chosen, vectors, params.gamma)
-    found = []
-    for one, rel, rows, backed in zip(queries, relevance, chosen, support):
-        judged = [(row, _judged(one.paths[row], rel[row], kinds, params)) for row, kinds in zip(rows, backed)]
+    results = []
+    for query, rel, rows, backed in zip(queries, relevance, chosen, support):
+        judged = [(row, _judged(query.paths[row], rel[row], kinds, params)) for row, kinds in zip(rows, backed)]
         order = sorted(judged, key=lambda j: (-j[1].asked - (j[1].scores.cross if verified else j[1].scores.rel), j[0]))
-        found.append(([one.paths[row] for row in rows], [path for _, path in order[: params.w2]]))
-    return found
+        results.append(([query.paths[row] for row in rows], [path for _, path in order[: params.w2]]))
+    return results
 
 
 def _relevance(queries: Sequence[Candidates], vectors: torch.Tensor, indicators: torch.Tensor) -> list[list[float]]:
     """rel of every path of every question. vectors: f32[P, D], grouped by question."""
-    parts = vectors.split([len(one.paths) for one in queries])
+    parts = vectors.split([len(query.paths) for query in queries])
     cosines = iter(torch.cat([*map(_cosines, parts, indicators)]).tolist())  # one wait for the device
-    shares = [_overlaps(one.topics, [path.nodes for path in one.paths]) for one in queries]
-    return [[SEMANTIC * next(cosines) + OVERLAP * share for share in of] for of in shares]
+    shares = [_overlaps(query.topics, [path.nodes for path in query.paths]) for query in queries]
+    return [[SEMANTIC * next(cosines) + OVERLAP * share for share in row] for row in shares]
 
 
 def _cosines(paths: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
@@ -74,12 +74,12 @@ def _cosines(paths: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
 def _overlaps(topics: Sequence[Sequence[int]], paths: Sequence[Sequence[int]]) -> list[float]:
     """|T & Ent| / |T or Ent| of each path. A topic is one element, no matter which of its nodes the path has."""
     mention = {node: number for number, nodes in enumerate(topics) for node in nodes}
-    found = []
+    shares = []
     for path in paths:
         entities = set(path)
         served = len({mention[node] for node in entities if node in mention})
-        found.append(served / max(len(topics) + len(entities) - served, 1))
-    return found
+        shares.append(served / max(len(topics) + len(entities) - served, 1))
+    return shares
 
 
 def on_grid(vectors: torch.Tensor) -> torch.Tensor:
@@ -93,13 +93,13 @@ def _support(
     """For each chosen path the other kinds of sources with a similar path: one product [B, W, D] x [B, D, W]. pool:
     f32[P, D], the paths grouped by question."""
     shape = len(queries), max(map(len, chosen), default=0)
-    at, of_kinds = np.full(shape, -1), np.zeros((2, *shape, len(KINDS)), bool)
-    first = np.cumsum([0, *(len(one.paths) for one in queries)])
-    for b, (one, rows) in enumerate(zip(queries, chosen)):
+    positions, of_kinds = np.full(shape, -1), np.zeros((2, *shape, len(KINDS)), bool)
+    first = np.cumsum([0, *(len(query.paths) for query in queries)])
+    for b, (query, rows) in enumerate(zip(queries, chosen)):
         for i, row in enumerate(rows):
-            path, at[b, i] = one.paths[row], first[b] + row
+            path, positions[b, i] = query.paths[row], first[b] + row
             of_kinds[:, b, i] = [k in path.kinds for k in KINDS], [k == path.kind for k in KINDS]
-    places, stated, own = to_device(pool.device, at, *of_kinds)
+    places, stated, own = to_device(pool.device, positions, *of_kinds)
     vectors = torch.where(places[:, :, None] >= 0, on_grid(pool[places.clamp(min=0)]), 0.0)
     squares = vectors.square().sum(2)
     norm = (squares[:, :, None] * squares[:, None, :]).sqrt()

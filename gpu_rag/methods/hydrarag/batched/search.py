@@ -61,7 +61,7 @@ class Joined:
         self.graph = PathGraph(CSR(torch.cat(indptr), indices), numbers)
         self.nodes = torch.cat([g.nodes for g in graphs])
         self.orders = [order for g in graphs for order in g.orders]
-        places = [[node + place for place in one] for g, (node, *_) in zip(graphs, self.first) for one in g.places]
+        places = [[node + place for place in ends] for g, (node, *_) in zip(graphs, self.first) for ends in g.places]
         self.topics = ragged_of_lists(places, device)
         sides = torch.tensor([(o.opens, o.closes) for o in self.orders], dtype=torch.bool, device=device).view(-1, 2)
         self.ends = Ends(sides[:, 0].contiguous(), sides[:, 1].contiguous())
@@ -86,15 +86,15 @@ class Joined:
         longest = torch.zeros_like(cuts).scatter_reduce_(0, owner, paths.lengths, "amax")
         ends, widths = torch.stack([cuts, longest]).tolist()
         per_topic, per_order = GROUPS[kind]
-        found = []
+        walks = []
         for (lo, hi), width, (node, topic, order, _) in zip(pairwise(ends), widths, self.first):
             part = paths.rows(slice(lo, hi))
             nodes = part.nodes[:, : width + 1]
             nodes = torch.where(nodes < 0, -1, nodes - node).int()
             group = part.group - per_topic * topic - per_order * order
             own = PathSet(group, part.question - order, nodes, part.edges[:, :width])
-            found.append(Walks(kind, own, None if scores is None else scores[lo:hi]))
-        return found
+            walks.append(Walks(kind, own, None if scores is None else scores[lo:hi]))
+        return walks
 
     def fused(self, local: torch.Tensor) -> torch.Tensor:
         """The fused node of each local node, -1 beyond a path's end."""
@@ -151,10 +151,10 @@ def score_paths(
         counts = np.diff([order for _, _, order, _ in joined.first], append=len(joined.orders))
         rows = np.repeat(np.stack(queries).astype(np.float32), counts, 0)
         vectors, threads = torch.from_numpy(rows).to(joined.nodes.device), index.threads
-        found = ops.score_paths(
+        scored = ops.score_paths(
             paths, vectors, edge_vectors, joined.topics, beam=beam, weights=weights, threads=threads
         )
-        return joined.apart(found[0], kind, found[1])
+        return joined.apart(scored[0], kind, scored[1])
 
     return _of_each(run, queries)
 
@@ -210,15 +210,15 @@ def best_paths(
     width = fused.shape[1]
     rows = torch.cat([fused, facts.edges_along(fused), local.question[:, None]], 1).tolist()
     scores = torch.cat([walks.scores for _, walks in queries if walks.scores is not None]).tolist()
-    found, first = [], 0
+    results, first = [], 0
     for graph, walks in queries:
         best: dict[tuple[int, ...], int] = {}  # nodes -> row
-        for at in sorted(range(first, first + walks.paths.size), key=lambda at: (-scores[at], at)):
-            nodes = tuple(node for node in rows[at][:width] if node >= 0)
+        for i in sorted(range(first, first + walks.paths.size), key=lambda i: (-scores[i], i)):
+            nodes = tuple(node for node in rows[i][:width] if node >= 0)
             if nodes[::-1] not in best:
-                best.setdefault(nodes, at)
+                best.setdefault(nodes, i)
         ranked = sorted(best, key=lambda nodes: (-scores[best[nodes]], nodes))[:k]
         kept = [(nodes, tuple(map(graph.members, nodes)), rows[best[nodes]]) for nodes in ranked]
-        found.append([in_words(kb, facts, n, of, row[width:], joined.orders[row[-1]].topics) for n, of, row in kept])
+        results.append([in_words(kb, facts, n, of, row[width:], joined.orders[row[-1]].topics) for n, of, row in kept])
         first += walks.paths.size
-    return found
+    return results

@@ -94,8 +94,8 @@ class QuestionGraph:
 
     def holds(self, nodes: Sequence[int]) -> list[bool]:
         """Whether the neighbourhood holds each fused node, including members of clusters."""
-        found: list[bool] = np.isin(np.array(nodes, np.int64), self.ball).tolist()
-        return found
+        are_inside: list[bool] = np.isin(np.array(nodes, np.int64), self.ball).tolist()
+        return are_inside
 
 
 @batched(GRAPH, tile=TILE)
@@ -128,7 +128,7 @@ class Relevance:
         vectors = self._kb.vectors(stage)
         query = on_grid(torch.from_numpy(self._queries[question]).to(vectors.device))
         step = max(1, (1 << 24) // max(vectors.shape[1], 1))
-        parts = [on_grid(vectors[rows[at : at + step]]) @ query for at in range(0, rows.shape[0], step)]
+        parts = [on_grid(vectors[rows[start : start + step]]) @ query for start in range(0, rows.shape[0], step)]
         return torch.cat(parts) if parts else query[:0]
 
     def nodes(self, question: int, nodes: torch.Tensor) -> torch.Tensor:
@@ -137,8 +137,8 @@ class Relevance:
 
     def relations(self, question: int) -> torch.Tensor:
         """f64: the relevance of all relations."""
-        every = torch.arange(self._kb.n_relations, device=self.relation.device)
-        return self._near("kb_relation_vectors", question, every)
+        all_relations = torch.arange(self._kb.n_relations, device=self.relation.device)
+        return self._near("kb_relation_vectors", question, all_relations)
 
 
 def relevant_ball(
@@ -151,12 +151,12 @@ def relevant_ball(
     size, of_relations = int(front.shape[0]), relevance.relations(question)
     for hop in range(depth):
         space = MOST_NODES - size if hop == depth - 1 else (MOST_NODES - size) // 2
-        found, scores = [front[:0]], [of_relations[:0]]
+        reached, scores = [front[:0]], [of_relations[:0]]
         for _, entry in expand(csr.indptr[front], csr.indptr[front + 1]):
             entry = entry[~inside[csr.indices[entry].long()]]
-            found.append(csr.indices[entry].long())
+            reached.append(csr.indices[entry].long())
             scores.append(_by_relation(facts, facts.graph.edge[entry].long(), of_relations, relevance.relation))
-        new, place = torch.unique(torch.cat(found), return_inverse=True)
+        new, place = torch.unique(torch.cat(reached), return_inverse=True)
         if new.shape[0] > space:
             best = torch.full(new.shape, -torch.inf, dtype=torch.float64, device=new.device)
             best.scatter_reduce_(0, place, torch.cat(scores), "amax")
@@ -174,8 +174,8 @@ def _by_relation(
     """f64: the highest relation relevance among the first facts of each edge."""
     first, last = facts.triples.offsets[edges], facts.triples.offsets[edges + 1] - 1
     places = (torch.minimum(first + k, last) for k in range(_FACTS))
-    found = [of_relations[relation[facts.triples.values[place]].long()] for place in places]
-    return torch.stack(found).amax(0)
+    values = [of_relations[relation[facts.triples.values[place]].long()] for place in places]
+    return torch.stack(values).amax(0)
 
 
 def question_graphs(
@@ -203,11 +203,11 @@ def question_graphs(
         offsets = np.cumsum([0, *(ball.shape[0] for ball in balls)])
         whole = Ragged(torch.cat(balls), torch.from_numpy(offsets).to(device))
         sizes = _sizes(facts.graph.csr, whole)
-    found: list[QuestionGraph] = []
+    graphs: list[QuestionGraph] = []
     for first, last in _tiles(sizes):
         n_entries, ball = sum(m for _, m in sizes[first:last]), part_of(whole, first, last)
-        found += _subgraphs(facts, wanted[first:last], ball, n_entries, depth, threads, cut[first:last])
-    return found
+        graphs += _subgraphs(facts, wanted[first:last], ball, n_entries, depth, threads, cut[first:last])
+    return graphs
 
 
 def _sizes(csr: CSR, balls: Ragged) -> list[tuple[int, int]]:
@@ -246,22 +246,22 @@ def _subgraphs(
     seeds = ragged_of_lists([sorted(set(topics)) for topics, _ in wanted], facts.keys.device)
     inside = induced_subgraphs(facts.numbered, ball, n_entries=n_entries)
     representative, edges, triples = equal_nodes(facts, inside, seeds)
-    leads, orders = representative == ball.values, [of for _, of in wanted]
+    leads, orders = representative == ball.values, [topic_orders for _, topic_orders in wanted]
     final, smaller = _reduced(facts, inside, leads, orders, depth, threads)
     taken_sizes = torch.stack([ball.offsets.diff(), edges, triples], 1)
     sides = torch.stack([ball.values.int(), representative])
     cuts = torch.stack([final.offsets, final.csr.indptr[final.offsets]], 1)
     local = _places(final, orders, local=True)
     taken_sizes, sides, smaller, cuts, local = on_host(taken_sizes, sides, smaller, cuts, local)
-    taken = [Size(*counts) for counts in taken_sizes.tolist()]
-    balls = np.split(sides.numpy(), np.cumsum([size.nodes for size in taken])[:-1], 1)
-    clustered, found = smaller.tolist(), []
-    for of, (members, leaders), size, (n, m), (csr, nodes), places, n_cut in zip(
-        orders, balls, taken, clustered, _apart(final, cuts.tolist()), _by_order(local, orders), cut
+    ball_sizes = [Size(*counts) for counts in taken_sizes.tolist()]
+    balls = np.split(sides.numpy(), np.cumsum([size.nodes for size in ball_sizes])[:-1], 1)
+    clustered, graphs = smaller.tolist(), []
+    for topic_orders, (members, leaders), size, (n, m), (csr, nodes), places, n_cut in zip(
+        orders, balls, ball_sizes, clustered, _apart(final, cuts.tolist()), _by_order(local, orders), cut
     ):
-        own = csr, nodes, of, tuple(places), members.copy(), leaders.copy()
-        found.append(QuestionGraph(*own, size, Size(n, m, m), Size(csr.n, csr.m // 2, csr.m // 2), n_cut))
-    return found
+        own = csr, nodes, topic_orders, tuple(places), members.copy(), leaders.copy()
+        graphs.append(QuestionGraph(*own, size, Size(n, m, m), Size(csr.n, csr.m // 2, csr.m // 2), n_cut))
+    return graphs
 
 
 def _reduced(
@@ -292,17 +292,17 @@ def _useful(
     blocks: Blocks, orders: Sequence[Sequence[Order]], depth: int, threads: int, allowed: torch.Tensor | None = None
 ) -> torch.Tensor | None:
     """bool[T]: the rows that some order can use; None for all. allowed: see `are_on_paths`."""
-    whole = [min((len(o.topics) for o in some), default=1) < 2 for some in orders]
+    whole = [min((len(o.topics) for o in own), default=1) < 2 for own in orders]
     if all(whole):
         return None
-    flat, at = [(b, order) for b, some in enumerate(orders) for order in some], 0
+    flat, start = [(b, order) for b, own in enumerate(orders) for order in own], 0
     places, sizes, sides = list[int](), [0], list[tuple[bool, bool]]()
     for b, order in flat:
         if not whole[b]:
-            places += range(at, at + len(order.topics))
+            places += range(start, start + len(order.topics))
             sizes.append(len(places))
             sides.append((order.opens, order.closes))
-        at += len(order.topics)
+        start += len(order.topics)
     device = blocks.offsets.device
     chosen, offsets, unreduced = (torch.tensor(row, device=device) for row in (places, sizes, whole))
     opens, closes = torch.tensor(sides, dtype=torch.bool, device=device).T.contiguous()
@@ -316,17 +316,17 @@ def _useful(
 def _places(blocks: Blocks, orders: Sequence[Sequence[Order]], local: bool = False) -> torch.Tensor:
     """The topics of all orders, concatenated, as i64 nodes of the block-diagonal graph; with `local` as nodes of their
     block."""
-    lists = [list(chain.from_iterable(order.topics for order in some)) for some in orders]
+    lists = [list(chain.from_iterable(order.topics for order in own)) for own in orders]
     topics, ids = ragged_of_lists(lists, blocks.offsets.device), Ragged(blocks.global_ids, blocks.offsets)
     block = row_of_value(topics)
-    found = torch.searchsorted(row_of_value(ids) * WIDTH + ids.values, block * WIDTH + topics.values)
-    return found - blocks.offsets[block] if local else found  # topics are seeds, so each is found
+    rows = torch.searchsorted(row_of_value(ids) * WIDTH + ids.values, block * WIDTH + topics.values)
+    return rows - blocks.offsets[block] if local else rows  # topics are seeds, so each is found
 
 
 def _by_order(places: torch.Tensor, orders: Sequence[Sequence[Order]]) -> list[list[tuple[int, ...]]]:
     """The numbers of `_places`, grouped by order and question."""
     nodes = iter(places.tolist())
-    return [[tuple(next(nodes) for _ in order.topics) for order in some] for some in orders]
+    return [[tuple(next(nodes) for _ in order.topics) for order in own] for own in orders]
 
 
 def _apart(blocks: Blocks, cuts: Sequence[tuple[int, int]]) -> Iterator[tuple[CSR, torch.Tensor]]:
@@ -343,7 +343,7 @@ def on_host(*parts: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return parts
     whole = torch.cat([part.long().flatten() for part in parts]).cpu()
     split = whole.split([part.numel() for part in parts])
-    return tuple(found.view(part.shape).to(part.dtype) for found, part in zip(split, parts))
+    return tuple(array.view(part.shape).to(part.dtype) for array, part in zip(split, parts))
 
 
 # --- nodes that say the same ------------------------------------------------------------------------
@@ -383,6 +383,6 @@ def _equal_rows(*columns: torch.Tensor) -> torch.Tensor:
     table = torch.stack([column[order] for column in columns])
     new = torch.zeros_like(order)
     new[1:] = (table[:, 1:] != table[:, :-1]).any(0)
-    found = torch.empty_like(order)
-    found[order] = new.cumsum(0)
-    return found
+    numbers = torch.empty_like(order)
+    numbers[order] = new.cumsum(0)
+    return numbers

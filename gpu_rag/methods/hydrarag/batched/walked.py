@@ -25,10 +25,10 @@ def worded_paths(index: Index, queries: list[Walked], choice: FactChoice) -> lis
     keys = torch.minimum(one, other) * facts.n + torch.maximum(one, other)
     edges = facts.edges_along(walks).clamp(max=facts.keys.shape[0] - 1)
     lines = torch.where(facts.keys[edges.long()] == keys, edges, -1).tolist()
-    found: list[FoundPath | None] = []
+    paths: list[FoundPath | None] = []
     for (nodes, topics), line in zip(queries, lines):
         hops = line[: len(nodes) - 1]
         places = tuple((node,) for node in nodes)
         stated = min(hops, default=-1) >= 0
-        found.append(in_words(kb, facts, nodes, places, hops, topics) if stated else None)
-    return found
+        paths.append(in_words(kb, facts, nodes, places, hops, topics) if stated else None)
+    return paths

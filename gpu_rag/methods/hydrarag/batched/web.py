@@ -51,6 +51,6 @@ def web_search(index: Index, queries: list[str], location: str, k: int) -> Seque
 def web_read(index: Index, queries: list[tuple[str, ...]], location: str) -> list[list[WebPage]]:
     """The pages at the addresses of each query."""
     provider = web_provider(index, location)
-    urls = list(dict.fromkeys(url for some in queries for url in some))
+    urls = list(dict.fromkeys(url for addresses in queries for url in addresses))
     pages = {} if provider is None else dict(zip(urls, provider.read(urls)))
-    return [[pages[url] for url in some if url in pages] for some in queries]
+    return [[pages[url] for url in addresses if url in pages] for addresses in queries]
