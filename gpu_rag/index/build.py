@@ -288,9 +288,9 @@ def is_up_to_date(out: Path, stage: Stage, record: StageRecord, fingerprint: str
 def _is_whole(out: Path, manifest: Manifest, stage: str) -> bool:
     """Whether the folder holds exactly the files of the stage, with their checksums."""
     base, files = out / manifest.stages[stage].folder, manifest.stages[stage].files
-    if found := damage(out, manifest, stage):
-        _log.warning("gpu-rag: damaged, and made anew: %s", found)
-    return not found and {path.relative_to(base).as_posix() for path in base.rglob("*") if path.is_file()} == set(files)
+    if fault := damage(out, manifest, stage):
+        _log.warning("gpu-rag: damaged, and made anew: %s", fault)
+    return not fault and {path.relative_to(base).as_posix() for path in base.rglob("*") if path.is_file()} == set(files)
 
 
 def _damaged_others(out: Path, manifest: Manifest, stages: Sequence[Stage]) -> list[str]:

@@ -240,8 +240,8 @@ class Index:
         it."""
         if part not in self._parts:
             self._parts[part] = load(self)
-        found: T = self._parts[part]
-        return found
+        result: T = self._parts[part]
+        return result
 
     def put(self, part: str, value: object) -> None:
         """Set the value that `loaded` returns for a name, so that an evaluation can try what the folder does

@@ -29,14 +29,14 @@ class TextColumn(Sequence[T]):
         return len(self.column)
 
     @overload
-    def __getitem__(self, at: int) -> T: ...
+    def __getitem__(self, index: int) -> T: ...
 
     @overload
-    def __getitem__(self, at: slice) -> list[T]: ...
+    def __getitem__(self, index: slice) -> list[T]: ...
 
-    def __getitem__(self, at: int | slice) -> T | list[T]:
-        found: Any = self.column[at].to_pylist() if isinstance(at, slice) else self.column[int(at)].as_py()
-        return found  # type: ignore[no-any-return]
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        value: Any = self.column[index].to_pylist() if isinstance(index, slice) else self.column[int(index)].as_py()
+        return value  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[T]:
         for start in range(0, len(self), _ROWS):

@@ -81,7 +81,7 @@ def receipt_of(index: Index, removed: np.ndarray) -> Receipt:
 
 
 def still_there(receipt: Receipt, index: Index) -> Iterator[str]:
-    """What a receipt says was removed and the index has, one line each.
+    """Lines about removed items of a receipt that the index has again.
 
     Names are compared only in the state that the receipt is of: later documents may bring them again.
     """

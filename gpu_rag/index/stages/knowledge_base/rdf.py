@@ -132,16 +132,16 @@ class RdfStatements:
 
 def _without_pages(block: Block) -> Block:
     """Statements without those of Wikidata pages, and without foreign-language texts of Wikidata."""
-    there = np.asarray(pc.match_substring_regex(block["head"], _WIKIDATA))
-    if not there.any():
+    stays = np.asarray(pc.match_substring_regex(block["head"], _WIKIDATA))
+    if not stays.any():
         return block
-    there &= np.asarray(
+    stays &= np.asarray(
         pc.or_(
             pc.match_substring_regex(block["relation"], _OF_PAGES),
             pc.match_substring_regex(block["tail"], _FOREIGN_TEXT),
         )
     )
-    return block.take(np.flatnonzero(~there))
+    return block.take(np.flatnonzero(~stays))
 
 
 def _type_names(
@@ -170,11 +170,11 @@ def _keys(strings: pa.LargeStringArray, source: str) -> pa.LargeStringArray:
 def default_names(strings: pa.LargeStringArray, has_label: np.ndarray, source: str) -> pa.LargeStringArray:
     """Names of ids without a label: the text of a value, the key of a blank node without any label, the last part of an
     IRI."""
-    found = pc.struct_field(pc.extract_regex(strings, _LOCAL), "name")
-    usual = pc.and_not(found.is_valid(), pc.match_substring(strings, "%")).fill_null(False)
+    names = pc.struct_field(pc.extract_regex(strings, _LOCAL), "name")
+    usual = pc.and_not(names.is_valid(), pc.match_substring(strings, "%")).fill_null(False)
     literal = np.asarray(pc.starts_with(strings, '"'))
     odd = np.flatnonzero(~np.asarray(usual) & ~literal)
-    named = replaced(found.fill_null(""), odd, [local_name(id) for id in strings.take(pa.array(odd)).to_pylist()])
+    named = replaced(names.fill_null(""), odd, [local_name(id) for id in strings.take(pa.array(odd)).to_pylist()])
     values = np.flatnonzero(literal)
     ids = strings.take(pa.array(values))
     named = replaced(named, values, literal_parts(ids)[0].to_pylist())
@@ -201,11 +201,11 @@ def literal_parts(literals: pa.LargeStringArray) -> tuple[pa.LargeStringArray, p
 
 def _blank(literals: pa.LargeStringArray) -> np.ndarray:
     """bool[n]: whether a literal is only white space."""
-    found = np.asarray(pc.match_substring_regex(literals, _MAY_BE_BLANK)).copy()
-    rows = np.flatnonzero(found)
+    is_blank = np.asarray(pc.match_substring_regex(literals, _MAY_BE_BLANK)).copy()
+    rows = np.flatnonzero(is_blank)
     texts = literal_parts(literals.take(pa.array(rows)))[0].to_pylist()
-    found[rows] = [not text.strip() for text in texts]
-    return found
+    is_blank[rows] = [not text.strip() for text in texts]
+    return is_blank
 
 
 def local_name(iri: str) -> str:
