@@ -138,21 +138,21 @@ def _records(lines: _Lines, delimiter: str) -> Iterator[tuple[int, list[str] | R
     n_names = 0
     while True:
         lines.begin()
-        found: list[str] | RowError
+        record: list[str] | RowError
         try:
-            found = next(reader, [])
+            record = next(reader, [])
         except (csv.Error, RowError) as error:
             line = lines.taken[0][1]
-            found = error if isinstance(error, RowError) else RowError(f"its quotation is broken: {error}")
+            record = error if isinstance(error, RowError) else RowError(f"its quotation is broken: {error}")
             cells = line.rstrip("\r\n").split("\t")
             if delimiter == "\t" and len(cells) == n_names:  # in tab-separated rows, a quote is mostly a plain quote
-                found = cells
+                record = cells
             lines.give_back(1)  # an open quotation may have swallowed whole rows
         if not lines.taken:
             return
-        if found:
-            n_names = n_names or (len(found) if isinstance(found, list) else 0)
-            yield lines.taken[0][0], found
+        if record:
+            n_names = n_names or (len(record) if isinstance(record, list) else 0)
+            yield lines.taken[0][0], record
 
 
 def _known(cells: Sequence[str], columns: Columns) -> list[str]:
