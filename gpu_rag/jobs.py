@@ -469,5 +469,5 @@ class Tally:
 
     def document(self) -> dict[str, Any]:
         """{"n", a number for each status, "usage", "fallbacks" by step and kind}, and "rerank" if a reranker ran."""
-        found = {"n": self.n, **self.statuses, "usage": self.usage, "fallbacks": fallbacks_by_step(self.fallbacks)}
-        return {**found, **({"rerank": self.rerank} if self.rerank else {})}
+        document = {"n": self.n, **self.statuses, "usage": self.usage, "fallbacks": fallbacks_by_step(self.fallbacks)}
+        return {**document, **({"rerank": self.rerank} if self.rerank else {})}
