@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from gpu_rag.models.set import ModelSet
 
 ASKED = "work/asked.json"
-PROGRESS = "work/manifest.json"  # the manifest of a build that goes on over an index
+PROGRESS = "work/manifest.json"  # the manifest of an unfinished build over an index
 _log = logging.getLogger(__name__)
 
 
@@ -162,10 +162,10 @@ def build_index(
 
 
 def _resumed(out: Path, standing: Manifest) -> Manifest:
-    """The manifest that an interrupted build over an index left; else that of the index."""
+    """The manifest that an interrupted build over an index left; else the manifest of the index."""
     try:
         return Manifest.read_from(out / PROGRESS, "") if standing.stages else standing
-    except (IndexCorrupt, IndexMismatch):  # there is none, or it cannot be used: its stages are made again
+    except (IndexCorrupt, IndexMismatch):  # missing or unusable: its stages are made again
         return standing
 
 
@@ -229,7 +229,7 @@ def _bring_up_to_date(
         blocks = manifest.blocks.get(stage.name) or block_sums(out / old.folder, old.files)
         return manifest.with_stage(old, blocks), StageReport(skipped=True, counts=old.counts)
     folders = {name: out / record.folder for name, record in manifest.stages.items() if name in needs}
-    # reuse what is still valid from an earlier run of this version
+    # reuse valid parts of an earlier run of this version
     before = out / old.folder if old is not None and whole and old.version == stage.version else None
     report = StageReport()
     progress.start(stage.name, None, "rows")

@@ -126,9 +126,9 @@ def _kb_edge_lines(kb: KnowledgeBase) -> Iterator[str]:
         yield _edge_lines("n", node, "p", passages[place], kind_of)
 
 
-def _edge_lines(of: str, source: np.ndarray, to: str, target: np.ndarray, data: pa.StringArray) -> str:
+def _edge_lines(left: str, source: np.ndarray, right: str, target: np.ndarray, data: pa.StringArray) -> str:
     ends = (pa.array(np.ascontiguousarray(rows)).cast(pa.string()) for rows in (source, target))
     head, tail = ends
-    parts = [f'<edge source="{of}', head, f'" target="{to}', tail, '">', data, "</edge>\n"]
+    parts = [f'<edge source="{left}', head, f'" target="{right}', tail, '">', data, "</edge>\n"]
     lines = pc.binary_join_element_wise(*parts, "")
     return "".join(lines.to_pylist())

@@ -133,7 +133,7 @@ def lock(file: IO[Any], path: Path) -> None:
 
 EDITS = "edits"  # a folder of manual changes, one file for each method that allows them; --fresh keeps it
 TUNED = "tuned.json"  # results of `gpu-rag tune`; not a stage, so not in the digest
-SOURCES, SOURCES_COPY = "sources.json", "sources.copy.json"  # where the sources lie, and hashes of what was removed
+SOURCES, SOURCES_COPY = "sources.json", "sources.copy.json"  # paths of the sources, and hashes of removed names
 RECEIPTS = "receipts"  # a folder of receipts of removals
 _OWN = (
     "manifest.json", "manifest.copy.json", "lock", "stages", "work", "run.json", "rejects.jsonl", "plan.json",

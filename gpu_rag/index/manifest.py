@@ -204,7 +204,7 @@ def _sound_copy(folder: Path) -> Manifest | None:
 
 
 def mend_manifest(folder: Path) -> None:
-    """Replace a damaged manifest by its copy, with a warning. The next build makes what the copy lacks.
+    """Replace a damaged manifest by its copy, with a warning. The next build makes the stages that the copy lacks.
 
     Raises IndexCorrupt for a path that is a link, IndexLocked while a build runs.
     """

@@ -87,6 +87,6 @@ def one_array(column: pa.Array | pa.ChunkedArray) -> pa.LargeStringArray:
 
 
 def rows_of(wanted: pa.Array, names: pa.Array) -> np.ndarray:
-    """i64: the first row of each wanted text among `names`, -1 where there is none."""
+    """i64: the first row of each wanted text among `names`, -1 if it is not there."""
     rows: np.ndarray = pc.fill_null(pc.index_in(wanted, value_set=names), -1).to_numpy().astype(np.int64)
     return rows

@@ -23,7 +23,7 @@ from gpu_rag.errors import IndexCorrupt
 from gpu_rag.index.folder import storage_errors
 
 ROWS_A_GROUP = 8192
-GROUPS_KEPT = 64  # row groups of a table in memory, of those that are read when asked for
+GROUPS_KEPT = 64  # row groups of a table that stay in memory, if groups are read on demand
 
 DOCUMENTS = pa.schema(
     [

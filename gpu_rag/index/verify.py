@@ -64,7 +64,7 @@ def _guarded(check: Check, index: Index) -> list[str]:
         ValueError,
         RecursionError,
         pa.ArrowException,
-    ) as error:  # raised by what the check reads
+    ) as error:  # raised while the check reads
         what = check.__name__.removeprefix("check").strip("_")
         faults.append(f"{what}: the check stopped at what no build writes: {type(error).__name__} {error}")
     return faults

@@ -34,7 +34,7 @@ def read_csv(path: Path, limits: Limits, needed: str = "text") -> Iterator[Row |
 
     Row.line is the line on which a row begins, from 1. Empty cells are left out. id, title, text, question and answer
     (in any case) and renamed columns are texts; other cells are integers, floats, true or false if they look like one,
-    else texts. Quoted cells may hold line ends. The delimiter (, ; tab |, or that of a line `sep=;`) is the one that
+    else texts. Quoted cells may hold line ends. The delimiter (, ; tab |, or the one of a line `sep=;`) is the one that
     gives the column `needed`, or the most columns. A row with more cells than names, with a broken quotation, of
     another charset or longer than max_line_bytes is a Reject, and reading continues after it. Memory: one row.
     """
@@ -156,7 +156,7 @@ def _records(lines: _Lines, delimiter: str) -> Iterator[tuple[int, list[str] | R
 
 
 def _known(cells: Sequence[str], columns: Columns) -> list[str]:
-    """Names of columns; those of texts in lower case. A column that is renamed takes the place of one of its role."""
+    """Names of columns; names of text columns in lower case. A renamed column replaces the column of its role."""
     names = [cell.strip() for cell in cells]
     roles = {column: role for role, column in columns if column in names}
     known = [name.lower() if name.lower() in _TEXTS else name for name in names]

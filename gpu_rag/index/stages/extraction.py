@@ -144,8 +144,8 @@ def extraction_stage(work: Work) -> dict[str, int]:
 
 
 def _with_skipped(batches: Iterable[pa.RecordBatch], chosen: np.ndarray, n: int) -> Iterator[pa.RecordBatch]:
-    """Batches with one row for each of n passages. chosen: ascending rows of those that were extracted from; the others
-    are skipped."""
+    """Batches with one row for each of n passages. chosen: ascending rows of the passages that were extracted from; the
+    others are skipped."""
     skipped = _batch([(_NOTHING, "skipped")])
     begin = place = 0
     for batch in chain(batches, (None,)):

@@ -142,7 +142,7 @@ def _passage_ids(ids: pa.LargeStringArray, owner: np.ndarray) -> pa.LargeStringA
 
 
 def _under(source: str, ids: pa.LargeStringArray, form: np.ndarray) -> pa.LargeStringArray:
-    """The ids; those of form 1 as "SOURCE:ID"."""
+    """The ids; ids of form 1 become "SOURCE:ID"."""
     rows = np.flatnonzero(form == 1)
     return replaced(ids, rows, [f"{source}:{id}" for id in ids.take(pa.array(rows)).to_pylist()])
 

@@ -70,7 +70,7 @@ def relation_texts(folder: Path) -> TextRows:
 
 
 def triple_texts(names: pa.ChunkedArray, table: pa.Table) -> TextRows:
-    """Each row of a table of relations as "subject label object". names: those of its ends, by row."""
+    """Each row of a table of relations as "subject label object". names: of entities, by row."""
     names, columns = tables.whole_text(names), table.select(["subject", "label", "object"])
 
     def make(rows: slice) -> list[str]:

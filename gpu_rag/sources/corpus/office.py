@@ -137,7 +137,7 @@ def _walk(package: Package, name: str, text: _Body, problems: list[str]) -> None
 
 
 def _parsed(package: Package, about: str, text: _Body, problems: list[str], own_title: bool = False) -> Parsed:
-    """Contents of the document; own_title: prefer a title in the text to that of the properties."""
+    """Contents of the document; own_title: prefer a title in the text to the title in the properties."""
     pages = text.pages()
     if not any(pages):
         raise RowError(one_line(f"the document has no text {'; '.join(problems[:3])}".strip()))
@@ -180,7 +180,7 @@ class _Body:
         self.abandon()
 
     def abandon(self) -> None:
-        """Forget what is open, after a part that ended too early."""
+        """Forget all open elements, after a part that ended too early."""
         self._cells: list[list[str]] = []  # paragraphs of the open cells, outermost first
         self._rows: list[list[str]] = []  # cells of the open rows
         self._words: list[str] = []  # pieces of text in the open paragraph

@@ -78,7 +78,7 @@ class _Dump:
             self._page["redirect"] = []
         elif name in ("title", "ns", "id", "text", "namespace"):
             self._is_place = name == "namespace" and attributes.get("key") in ("6", "14")
-            # only the first of each: a page's own id comes before those of revisions
+            # only the first of each: a page's own id comes before the ids of revisions
             self._within = self._page.setdefault(name, []) if name not in self._page or name == "namespace" else None
 
     def characters(self, text: str) -> None:

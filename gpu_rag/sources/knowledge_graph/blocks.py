@@ -30,7 +30,7 @@ _ENDS = np.isin(np.arange(256), [*range(0x21), 0x85, 0xA0, *range(0x80, 0x8B), 0
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of one file by ascending line. columns: those of its schema, with `line` i64; rejects: rows left out."""
+    """Rows of one file by ascending line. columns: as in its schema, with `line` i64; rejects: rows left out."""
 
     columns: pa.RecordBatch
     rejects: list[Reject] = field(default_factory=list)

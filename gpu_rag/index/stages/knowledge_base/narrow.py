@@ -1,9 +1,9 @@
 """Knowledge base of an index under a filter, see `index.narrow`: complete graphs, but only the kept documents.
 
-Records and edges of knowledge graphs and bases stay, because no document states them. Those of the own extraction are
-the view's. A node stays if it has a record; its name, aliases, type and passages are computed from what is kept. Web
-pages are no documents, and stay. A node without remaining passages gets a stand-in text; if the whole index has no
-vector of that text, the vector of its name is used.
+Records and edges of knowledge graphs and bases stay, because no document states them. The index's own records and edges
+come from the view. A node stays if it has a record; its name, aliases, type and passages are computed from the kept
+rows. Web pages are no documents, and stay. A node without remaining passages gets a stand-in text; if the whole index
+has no vector of that text, the vector of its name is used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _kb(view: View) -> Files:
     sources = old["sources"]["name"].to_pylist()
     extracted = np.array([kind == EXTRACTION for kind in old["sources"]["kind"].to_pylist()], bool)
     source = _ints(old["records"], "source")
-    stays = ~extracted[source]  # the own records come last: the entities, in their order
+    stays = ~extracted[source]  # the index's own records come last: its entities, in order
     others = old["records"].filter(pa.array(stays))
     parts = [tuple(_large(others[name]) for name in ("id", "name", "aliases", "types"))]
     with view.scratch("passages", *(("extraction", "entities", "mentions") if extracted.any() else ())) as work:

@@ -58,7 +58,7 @@ def link_passages(
     names.
 
     After a node's own document come at most 100 passages that mention it, by descending number of mentions. Mentions
-    come from the own extraction, and from whole-word search of the names of other sources, see `says_something`.
+    come from the index's extraction, and from whole-word search of the names of other sources, see `says_something`.
     """
     owner, own = _own(passages, nodes, sources)
     node, passage = _ranked(*_mentioned(work, passages, nodes, sources), len(passages.source))

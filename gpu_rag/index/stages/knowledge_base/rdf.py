@@ -39,7 +39,7 @@ _ENTITY = r"http://www.wikidata.org/entity/\1"
 _INSTANCE_OF = r"^https?://www\.wikidata\.org/prop/direct/P31$"
 _OF_PAGES = r"^https?://(?:schema\.org/|wikiba\.se/ontology#)"
 _FOREIGN_TEXT = r"@(?:[a-df-z]|e[a-mo-z]|en-)[^\"]*$"
-# Literals are in canonical N-Triples: a quote, the text with escapes (those of JSON), a quote, a language or datatype
+# Literals are in canonical N-Triples: a quote, the text with escapes as in JSON, a quote, a language or datatype
 # mark.
 _PARTS = r'(?s)^"(?P<text>.*)"(?P<mark>[^"]*)$'
 _MAY_BE_BLANK = r'^"(?:[\pZ\pC]|\\[tnrf]|\\u00[0-9A-F]{2})*"'
@@ -131,7 +131,7 @@ class RdfStatements:
 
 
 def _without_pages(block: Block) -> Block:
-    """Statements without those of Wikidata pages, and without foreign-language texts of Wikidata."""
+    """Statements, without statements about Wikidata pages and without foreign-language texts of Wikidata."""
     stays = np.asarray(pc.match_substring_regex(block["head"], _WIKIDATA))
     if not stays.any():
         return block
@@ -147,7 +147,7 @@ def _without_pages(block: Block) -> Block:
 def _type_names(
     ids: pa.LargeStringArray, names: pa.LargeStringArray, row: np.ndarray, unlabelled: np.ndarray
 ) -> pa.LargeStringArray:
-    """Names of types: like those of nodes, but a blank node without a label gets its id in the file."""
+    """Names of types: like names of nodes, but a blank node without a label gets its id in the file."""
     rows = np.flatnonzero(unlabelled & np.asarray(pc.starts_with(ids, "_:")))
     return replaced(names.take(pa.array(row)), rows, [local_name(id) for id in ids.take(pa.array(rows)).to_pylist()])
 
@@ -162,7 +162,7 @@ def _types(row: np.ndarray, names: pa.LargeStringArray, literal: np.ndarray) -> 
 
 
 def _keys(strings: pa.LargeStringArray, source: str) -> pa.LargeStringArray:
-    """Ids of the knowledge base: those of blank nodes include their source."""
+    """Ids of the knowledge base; ids of blank nodes include their source."""
     rows = np.flatnonzero(pc.starts_with(strings, "_:"))
     return replaced(strings, rows, [f"{id}@{source}" for id in strings.take(pa.array(rows)).to_pylist()])
 

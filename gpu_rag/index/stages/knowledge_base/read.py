@@ -122,7 +122,7 @@ def _skb(source: NamedSource, on_reject: OnReject, max_document_chars: int, on_r
 
 
 def _lost(block: Block, rows: np.ndarray, head: np.ndarray, file: str) -> Iterator[Reject]:
-    """Rejects of edges without nodes; if the nodes are those of another base, that is every edge."""
+    """Rejects of edges without nodes; if the nodes belong to another base, every edge is one."""
     for start in range(0, len(rows), _NODES):
         some = rows[start : start + _NODES]
         few = pa.array(some)

@@ -1,4 +1,4 @@
-"""Stage of the knowledge base: nodes and edges of all its sources and of the own extraction, and their links."""
+"""Stage of the knowledge base: nodes and edges of all its sources and of the index's extraction, and links."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gpu_rag.text.normalise import normalise_name
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
-    """Content of the sources; that of documents is in the passages."""
+    """Content of the sources. The content of documents is in the passages."""
     named = [[s.name, s.kind, "" if s.kind in ("documents", "web") else content_hash((s.path,))] for s in sources.named]
     collapsed = {} if settings.index.mediators == "keep" else {"mediators": settings.index.mediators}
     return {"named": named, "max_document_chars": settings.index.max_document_chars, **collapsed}
@@ -105,7 +105,7 @@ def write_kb(work: Work, parts: Sequence[SourceColumns], passages: PassageRows, 
     }  # fmt: skip
 
 
-# --- the own extraction as a source --------------------------------------------------------------------
+# --- the index's extraction as a source ----------------------------------------------------------------
 
 
 def read_extraction(work: Work) -> SourceColumns:

@@ -145,7 +145,7 @@ def _first_named(owner: np.ndarray, relation: np.ndarray, word: np.ndarray) -> n
         return place
     group = owner * (int(relation.max()) + 1) + relation
     _, first, group = np.unique(group, return_index=True, return_inverse=True)
-    nth = np.empty(len(first), np.int64)  # rank of a relation among those of its node, by its first edge
+    nth = np.empty(len(first), np.int64)  # rank of a relation among the relations of its node, by its first edge
     order = np.argsort(first)
     start = np.searchsorted(owner[first[order]], owner[first[order]])
     nth[order] = np.arange(len(order)) - start
