@@ -96,8 +96,8 @@ def method_for(index: Index, name: str) -> str:
 
 
 def checked_method(index: Index, name: str) -> str:
-    """Resolve a name with `method_for`, and check that the index has what the method reads. Raises MissingLayer, whose
-    message has the command to run."""
+    """Resolve a name with `method_for`, and check that the index has all stages that the method reads. Raises
+    MissingLayer, whose message has the command to run."""
     method = method_for(index, name)
     check_stages(method, index.stages, str(index.path), index.manifest.sources)
     check_passages(method, index.n_passages, index.stages, str(index.path))
@@ -243,7 +243,7 @@ class Engine:
         where: str = "",
         decider: Decider | None = None,
     ) -> Prepared:
-        """Bind a method to this index, for `run` or for a live driver. Most arguments are those of `run`.
+        """Bind a method to this index, for `run` or for a live driver. Most arguments are as for `run`.
 
         params: parameters that override the settings. decider: replaces the decider of the settings. Raises
         MissingLayer, IndexMismatch, UsageError, ModelError.

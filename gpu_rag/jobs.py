@@ -396,7 +396,7 @@ class AnswersFile:
     def set_aside(
         self, questions: Iterable[Question], method: str, config_hash: str, where: str = ""
     ) -> list[dict[str, Any]]:
-        """Append failed rows for those of `questions` that have used up their tries."""
+        """Append failed rows for the questions that have used up their tries."""
         message = (
             f"the process died {TRIES} times over this question alone, or the engine named it as what killed it; "
             "add --retry-set-aside to have it asked again"

@@ -137,7 +137,7 @@ class Profile:
 class Extraction:
     """The result of extraction from one passage: entity names, (subject, relation, object) triples, and profiles.
 
-    profiles: only for entities of which more than the name is known. Patterns find aliases only; imported triples have
+    profiles: only for entities with more known facts than the name. Patterns find aliases only; imported triples have
     no profiles.
     """
 

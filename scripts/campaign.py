@@ -44,7 +44,7 @@ N_RANDOM_KILLS, N_FLIPS, N_REPLY_FLIPS, N_OTHERS, N_FUZZ_A_READER = 520, 1000, 2
 N_BAD_200 = 1000  # replies
 BAD_200 = ("error_200", "not_json", "no_choices")
 INPUTS_A_CASE = 50
-MOST_MIB = 500  # memory above that of a good input
+MOST_MIB = 500  # more memory than a good input takes
 TEXTS = [
     "Marta Orlo designed the Halden Bridge. It crosses the Ves in Kerling.",
     "Kerling lies on the Ves. Bo Brandt was mayor of Kerling from 1902.",

@@ -270,8 +270,8 @@ def _arguments(folder: Path) -> Callable[[Mutator | None], None]:
             rand = mutator.random
             argv = list(rand.choice(commands))
             for _ in range(rand.choice((1, 1, 2, 4))):
-                place = rand.randrange(1, len(argv) + 1)
-                argv[place : place + rand.choice((0, 0, 1))] = [rand.choice(WORDS)]
+                start = rand.randrange(1, len(argv) + 1)
+                argv[start : start + rand.choice((0, 0, 1))] = [rand.choice(WORDS)]
             for name in ("new", "g", "a.jsonl"):
                 shutil.rmtree(folder / name, ignore_errors=True)
         try:

@@ -593,7 +593,7 @@ def solved(csr: CSR, batch: int, plan: Plan, implementation: str = "auto", goal_
     error = residual(graph, rows[:8], few, DAMPING) / (1 - DAMPING)
     same = bool(torch.equal(run(), rows))
     del rows
-    # tol, the rounding of the result, and what the residual adds to both
+    # tol, the rounding of the result, and the rounding of the residual
     ok = same and error <= 2 * (TOL + 1e-7) / (1 - DAMPING)
     sizes = {"n": csr.n, "m": graph.pull.m, "batch": batch}
     return {"ok": ok, **sizes, "error": error, "run_to_run_equal": same, "ms": plan.ms(run), "goal_ms": goal_ms}
@@ -874,7 +874,7 @@ def write(out: Path, result: Result) -> None:
 
 
 def refused(out: Path) -> str:
-    """The reason why nothing can be run here; "" if there is none."""
+    """The reason why nothing can be run here, or ""."""
     if not torch.cuda.is_available() or find_spec("triton") is None:
         return "no CUDA device (torch.cuda.is_available() is false), or no triton"
     here, there = torch.cuda.get_device_properties(0).name, read(out).get("machine", {}).get("device")

@@ -313,7 +313,7 @@ def medicine(options: argparse.Namespace) -> None:
     for row, answer in zip(rows, answers):
         nodes, kind = [node.id for node in answer.nodes], row["kind"]
         named = [place for place, name in enumerate(names) if name == name_key(row["entity"])]
-        kinds = {of: joined(kb, named, of) for of in {kind, "indication", "off-label use", "contraindication"}}
+        kinds = {label: joined(kb, named, label) for label in {kind, "indication", "off-label use", "contraindication"}}
         harmful = kinds["contraindication"] - kinds["indication"] - kinds["off-label use"]
         is_harm = kind != "contraindication" and bool(harmful.intersection(nodes))
         verdicts = [bool(nodes) and nodes[0] in kinds[kind], not nodes, is_harm]

@@ -27,7 +27,7 @@ def settings_page() -> str:
     """The page."""
     classes = {name: load_method(name).Params for name in method_names()}
     methods = {f"method.{name}": params for name, params in classes.items() if issubclass(params, Declared)}
-    own = sorted(SECTIONS.keys() - {f.name for f in fields(Settings)})  # whatever was imported first
+    own = sorted(SECTIONS.keys() - {f.name for f in fields(Settings)})  # in any order of imports
     sections = {name: section_class(name) for name in [*(name for name in SECTIONS if name not in own), *own]}
     return "\n".join([HEAD, *(_section(name, cls) for name, cls in {**sections, **methods}.items())])
 

@@ -120,8 +120,8 @@ def remove(
     metadata. Removed documents stay out in later builds, until `add` names their file. forget: also clear the vector
     cache of this machine. receipt: its file; by default one in the folder `receipts` of the index.
 
-    The replies of models that no stage needs, plan.json and what `tune` learned leave the index too. Raises BadInput
-    for what the index lacks, UsageError for nodes of knowledge bases and for the last document, IndexLocked while a
+    Model replies that no stage needs, plan.json and the results of `tune` leave the index too. Raises BadInput for a
+    name that the index lacks, UsageError for nodes of knowledge bases and for the last document, IndexLocked while a
     process reads the index, and as `add`.
     """
     folder = _checked(index)
@@ -362,7 +362,7 @@ def _files_of(index: opened.Index, chosen: np.ndarray) -> dict[str, str]:
 
 
 def _pending(folder: Path, old: opened.Index) -> Receipt | None:
-    """A removal that was interrupted after its documents had left the index; None if there is none."""
+    """The removal that was interrupted after its documents had left the index, or None."""
     if not (folder / PENDING).is_file():
         return None
     receipt, present = read_receipt(folder / PENDING), hashes_in(old)

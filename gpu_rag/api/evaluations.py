@@ -126,7 +126,7 @@ class _Bars:
 
 
 def decider_of(given: str) -> tuple[str, float | None, str]:
-    """(setting `models.decider`, "" for that of the index; probability of an oracle; its only decision, "" for all).
+    """(setting `models.decider`, "" for the index's own; probability of an oracle; its only decision, "" for all).
     Raises UsageError.
 
     >>> decider_of("oracle:0.8"), decider_of("oracle:1:hop"), decider_of("rule")

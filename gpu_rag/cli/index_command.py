@@ -118,7 +118,7 @@ def _read_rejects(out: Path) -> Iterator[dict[str, Any]]:
 
 
 def _rejects(document: dict[str, Any], index: Index) -> str:
-    """Rejects by kind, with examples, and the share of files that gave a document; "" where there are none."""
+    """Rejects by kind, with examples, and the share of files that gave a document; "" without rejects."""
     from gpu_rag.index.tables import DOCUMENTS, read_batches
     from gpu_rag.report.runs import reject_kinds
 
@@ -139,7 +139,7 @@ def _rejects(document: dict[str, Any], index: Index) -> str:
 
 
 def _languages(document: dict[str, Any], index: Index) -> str:
-    """The number of documents that are not English, and what that costs; "" where there are none."""
+    """The number of documents that are not English, and the effect of that; "" if all are."""
     counts = sorted(document.get("other_languages", {}).items(), key=lambda item: -item[1])
     if not counts:
         return ""

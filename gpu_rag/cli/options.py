@@ -19,7 +19,7 @@ from gpu_rag.settings.check import checked
 if TYPE_CHECKING:
     from gpu_rag.models.llm.interface import ApiKeys
 
-PROFILES = ("cpu", "gpu", "multi-gpu")  # beside those of methods
+PROFILES = ("cpu", "gpu", "multi-gpu")  # methods have further profiles
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:

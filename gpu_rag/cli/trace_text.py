@@ -176,7 +176,7 @@ def _patterns() -> list[tuple[re.Pattern[str], str]]:
 
 
 def said(verb: str, n_candidates: int) -> str | None:
-    """The words for a step, or None if there are none and its name is shown.
+    """The words for a step, or None if only its name can be shown.
 
     >>> said("expand_1_2/rule", 40)
     'evidence graph 1, hop 2: relations that lead on, of 40, by rule'

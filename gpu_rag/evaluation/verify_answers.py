@@ -50,8 +50,8 @@ class Difference:
 class AnswerChecker:
     """Checks rows one after the other; `n_rows`, `n_evidence`, `n_edges` count the checked items.
 
-    A row: its status, answer and error fit together, its id is unique, and its grounding is what the engine finds for
-    this question, answer and evidence. Evidence: the passage is in the index, with
+    A row: its status, answer and error fit together, its id is unique, and its grounding is the one that the engine
+    finds for this question, answer and evidence. Evidence: the passage is in the index, with
     this title, text, offsets, file and place. An edge of a path: the relation is in the index, and the named passage
     states it; for an edge of a knowledge base, it comes from the named file and line. A node: it is in the index, with
     this name and type. `against_corpus`, called last, for a checker made with_corpus: the characters start:end of the

@@ -97,7 +97,7 @@ def plan_index(job: BuildJob, *, n_sample: int | None = None, progress: Progress
     roles = {role for stage in job.stages for role in stage.roles(job.settings)}
     loading = time.perf_counter()
     if "embedder" in roles:
-        job.models.embedder().embed(["one text, so that what is loaded on first use is loaded"])
+        job.models.embedder().embed(["one text, so that parts that load on first use are loaded"])
     llm = RepeatingLLM(job.models.llm()) if "llm" in roles else None
     load_s = time.perf_counter() - loading
     progress.start("trying", None, "passages")

@@ -28,7 +28,7 @@ SERVER_HEADER += ["preempted"]
 
 
 def places(servers: Iterable[ServerAccount], wall_s: float) -> dict[str, Any]:
-    """{"servers"}: those of the language model, and the share of `wall_s` that each was busy; {} without any."""
+    """{"servers": servers of the language model, with the busy share of `wall_s` of each}; {} without servers."""
     busy = [{**asdict(server), "busy_share": server.busy_s / wall_s if wall_s else 0.0} for server in servers]
     return {"servers": busy} if busy else {}
 

@@ -37,8 +37,8 @@ def verdict(document: dict[str, Any], measure: str) -> str:
     difference = pair[measure]
     diff = sign * difference["diff"]
     low, high = sorted((sign * difference["low"], sign * difference["high"]))
-    found_in = f"95 % interval [{low:+.3f}, {high:+.3f}], {document['n']} questions"
-    by = f"{measure} of {best} against {rival}: {diff:+.3f}, {found_in}"
+    interval = f"95 % interval [{low:+.3f}, {high:+.3f}], {document['n']} questions"
+    by = f"{measure} of {best} against {rival}: {diff:+.3f}, {interval}"
     if low > 0:
         return f"The graph helped here. {by}."
     if high < 0:

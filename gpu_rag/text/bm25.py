@@ -209,7 +209,7 @@ def _problem(saved: _Saved, arrays: dict[str, np.ndarray]) -> str:
     if not all(map(lt, saved.tokens, islice(saved.tokens, 1, None))):
         return "tokens that are not sorted or not unique"
     if {name: array.dtype for name, array in arrays.items()} != {name: a.dtype for name, a in _no_postings().items()}:
-        return "arrays that are not those of this format"
+        return "arrays of another format"
     data, indices, indptr = arrays["data"], arrays["indices"], arrays["indptr"]
     if indptr.shape != (len(saved.tokens) + 1,) or data.ndim != 1 or data.shape != indices.shape:
         return f"arrays that do not fit the vocabulary of {len(saved.tokens)} tokens"

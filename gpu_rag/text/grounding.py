@@ -64,7 +64,7 @@ _YEAR, _DIGIT = re.compile(r"\b(?:1\d{3}|20\d{2})\b"), re.compile(r"\d")
 _TITLES = word_set("rev reverend dr doctor sir mr mrs ms miss prof professor dame lord ladi st saint capt king queen")
 _UMLAUTS = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "å": "aa", "ø": "oe", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue"})
 _WINDOW = 6  # terms allowed between the terms of one answer, plus two for each of them
-_PER_SLIP = 5  # one word in so many of a sentence may differ from the evidence
+_PER_SLIP = 5  # one in this many words of a sentence may differ from the evidence
 
 
 def grounding(question: str, answer: str, evidence: Sequence[str]) -> str:
@@ -249,7 +249,7 @@ def _begins_another(name: str, shown: Sequence[_Words]) -> bool:
 
 
 def _has_addition(part: str, asked: _Words, shown: Sequence[_Words]) -> bool:
-    """Whether the answer adds something to what the evidence states: a piece with no word in it."""
+    """Whether the answer adds something to the evidence: a piece of which the evidence has no word."""
     pieces = [piece for piece in map(_words, _PIECES.split(part)) if piece.terms]
     least = 1 if len(pieces) > 2 and max(len(piece.terms) for piece in pieces) <= 2 else 2
     present = [{term for term in piece.terms if any(text.find(term) for text in shown)} for piece in pieces]

@@ -110,7 +110,7 @@ class _Sentence:
 
     @cached_property
     def units(self) -> list[tuple[int, Unit]]:
-        """(token, unit of its word). Two dates in brackets are those of a birth and a death."""
+        """(token, unit of its word). Two dates in brackets are a birth and a death."""
         units = [(i, unit[0]) for i, token in enumerate(self.tokens) if (unit := _units(token.low))]
         for birth, death in pairwise(mention for mention in self.mentions if mention.kind == DATE):
             around = [self.tokens[i].text for i in (birth.first - 1, birth.last, death.last % len(self.tokens))]
@@ -128,7 +128,7 @@ class _Sentence:
         first, last = place
         if first <= i < last:
             return 0
-        if i == self.verb and first == self.subject:  # whatever stands between them
+        if i == self.verb and first == self.subject:  # in spite of the words between them
             return 1
         behind = [token.low for token in self.tokens[last : last + 3]]
         if i == last + 1 and behind[0] == "," and is_verb(behind[1], "") and behind[-1] not in PREPOSITIONS:
@@ -260,7 +260,7 @@ def _wanted(asked: _Question, answer: str) -> tuple[str, ...]:
 
 
 def _place(sentence: _Sentence, wanted: Sequence[str], in_order: bool) -> Place | None:
-    """The shortest place that has all terms; None if there is none that is short. A pronoun that begins the sentence
+    """The shortest place that has all terms; None if no such place is short. A pronoun that begins the sentence
     stands for the title of the passage."""
     matches = [i for i, term in enumerate(sentence.terms) if term in wanted]
     reach, best = 2 * len(wanted) + 4, None
@@ -306,7 +306,7 @@ def _fits(
     others: Sequence[_Sentence] = (),
     bridges: Set[str] = frozenset(),
 ) -> bool:
-    """Whether a sentence says of its answer what the question asks.
+    """Whether a sentence states the fact about its answer for which the question asks.
 
     others: the other sentences of a path; bridges: terms of the names that join them.
     """

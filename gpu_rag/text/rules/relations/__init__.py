@@ -117,7 +117,7 @@ def spoken_of(units: Sequence[Unit]) -> frozenset[str]:
 @dataclass(frozen=True)
 class Denial:
     """The name of a relation that denies another one. by: stems and groups that say so, empty for "not"; denied: stems
-    and groups of what is denied."""
+    and groups of the denied relation."""
 
     by: frozenset[str]
     denied: frozenset[str]

@@ -35,8 +35,8 @@ _LEAST_SHARED = 3  # letters at the beginning of two forms of one word
 
 class Side(NamedTuple):
     """A side, and the word by which it was read. noun: whether that word is the name of a role; to: the preposition of
-    a verb ("opened for"), and subject: whether the side is that of its subject (1) or of what follows the preposition
-    (-1), whatever its voice."""
+    a verb ("opened for"), and subject: whether this is the side of its subject (1) or of the noun after the
+    preposition (-1), in any voice."""
 
     side: int
     word: str
@@ -114,7 +114,7 @@ def _preposition(words: Sequence[str], topic: int, place: int) -> tuple[str, int
 
 
 def agree(side: Side, label: Side) -> bool:
-    """Whether the side of a question may be that of a label. Sides are compared for forms of one word, and for two
+    """Whether the side of a question may be the side of a label. Sides are compared for forms of one word, and for two
     roles. Verbs with the same preposition are compared by their subject. If the question has a verb, a label in -s is
     read as a verb too."""
     lengths = len(side.word), len(label.word)

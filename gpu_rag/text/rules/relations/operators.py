@@ -252,7 +252,7 @@ def _aggregated(words: list[str], valued: frozenset[str]) -> tuple[Aggregate, st
 
 
 def _without_values(words: list[str], valued: frozenset[str]) -> list[str]:
-    """The words without those at their end that say what is compared: "had their premiere", "were founded"."""
+    """The words without a final phrase that names the compared value: "had their premiere", "were founded"."""
     end, verbs = len(words), 0
     while end > 1:
         word = words[end - 1]
