@@ -53,7 +53,7 @@ def _names(loaded: dict[str, pa.Table]) -> Iterator[str]:
         yield from _ascending(loaded[table][column], f"kb {table}")
     for table, column in (("relations", "id"), ("sources", "name")):
         if pc.count_distinct(loaded[table][column]).as_py() < loaded[table].num_rows:
-            yield f"kb {table}: one {column} occurs twice"
+            yield f"kb {table}: one {column} stands twice"
     for table, column, known in (("sources", "kind", KINDS), ("links", "rule", ("id", "name"))):
         if strange := sorted(set(pc.unique(loaded[table][column]).to_pylist()) - set(known)):
             yield f"kb {table}: no {column} is called {strange[0]}"
