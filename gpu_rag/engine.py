@@ -96,8 +96,8 @@ def method_for(index: Index, name: str) -> str:
 
 
 def checked_method(index: Index, name: str) -> str:
-    """Resolve a name with `method_for`, and check that the index has what the method reads. Raises MissingLayer, whose
-    message has the command to run."""
+    """Resolve a name with `method_for`, and check that the index has all stages that the method reads. Raises
+    MissingLayer, whose message has the command to run."""
     method = method_for(index, name)
     check_stages(method, index.stages, str(index.path), index.manifest.sources)
     check_passages(method, index.n_passages, index.stages, str(index.path))
@@ -183,8 +183,8 @@ class Engine:
             config["where"] = where
         if files := getattr(chosen, "files", ()):  # a path alone would not show that the file has changed
             config["files"] = {file: _content_of(Path(file)) for file in files}
-        if (further := getattr(load_method(method), "config", None)) is not None:
-            config.update(further(self.index, chosen))
+        if (own_config := getattr(load_method(method), "config", None)) is not None:
+            config.update(own_config(self.index, chosen))
         if self.asks_model(retrieval_only, decider):
             config["llm"] = {**identity(self.models.describe("llm")), "capable": self.models.llm().capable}
             config["decider"] = settings.models.decider
@@ -195,8 +195,8 @@ class Engine:
         ran_by = taken(settings.graph.preferences(), self.index.device)
         config["graph"] = {family: ran_by[family] for family in method_of(method).inexact}
         if "passage_vectors" in needs(method):
-            config["embedder"] = found = self.models.describe("embedder")
-            self.index.check_embedder(found["name"], found["content_hash"])
+            config["embedder"] = embedder = self.models.describe("embedder")
+            self.index.check_embedder(embedder["name"], embedder["content_hash"])
         return config
 
     def config_hash(self, method: str, **options: Any) -> str:
@@ -243,7 +243,7 @@ class Engine:
         where: str = "",
         decider: Decider | None = None,
     ) -> Prepared:
-        """Bind a method to this index, for `run` or for a live driver. Most arguments are those of `run`.
+        """Bind a method to this index, for `run` or for a live driver. Most arguments are as for `run`.
 
         params: parameters that override the settings. decider: replaces the decider of the settings. Raises
         MissingLayer, IndexMismatch, UsageError, ModelError.
@@ -277,8 +277,8 @@ class Engine:
                 run = Run(ctx, index, models, decider, reader, k, on_text, keep)
                 if history:
                     return _after(history, question, run, lambda asked: program_of(asked, run, chosen), support)
-                found = program_of(question, run, chosen)
-                return _with_support(question.text, found) if support else found
+                coroutine = program_of(question, run, chosen)
+                return _with_support(question.text, coroutine) if support else coroutine
 
             return bound
 
@@ -435,8 +435,8 @@ def _retrieval(module: ProgramModule) -> Callable[[Question, Run, Any], Any]:
         count = getattr(support, "count", "") or None
         status = "answered" if count else "retrieved"
         draft = Draft(count, support.evidence, support.paths, status, nodes, pools, **remarks)
-        there = bool(draft.evidence or draft.paths or nodes) and not draft.doubtful
-        return draft if there else replace(draft, text=None, status="unsupported")
+        has_findings = bool(draft.evidence or draft.paths or nodes) and not draft.doubtful
+        return draft if has_findings else replace(draft, text=None, status="unsupported")
 
     return program
 
@@ -481,9 +481,10 @@ def answer_of(outcome: Outcome, prepared: Prepared) -> Answer:
         reason = {"type": type(error).__name__, "message": str(error) or type(error).__name__}
         return Answer(question.id, question.text, method, "failed", None, error=reason, **common)
     asked = draft.condensed or question.text
-    found = Grounding() if draft.text is None else grounded(asked, draft.text, draft.evidence, draft.paths, draft.nodes)
-    status = "unsupported" if found.status == "unsupported" or draft.doubtful else draft.status
-    common.update(nodes=draft.nodes, pools=draft.pools, support=draft.support, grounding=found)
+    shown = draft.evidence, draft.paths, draft.nodes
+    grounding = Grounding() if draft.text is None else grounded(asked, draft.text, *shown)
+    status = "unsupported" if grounding.status == "unsupported" or draft.doubtful else draft.status
+    common.update(nodes=draft.nodes, pools=draft.pools, support=draft.support, grounding=grounding)
     common.update(condensed=draft.condensed, missing=draft.missing, source=draft.source)
     common.update(unread=draft.unread, barred=draft.barred, sought=draft.sought)
     return Answer(question.id, question.text, method, status, draft.text, draft.evidence, draft.paths, **common)

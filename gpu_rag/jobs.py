@@ -396,7 +396,7 @@ class AnswersFile:
     def set_aside(
         self, questions: Iterable[Question], method: str, config_hash: str, where: str = ""
     ) -> list[dict[str, Any]]:
-        """Append failed rows for those of `questions` that have used up their tries."""
+        """Append failed rows for the questions that have used up their tries."""
         message = (
             f"the process died {TRIES} times over this question alone, or the engine named it as what killed it; "
             "add --retry-set-aside to have it asked again"
@@ -469,5 +469,5 @@ class Tally:
 
     def document(self) -> dict[str, Any]:
         """{"n", a number for each status, "usage", "fallbacks" by step and kind}, and "rerank" if a reranker ran."""
-        found = {"n": self.n, **self.statuses, "usage": self.usage, "fallbacks": fallbacks_by_step(self.fallbacks)}
-        return {**found, **({"rerank": self.rerank} if self.rerank else {})}
+        document = {"n": self.n, **self.statuses, "usage": self.usage, "fallbacks": fallbacks_by_step(self.fallbacks)}
+        return {**document, **({"rerank": self.rerank} if self.rerank else {})}

@@ -137,7 +137,7 @@ class Profile:
 class Extraction:
     """The result of extraction from one passage: entity names, (subject, relation, object) triples, and profiles.
 
-    profiles: only for entities of which more than the name is known. Patterns find aliases only; imported triples have
+    profiles: only for entities with more known facts than the name. Patterns find aliases only; imported triples have
     no profiles.
     """
 
@@ -290,7 +290,7 @@ class Grounding:
 
     status: supported (one sentence, or the sentences of one path, hold the answer and what the question asks about) |
     mentioned (the evidence has the answer's words) | unsupported (it lacks some) | none (no answer, or undecided).
-    sentences: what supports it, the sentence with the answer first; empty for an edge of a knowledge base.
+    sentences: the support, the sentence with the answer first; empty for an edge of a knowledge base.
     """
 
     status: str = "none"
@@ -337,9 +337,9 @@ class Answer:
     condensed: the standalone question that was answered, if the asked one was clear only with its history; else "".
     source: "model" if no source had anything and the model answered from its own knowledge; else "".
     missing: sources that failed while others answered, such as "web: the search server did not answer; ...".
-    unread: words of the question that change its meaning and were not understood, such as "not"; sought: what was
-    looked for and is not known, such as "entity: Zorvex"; with either of them, status is never `answered`. barred:
-    nodes that the question rules out, each with the reason.
+    unread: words of the question that change its meaning and were not understood, such as "not"; sought: things that
+    were looked for and are not known, such as "entity: Zorvex"; with either of them, status is never `answered`.
+    barred: nodes that the question rules out, each with the reason.
     """
 
     question_id: str

@@ -2,10 +2,10 @@
 
 python scripts/bench_clusters.py --rows 1000000 --dims 32 [--eps 0.2] [--dtype f16]
 
-Random unit vectors around planted centres, as in the benchmark, of the dimension that is asked for. `rss_gb` is the
-highest resident memory of the process, `beside_gb` what the call added to it, and `bound_gb` what `cluster_bytes` says
-that it may add. A sample of rows is compared with all others in f64: its neighbours have its label, and it is noise
-where there is none.
+Random unit vectors around planted centres, as in the benchmark, of --dims dimensions. `rss_gb` is the highest resident
+memory of the process, `beside_gb` what the call added to it, and `bound_gb` the limit of that by `cluster_bytes`. A
+sample of rows is compared with all others in f64: neighbours must have one label, and a row without neighbours must be
+noise.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SAMPLE = 200
 
 
 def planted(n: int, dims: int, dtype: torch.dtype) -> torch.Tensor:
-    """f16 or f32[n, dims], unit rows, made part by part."""
+    """Unit rows around planted centres: f16 or f32[n, dims], made part by part."""
     generator, vectors = torch.Generator().manual_seed(0), torch.empty(n, dims, dtype=dtype)
     for first in range(0, n, 1 << 16):
         rows = min(1 << 16, n - first)
@@ -36,8 +36,8 @@ def planted(n: int, dims: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def wrong_rows(labels: torch.Tensor, vectors: torch.Tensor, eps: float, min_samples: int) -> int:
-    """Number of rows of a sample that have another label than a neighbour, or should (not) be noise; border rows, of
-    which these vectors have hardly any, would count as wrong."""
+    """Number of rows of a sample with another label than a neighbour, or that wrongly are or are not noise. Border rows
+    would count as wrong; these vectors have hardly any."""
     wrong = 0
     for i in torch.linspace(0, len(vectors) - 1, SAMPLE).long().tolist():
         own = vectors[i].double()
@@ -49,7 +49,7 @@ def wrong_rows(labels: torch.Tensor, vectors: torch.Tensor, eps: float, min_samp
 
 
 def main() -> None:
-    """Reads the options, runs, prints."""
+    """Read the options, run, and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--dims", type=int, default=384)
@@ -65,12 +65,12 @@ def main() -> None:
     labels = radius_clusters(vectors, options.eps, options.min_samples)
     spent, peak = time.process_time() - started, peak_memory_bytes()
     bound = cluster_bytes(options.rows, options.dims, options.min_samples)
-    found = {**vars(options), "cpu_s": round(spent, 2), "clusters": len(labels[labels >= 0].unique())}
+    figures = {**vars(options), "cpu_s": round(spent, 2), "clusters": len(labels[labels >= 0].unique())}
     wrong = wrong_rows(labels, vectors, options.eps, options.min_samples)
-    found |= {"noise": int((labels < 0).sum()), "wrong_of_sample": wrong}
+    figures |= {"noise": int((labels < 0).sum()), "wrong_of_sample": wrong}
     for name, n_bytes in (("rss", peak), ("beside", peak - before), ("bound", bound)):
-        found[f"{name}_gb"] = round(n_bytes / 1e9, 3)
-    print(json.dumps(found))
+        figures[f"{name}_gb"] = round(n_bytes / 1e9, 3)
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

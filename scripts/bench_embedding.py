@@ -1,9 +1,10 @@
-"""The speed of embedding MiniLM's texts, against padded batches of eight by transformers: processor time, in turns.
+"""Compare the speed of our MiniLM with padded batches of eight by transformers: processor time, in turns.
 
     python scripts/bench_embedding.py INDEX [--n 1000] [--seconds 20]
 
-INDEX: an index with entities (any embedder); its first passages, entities' names and relations are the texts. Prints
-texts a processor second of both, the ratio, the share of computed tokens that are no pads, and the least cosine.
+INDEX: an index with entities (any embedder); its first passages, names of entities and relations are the texts. Prints
+the texts per processor second of both, their ratio, the share of computed tokens that are no padding, and the least
+cosine.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from gpu_rag.models.embed.bert import TILE
 from gpu_rag.models.embed.mean_pooling import MeanPoolingEmbedder, _runs
 from gpu_rag.models.packaged import packaged_embedder_folder
 
-ROWS, STEP, BLOCK = 8, 16, 512  # the peer: rows of a batch, of padded lengths, texts of a call
+ROWS, STEP, BLOCK = 8, 16, 512  # the peer: rows per batch, step of padded lengths, texts per call
 
 
 class Padded:
-    """Transformers' own model over batches of eight of one padded length, cut at 512 texts."""
+    """The model of transformers over batches of eight texts padded to one length, at most 512 texts per call."""
 
     def __init__(self, tokens: Callable[[Sequence[str]], list[list[int]]], dtype: torch.dtype):
         from transformers import AutoModel
@@ -62,14 +63,14 @@ class Padded:
 
 
 def seconds(run: Callable[[], Any]) -> float:
-    """Processor seconds of a call, all threads."""
+    """Processor seconds of a call, summed over all threads."""
     start = time.process_time()
     run()
     return time.process_time() - start
 
 
 def compare(name: str, texts: list[str], ours: MeanPoolingEmbedder, peer: Padded, limit_s: float) -> dict[str, Any]:
-    """Rates of both, in turns until each has had limit_s."""
+    """Rates of both, which take turns until each has run for limit_s."""
     peer.n_computed = 0
     cosine = float((ours.embed(texts) * peer.embed(texts)).sum(1).min())
     before_computed = peer.n_computed
@@ -90,7 +91,7 @@ def compare(name: str, texts: list[str], ours: MeanPoolingEmbedder, peer: Padded
 
 
 def main() -> None:
-    """Compare on each kind of text."""
+    """Compare both on each kind of text."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("index", type=Path)
     parser.add_argument("--n", type=int, default=1000, help="texts of each kind")

@@ -5,7 +5,7 @@ usage: python scripts/bench_http.py [--requests 1000] [--servers 1,4] [--in-flig
 Each simulated server is a process of its own: one asyncio protocol that reads chat completions and answers each after
 0.5 to 2 s, drawn by a seed. The product's engine (`HttpLLM.complete`) has `requests` waiting for each server. A slot is
 used from the arrival of a request until its reply is written, and available from the first arrival until the last one,
-when nothing waits any more. busy = slots used / slots available. cpu_ms is processor time of the client.
+after which nothing waits. busy = slots used / slots available. cpu_ms is the processor time of the client.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class _Simulated(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._data += data
-        head, found, rest = self._data.partition(b"\r\n\r\n")
-        while found:
+        head, separator, rest = self._data.partition(b"\r\n\r\n")
+        while separator:
             length = next((line[15:] for line in head.lower().split(b"\r\n") if line[:15] == b"content-length:"), b"0")
             if len(rest) < int(length):
                 return
             self._data = rest[int(length) :]
             self._answer(head)
-            head, found, rest = self._data.partition(b"\r\n\r\n")
+            head, separator, rest = self._data.partition(b"\r\n\r\n")
 
     def _answer(self, head: bytes) -> None:
         if head.startswith(b"GET /log"):
@@ -88,7 +88,7 @@ async def _serve(seed: int) -> None:
 
 @contextlib.contextmanager
 def _servers(n: int) -> Iterator[list[str]]:
-    """Addresses of n processes of `_serve`."""
+    """Start n processes of `_serve`, and yield their addresses."""
     command = [sys.executable, __file__, "serve"]
     started = [subprocess.Popen([*command, str(i)], stdout=subprocess.PIPE, text=True) for i in range(n)]
     try:
@@ -104,7 +104,7 @@ def _servers(n: int) -> Iterator[list[str]]:
 
 
 def _busy(options: argparse.Namespace) -> dict[str, Any]:
-    """Share of slots used, requests a second and time of each number of servers; medians of the rounds."""
+    """Share of used slots, requests per second and time for each number of servers; medians of the rounds."""
     measured: dict[int, list[dict[str, float]]] = {int(n): [] for n in options.servers.split(",")}
     with _servers(max(measured)) as urls:
         for _ in range(options.rounds):

@@ -1,10 +1,11 @@
-"""HydraRAG on a generated graph of any size: seconds and memory of its index, of opening it, and of questions.
+"""Measure HydraRAG on a generated graph of any size: seconds and memory to index it, to open it, and to answer.
 
 usage: python scripts/bench_knowledge_base.py OUT [--triples N] [--nodes N] [--embedder hash|minilm] [--part make|ask]
 
 make writes a seeded graph (40 relations, degrees by a power law: the first node is an end of 67,000 of 10^7 triples)
-and indexes it; ask opens it and asks: one question that loads all, then from ordinary nodes and from hubs, one at a
-time, and 16 together. Each part in a process of its own, so that memory is the part's. Prints one JSON line.
+and indexes it. ask opens it and asks one question that loads everything, then questions from ordinary nodes and from
+hubs one at a time, then 16 together. Each part runs in its own process, so that the memory is its own. Prints one JSON
+line.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ PART = 1_000_000
 
 
 def name(node: int) -> str:
-    """The name of a node, by rank."""
+    """The name of the node of a rank."""
     words = WORDS.title().split()
     return f"{words[node % 18]} {words[node // 18 % 18]} {node}"
 
@@ -42,7 +43,7 @@ def relation(number: int) -> str:
 
 
 def triples(n: int, nodes: int, seed: int = 0) -> Any:
-    """Parts of (head, relation, tail)."""
+    """The drawn triples, as parts of columns (head, relation, tail)."""
     rng = np.random.default_rng(seed)
     for first in range(0, n, PART):
         m = min(PART, n - first)
@@ -51,20 +52,20 @@ def triples(n: int, nodes: int, seed: int = 0) -> Any:
 
 
 def spent() -> dict[str, float]:
-    """Seconds of processor time, and most memory, of this process and its children."""
+    """Processor seconds and peak memory of this process and its children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    peak = max(one.ru_maxrss for one in used)
-    return {"cpu_s": round(sum(one.ru_utime + one.ru_stime for one in used), 1), "peak_mb": peak // 1024}
+    peak = max(usage.ru_maxrss for usage in used)
+    return {"cpu_s": round(sum(usage.ru_utime + usage.ru_stime for usage in used), 1), "peak_mb": peak // 1024}
 
 
 def memory_mb() -> int:
-    """Memory of this process now."""
+    """Current memory of this process."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmRSS:")[1].split()[0]) // 1024
 
 
 def make(out: Path, n: int, nodes: int, settings: dict[str, Any]) -> dict[str, Any]:
-    """Writes the graph and indexes it."""
+    """Write the graph and index it."""
     out.mkdir(parents=True, exist_ok=True)
     with (out / "kg.tsv").open("w") as file:
         for part in triples(n, nodes):
@@ -80,12 +81,12 @@ def make(out: Path, n: int, nodes: int, settings: dict[str, Any]) -> dict[str, A
 
 
 def asked(lines: list[list[str]]) -> list[Question]:
-    """One question of each triple, of its head."""
+    """A question for each triple, about its head."""
     return [Question(f"q{i}", f"Which {r} is {h} to?") for i, (h, r, _) in enumerate(lines)]
 
 
 def ask(out: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """Opens the index and asks."""
+    """Open the index and ask."""
     with (out / "kg.tsv").open() as file:
         lines = [line.rstrip("\n").split("\t") for _, line in zip(range(20_000), file)]
     rank = [int(line[0].rsplit(" ", 1)[1]) for line in lines]
@@ -103,20 +104,20 @@ def ask(out: Path, settings: dict[str, Any]) -> dict[str, Any]:
         return time.perf_counter() - begun, answers
 
     first, _ = run(ordinary[:1])
-    found: dict[str, Any] = {"open_s": round(opened, 2), "first_question_s": round(first, 1), "loaded_mb": memory_mb()}
+    costs: dict[str, Any] = {"open_s": round(opened, 2), "first_question_s": round(first, 1), "loaded_mb": memory_mb()}
     for label, questions in (("ordinary", ordinary[1:21]), ("hub", hubs)):
         done = [run([question]) for question in questions]
         ms = [1000 * seconds for seconds, _ in done]
         cut = sum("left out" in line for _, (a,) in done for step in a.trace for line in step.chosen)
         paths = sum(bool(a.paths) for _, (a,) in done)
-        found[label] = {"n": len(done), "median_ms": round(statistics.median(ms)), "max_ms": round(max(ms))}
-        found[label] |= {"cut": cut, "with_paths": paths}
+        costs[label] = {"n": len(done), "median_ms": round(statistics.median(ms)), "max_ms": round(max(ms))}
+        costs[label] |= {"cut": cut, "with_paths": paths}
     seconds, _ = run(ordinary[21:37])
-    return {**found, "16_together_ms": round(1000 * seconds), **spent()}
+    return {**costs, "16_together_ms": round(1000 * seconds), **spent()}
 
 
 def main() -> None:
-    """Reads the command line."""
+    """Read the command line, and run the parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--triples", type=int, default=1_000_000)

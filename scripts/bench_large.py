@@ -1,4 +1,4 @@
-"""Corpora of any size, and what their index costs by stage: processor seconds and peak anonymous memory.
+"""Make corpora of any size, and measure the cost of their index by stage: processor seconds and peak memory.
 
 usage: python scripts/bench_large.py make OUT --data FOLDER [--copies N] [--share S]
        python scripts/bench_large.py index OUT [--methods ppr,bubblerag] [--set index.memory=1 ...]
@@ -9,11 +9,11 @@ usage: python scripts/bench_large.py make OUT --data FOLDER [--copies N] [--shar
 make writes OUT/corpus.jsonl and OUT/openie.jsonl: N copies of the corpus and of the extractions of FOLDER. A copy
 renames a share of the capitalised words, each always to the same pseudo-word of that copy; words of many passages (the
 hubs) keep their names in every copy. So names grow with the corpus, and hubs gain neighbours, as in a real corpus.
-index builds OUT/index; plan predicts its cost before it, and compares by stage, in processor seconds; tables makes the
-stages entities, mentions and graph alone; ask opens the index and retrieves.
---warm asks the index of another OUT first, so that the cost of imports and of loading kernels is a stage of its own.
-Each prints one JSON line, and progress on stderr; run each in a process of its own.
-Memory is RssAnon: pages of mapped files are not counted.
+index builds OUT/index. plan predicts the cost of the build, then builds, and compares both by stage in processor
+seconds. tables makes the stages entities, mentions and graph alone. ask opens the index and retrieves. --warm first
+asks the index of another OUT, so that imports and the loading of kernels are a separate stage. Each command prints one
+JSON line, and progress on stderr. Run each in its own process. Memory is RssAnon: pages of mapped files are not
+counted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from gpu_rag.models.set import ModelSet
 from gpu_rag.settings import make_settings
 from gpu_rag.types import Question
 
-HUB = 12  # passages of a word that no copy renames
+HUB = 12  # no copy renames a word of this many passages
 COUNTS = ("passages", "entities", "relations", "mentions")
 UNITS = (1, 1 << 20, 1 << 10)
 _CAPITAL = re.compile(r"\b[A-Z][a-z]{2,}\b")
@@ -52,7 +52,7 @@ _SYLLABLES = [c + v for c in "bdfgklmnprstvz" for v in "aeiou"]
 
 
 def pseudo_word(word: str, copy: int) -> str:
-    """The name of a word in a copy: two to four syllables drawn by a hash of both."""
+    """The name of a word in a copy: two to four syllables, drawn by a hash of word and copy."""
     drawn = hashlib.sha256(f"{copy} {word}".encode()).digest()
     return "".join(_SYLLABLES[byte % len(_SYLLABLES)] for byte in drawn[: 2 + drawn[-1] % 3]).capitalize()
 
@@ -63,7 +63,7 @@ def is_renamed(word: str, share: float) -> bool:
 
 
 def renamer(texts: list[str], share: float) -> Callable[[str, int], str]:
-    """rename(text, copy) for a corpus of `texts`; copy 0 is the corpus itself."""
+    """Make rename(text, copy) for a corpus of `texts`; copy 0 is the corpus itself."""
     counts = Counter(word for text in texts for word in set(_CAPITAL.findall(text)))
     renamed = {word for word, n in counts.items() if n < HUB and is_renamed(word, share)}
 
@@ -81,7 +81,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 
 
 def make(out: Path, data: Path, copies: int, share: float) -> dict[str, Any]:
-    """Writes the corpus and its extractions."""
+    """Write the corpus and its extractions."""
     corpus, extracted = rows_of(data / "corpus.jsonl"), rows_of(data / "openie.jsonl")
     rename = renamer([f"{row['title']} {row['text']}" for row in corpus], share)
     out.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ class Clock(Progress):
             self._peak = max(self._peak, anonymous_bytes())
 
     def finish(self, stage: str, skipped: bool) -> None:
-        """Notes the cost of a stage since the last one ended."""
+        """Record the cost of a stage since the last one ended."""
         now = (time.process_time(), time.perf_counter())
         cpu, wall = (round(b - a, 2) for a, b in zip(self._begun, now))
         peak = max(self._peak, anonymous_bytes()) >> 20
@@ -168,13 +168,13 @@ def index(out: Path, methods: list[str], settings: dict[str, Any]) -> dict[str, 
 
 
 def planned_and_built(part: str, out: Path, given: dict[str, Any]) -> dict[str, Any]:
-    """The plan of a build, or what the build then cost: counts, and (seconds, bytes of memory, of disk) by stage."""
-    time.perf_counter = time.process_time  # what else the machine does may change between the two
+    """The plan or the cost of a build: counts, and by stage (seconds, bytes of memory, bytes of disk)."""
+    time.perf_counter = time.process_time  # the load of the machine may change between plan and build
     given = {"openie": out / "openie.jsonl", "fresh": True, **given}
     if part == "plan":
-        found = gpu_rag.plan_build(out / "corpus.jsonl", out / "index", **given)
-        rows = {name: (row["s"], row["peak_memory_bytes"], row["disk_bytes"]) for name, row in found["stages"].items()}
-        return {"counts": {name: found[name] for name in COUNTS}, "stages": rows}
+        made = gpu_rag.plan_build(out / "corpus.jsonl", out / "index", **given)
+        rows = {name: (row["s"], row["peak_memory_bytes"], row["disk_bytes"]) for name, row in made["stages"].items()}
+        return {"counts": {name: made[name] for name in COUNTS}, "stages": rows}
     report = gpu_rag.build(out / "corpus.jsonl", out / "index", **given).report
     assert report is not None
     files = {name: record.files.values() for name, record in report.manifest.stages.items()}
@@ -184,35 +184,35 @@ def planned_and_built(part: str, out: Path, given: dict[str, Any]) -> dict[str, 
 
 
 def plan(out: Path, methods: list[str], settings: dict[str, Any]) -> dict[str, Any]:
-    """[predicted, actual] counts; by stage and in all [predicted, actual] seconds, MB of memory and kB of disk."""
-    found = []
-    for part in ("plan", "build"):  # each in a process of its own: memory is the part's
+    """[predicted, actual] counts; [predicted, actual] seconds, MB of memory and kB of disk by stage and in total."""
+    results = []
+    for part in ("plan", "build"):  # each in its own process, so that the memory is its own
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
             given = {"methods": methods, "settings": settings}
-            found.append(pool.submit(planned_and_built, part, out, given).result())
-    table = {name: list(zip(*(half["stages"][name] for half in found))) for name in found[1]["stages"]}
+            results.append(pool.submit(planned_and_built, part, out, given).result())
+    table = {name: list(zip(*(half["stages"][name] for half in results))) for name in results[1]["stages"]}
     rows = {name: [[round(n / unit, 2) for n in pair] for pair, unit in zip(row, UNITS)] for name, row in table.items()}
     for name, row in rows.items():
         print(name, dict(zip(("s", "peak_mb", "disk_kb"), row)), file=sys.stderr, flush=True)
     sides = [[[row[k][side] for row in rows.values()] for side in (0, 1)] for k in range(3)]
     totals = {"s": [*map(sum, sides[0])], "peak_mb": [*map(max, sides[1])], "disk_kb": [*map(sum, sides[2])]}
-    return {**{name: [half["counts"][name] for half in found] for name in COUNTS}, **totals}
+    return {**{name: [half["counts"][name] for half in results] for name in COUNTS}, **totals}
 
 
 def put_inputs(out: Path) -> dict[str, Path]:
-    """Passages, extractions and no synonyms, written as their stages write them; a folder each."""
+    """Write passages, extractions and no synonyms as their stages do. Returns their folders."""
     folders = {name: out / "tables" / name for name in ("passages", "extraction", "entities", "mentions", "synonyms")}
     for folder in folders.values():
         folder.mkdir(parents=True, exist_ok=True)
     passages = tables.TableWriter(folders["passages"] / "passages.parquet", tables.PASSAGES)
     extractions = tables.TableWriter(folders["extraction"] / "extractions.parquet", tables.EXTRACTIONS)
     first = 0
-    with passages, extractions, (out / "corpus.jsonl").open() as texts, (out / "openie.jsonl").open() as found:
+    with passages, extractions, (out / "corpus.jsonl").open() as texts, (out / "openie.jsonl").open() as openie:
         while rows := [json.loads(line) for line in islice(texts, tables.ROWS_A_GROUP)]:
             ids, numbers = [row["id"] for row in rows], range(first, first + len(rows))
             written = [[row[name] for row in rows] for name in ("title", "text")]
             passages.add([ids, ids, *written, [0] * len(rows), [len(row["text"]) for row in rows]])
-            rows = [json.loads(line) for line in islice(found, len(rows))]
+            rows = [json.loads(line) for line in islice(openie, len(rows))]
             parts = [[row[name] for row in rows] for name in ("entities", "triples")]
             extractions.add([list(numbers), *parts, ["ok"] * len(rows)])
             first += len(rows)
@@ -223,7 +223,7 @@ def put_inputs(out: Path) -> dict[str, Path]:
 
 
 def stages_alone(out: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """The stages entities, mentions and graph alone, of ready passages and extractions and without synonyms."""
+    """Run the stages entities, mentions and graph alone, on ready passages and extractions, without synonyms."""
     folders, chosen, models = put_inputs(out), make_settings(settings), cast(ModelSet, None)
     counts: dict[str, int] = {}
     clock = Clock()
@@ -244,7 +244,7 @@ def stages_alone(out: Path, settings: dict[str, Any]) -> dict[str, Any]:
 def ask(
     out: Path, data: Path, method: str, n: int, settings: dict[str, Any], warm: Path | None = None
 ) -> dict[str, Any]:
-    """Opens the index, retrieves for one question, then for n together."""
+    """Open the index, and retrieve for one question, then for n together."""
     questions = [Question(row["id"], row["question"]) for row in rows_of(data / "questions.jsonl")[: n + 1]]
     clock = Clock()
     if warm is not None:
@@ -258,22 +258,22 @@ def ask(
             assert not answer.error, answer.error
             yield from (evidence.passage_id for evidence in answer.evidence)
 
-    found = []
+    results = []
     for stage, part in (("first", questions[:1]), ("one", questions[:1]), ("together", questions[1:])):
-        found += list(run(part))
+        results += list(run(part))
         clock.finish(stage, False)
-    rankings = hashlib.sha256(" ".join(found).encode()).hexdigest()[:12]
+    rankings = hashlib.sha256(" ".join(results).encode()).hexdigest()[:12]
     return {"asked": n, "rankings": rankings, "stages": clock.close()}
 
 
 def main() -> None:
-    """Reads the command line."""
+    """Read the command line, and run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("make", "index", "plan", "tables", "ask"))
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", type=Path, help="a folder with corpus.jsonl, openie.jsonl, questions.jsonl")
     parser.add_argument("--copies", type=int, default=1)
-    parser.add_argument("--share", type=float, default=0.8, help="of the words below a hub's count, renamed in a copy")
+    parser.add_argument("--share", type=float, default=0.8, help="share of the words below HUB that a copy renames")
     parser.add_argument("--methods", default="ppr,bubblerag")
     parser.add_argument("--method", default="ppr")
     parser.add_argument("--questions", type=int, default=32)
@@ -282,16 +282,16 @@ def main() -> None:
     options = parser.parse_args()
     settings = settings_of(options.set)
     if options.part == "make":
-        found = make(options.out, options.data, options.copies, options.share)
+        figures = make(options.out, options.data, options.copies, options.share)
     elif options.part == "index":
-        found = index(options.out, options.methods.split(","), settings)
+        figures = index(options.out, options.methods.split(","), settings)
     elif options.part == "plan":
-        found = plan(options.out, options.methods.split(","), settings)
+        figures = plan(options.out, options.methods.split(","), settings)
     elif options.part == "tables":
-        found = stages_alone(options.out, settings)
+        figures = stages_alone(options.out, settings)
     else:
-        found = ask(options.out, options.data, options.method, options.questions, settings, options.warm)
-    print(json.dumps(found))
+        figures = ask(options.out, options.data, options.method, options.questions, settings, options.warm)
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

@@ -2,12 +2,12 @@
 
 usage: python scripts/bench_runtime.py [--questions 10000] [--calls 5] [--max-live 1024] [--repeats 5]
 
-Overhead: programs of CALLS requests to an LLM that answers at once, so that all time is the drivers' and the programs'.
-Microseconds a call are medians of the repeats in one process; memory is measured in processes of its own, with answers
-not kept: the peak of what Python allocates, for N and for 10 N questions at the same max_live.
+Overhead: programs of CALLS requests to an LLM that answers at once, so that drivers and programs take all the time.
+Microseconds per call are medians of the repeats in one process. Memory is measured in separate processes, and answers
+are not kept: it is the peak allocation of Python for N and for 10 N questions at the same max_live.
 Slow engine: it decodes `width` requests at once, each for a random time (log-normal, sigma 0.8), as continuous batching
-does; a program asks it five times, with a graph op (2 ms a batch and 20 us a call) before each. No model takes part:
-the engine's clock is the wall clock, its work is sleep.
+does. A program asks it five times, with a graph op (2 ms per batch and 20 us per call) before each. No model takes
+part: the engine sleeps for these times.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ def instant(nothing: None, queries: list[int]) -> Sequence[int | Metered[int]]:
 
 @batched(ENGINE)
 def slow(engine: Slow, queries: list[float]) -> Sequence[str | Metered[str]]:
-    """Replies of a slow engine to a batch: when the last of it has ended."""
+    """Replies of a slow engine to a batch, returned when the last request has ended."""
     return engine.complete(queries)
 
 
 @batched(GRAPH)
 def walk(engine: Slow, queries: list[int]) -> list[int]:
-    """A graph op of 2 ms and 20 us a call."""
+    """A graph op that takes 2 ms, and 20 us per call."""
     time.sleep(0.002 + 2e-5 * len(queries))
     return queries
 
 
 class Instant:
-    """A service that has answered as soon as it is asked."""
+    """A service that answers at once."""
 
     def __init__(self) -> None:
         self.done: list[tuple[int, Any]] = []
@@ -67,7 +67,7 @@ class Instant:
         return done
 
     def abort(self, key: int) -> None:
-        """Nothing is ever open."""
+        """Do nothing: no request is ever open."""
 
     @property
     def n_open(self) -> int:
@@ -89,10 +89,10 @@ class Slow:
     def poll(self, timeout_s: float) -> list[tuple[int, Any]]:
         if self.open and timeout_s > 0:
             time.sleep(max(0.0, min(timeout_s, self.open[0][0] - time.perf_counter())))
-        found: list[tuple[int, Any]] = []
+        ended: list[tuple[int, Any]] = []
         while self.open and self.open[0][0] <= time.perf_counter():
-            found.append((heapq.heappop(self.open)[1], Metered("a reply")))
-        return found
+            ended.append((heapq.heappop(self.open)[1], Metered("a reply")))
+        return ended
 
     def abort(self, key: int) -> None:
         """Do nothing: requests that run are finished."""
@@ -102,7 +102,7 @@ class Slow:
         return len(self.open)
 
     def complete(self, queries: list[float]) -> list[Metered[str]]:
-        """A whole batch, answered when its last request is."""
+        """Answer a whole batch, when its last request has ended."""
         for key, seconds in enumerate(queries):
             self.submit(key, seconds)
         answered: list[Any] = []
@@ -125,7 +125,7 @@ def instant_programs(n: int, calls: int) -> Iterator[tuple[Question, Any]]:
 
 
 def drive_instant(driver: str, n: int, calls: int, max_live: int) -> float:
-    """Seconds of one run."""
+    """Run programs of instant calls. Returns seconds."""
     started, programs = time.perf_counter(), instant_programs(n, calls)
     if driver == "rounds":
         run_rounds(programs, {"nothing": None}, max_live=max_live, keep=False)
@@ -135,7 +135,7 @@ def drive_instant(driver: str, n: int, calls: int, max_live: int) -> float:
 
 
 def memory(driver: str, n: int, calls: int, max_live: int) -> int:
-    """Peak bytes that Python allocated for a run."""
+    """Peak bytes that Python allocates in a run."""
     drive_instant(driver, 200, calls, 100)
     tracemalloc.start()
     drive_instant(driver, n, calls, max_live)
@@ -174,7 +174,7 @@ def overhead(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def slow_run(driver: str, n: int, width: int, mean_s: float, max_live: int) -> dict[str, Any]:
-    """One run of n questions of five requests."""
+    """Run n questions of five requests each on a slow engine, and measure."""
     moods, stats, engine = random.Random(0), RunStats(), Slow(width)
     times = [[mean_s * math.exp(moods.gauss(-0.32, 0.8)) for _ in range(5)] for _ in range(n)]
 

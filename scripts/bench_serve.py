@@ -3,11 +3,11 @@
 usage: OMP_NUM_THREADS=1 python scripts/bench_serve.py INDEX QUESTIONS [--methods dense,ppr] [--clients 1,8,64]
        [--rounds 3]
 
-The same questions go through `gpu-rag serve` (a process of its own; each client sends one question a request, and the
-next when the response is there) and through the engine in this process as one job, as `answer` and `eval` run them, in
-turns; medians of the rounds count. Questions are numbered to be different texts, and no vectors are kept. cpu_ms is
-processor time of the serving process, or of the job, a question: where other work runs, the ratio of these is the
-steady figure. The clients run beside the server on the same cores.
+The same questions go in turns through `gpu-rag serve` (in its own process; a client sends one question per request, and
+the next one after the response) and through the engine in this process as one job, as `answer` and `eval` do. Figures
+are medians of the rounds. Questions are numbered so that their texts differ, and no vectors are kept. cpu_ms is the
+processor time per question of the serving process or of the job; their ratio is steady even if other work runs on the
+machine. The clients run beside the server on the same cores.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gpu_rag.types import Question
 
 SETTINGS = {"models": {"llm": "none", "vector_cache_gib": 0.0}}
 ASSIGNED = ("--set", "models.llm=none", "--set", "models.vector_cache_gib=0")
-LEAST, A_CLIENT = 64, 4  # questions of a round, and of a client where that is more
+LEAST, A_CLIENT = 64, 4  # a round has at least 64 questions, and at least 4 per client
 
 
 def main() -> None:
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def _compare(engine: Engine, url: str, pid: int, method: str, n: int, texts: list[str], rounds: int) -> dict[str, Any]:
-    """One method and one number of clients."""
+    """Measure a method with a number of clients."""
     count = max(LEAST, A_CLIENT * n)
     served, job = [], []
     for turn in range(rounds + 1):
@@ -72,13 +72,13 @@ def _compare(engine: Engine, url: str, pid: int, method: str, n: int, texts: lis
         job.append(_job(engine, method, asked))
     middle = {name: statistics.median(row[name] for row in served[1:]) for name in served[0]}
     batch = {name: statistics.median(row[name] for row in job[1:]) for name in job[0]}
-    found = {"method": method, "clients": n, "questions": count, **middle}
-    found.update({f"job_{name}": value for name, value in batch.items()})
-    return {**found, "cpu_ratio": middle["cpu_ms"] / batch["cpu_ms"]}
+    figures = {"method": method, "clients": n, "questions": count, **middle}
+    figures.update({f"job_{name}": value for name, value in batch.items()})
+    return {**figures, "cpu_ratio": middle["cpu_ms"] / batch["cpu_ms"]}
 
 
 def _job(engine: Engine, method: str, asked: list[str]) -> dict[str, float]:
-    """The questions as one job."""
+    """Answer the questions as one job."""
     questions = [Question(str(i), text) for i, text in enumerate(asked)]
     began, cpu = time.perf_counter(), time.process_time()
     answers = engine.run(method, questions, retrieval_only=True).answers
@@ -88,14 +88,14 @@ def _job(engine: Engine, method: str, asked: list[str]) -> dict[str, float]:
 
 
 def _serve(url: str, pid: int, method: str, n: int, asked: list[str]) -> dict[str, float]:
-    """The questions from n clients."""
+    """Send the questions from n clients."""
     cpu, began = _cpu_s(pid), time.perf_counter()
     latencies = sorted(asyncio.run(_clients(url, method, n, asked)))
     seconds, cpu = time.perf_counter() - began, _cpu_s(pid) - cpu
-    found = {"per_s": len(asked) / seconds, "cpu_ms": 1000 * cpu / len(asked)}
+    figures = {"per_s": len(asked) / seconds, "cpu_ms": 1000 * cpu / len(asked)}
     for share in (50, 95):
-        found[f"p{share}_ms"] = 1000 * latencies[min(len(latencies) * share // 100, len(latencies) - 1)]
-    return found
+        figures[f"p{share}_ms"] = 1000 * latencies[min(len(latencies) * share // 100, len(latencies) - 1)]
+    return figures
 
 
 async def _clients(url: str, method: str, n: int, asked: list[str]) -> list[float]:
@@ -104,7 +104,7 @@ async def _clients(url: str, method: str, n: int, asked: list[str]) -> list[floa
 
 
 async def _client(url: str, method: str, left: Any) -> list[float]:
-    """One connection: the next question when the last has its response. Returns seconds a question."""
+    """Send questions over one connection, each after the response to the last. Returns the seconds of each."""
     address = urlsplit(url)
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     seconds = []
@@ -113,8 +113,8 @@ async def _client(url: str, method: str, left: Any) -> list[float]:
         head = f"POST /v1/retrieve HTTP/1.1\r\nhost: {address.netloc}\r\ncontent-type: application/json\r\n"
         began = time.perf_counter()
         writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-        told = (await reader.readuntil(b"\r\n\r\n")).decode()
-        length = next(line.split(":")[1] for line in told.splitlines() if line.lower().startswith("content-length"))
+        headers = (await reader.readuntil(b"\r\n\r\n")).decode()
+        length = next(line.split(":")[1] for line in headers.splitlines() if line.lower().startswith("content-length"))
         row = json.loads(await reader.readexactly(int(length)))
         seconds.append(time.perf_counter() - began)
         assert row["status"] == "retrieved", row
@@ -123,7 +123,7 @@ async def _client(url: str, method: str, left: Any) -> list[float]:
 
 
 def _cpu_s(pid: int) -> float:
-    """Processor seconds of a process, all threads."""
+    """Processor seconds of a process, summed over its threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

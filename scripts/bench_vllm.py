@@ -1,9 +1,9 @@
 #!/usr/bin/env python
-"""Ours against vLLM's own offline interface: VllmLLM.complete over its server, behind CachedLLM, and LLM.generate.
+"""Compare our backend (VllmLLM.complete over a server, behind CachedLLM) with the offline LLM.generate of vLLM.
 
-Server and offline engine have the same options and take turns over the same prompts; every repetition has prompts of
-its own, so that neither finds more than the shared head in its prefix cache. Both sides tokenize, generate greedily
-and turn tokens into text. Prints a table and, as the last line, one JSON document.
+Server and offline engine have the same options and take turns over the same prompts. Every repetition has new prompts,
+so that both find only the shared head in their prefix caches. Both sides tokenize, generate greedily and turn tokens
+into text. Prints a table and, as the last line, one JSON document.
 
     .venv-vllm/bin/python scripts/bench_vllm.py --prompts 48 --repeats 5
 """
@@ -33,7 +33,7 @@ SYSTEM = "You tell a short story about what is in the note. Use plain words and 
 
 
 def prompts(n: int, repetition: int, words: int) -> list[str]:
-    """Invented notes of about `words` words, different in every repetition from the first word on."""
+    """Invented notes of about `words` words, which differ in every repetition from the first word on."""
     return [
         " ".join(f"Note {repetition}-{i}-{k}: the {i + k}th boat of harbour {repetition}." for k in range(words // 8))
         for i in range(n)
@@ -41,7 +41,7 @@ def prompts(n: int, repetition: int, words: int) -> list[str]:
 
 
 def ours(llm: VllmLLM, texts: list[str], max_tokens: int, file: Path) -> dict[str, Any]:
-    """One run through our backend and its reply file."""
+    """Run the prompts through our backend and its reply file."""
     cached = CachedLLM(llm, file)
     requests = [Request(SYSTEM, text, max_tokens=max_tokens) for text in texts]
     began = time.perf_counter()
@@ -55,7 +55,7 @@ def ours(llm: VllmLLM, texts: list[str], max_tokens: int, file: Path) -> dict[st
 
 
 def theirs(llm: Any, parameters: Any, tokenizer: Any, texts: list[str]) -> dict[str, Any]:
-    """One run through LLM.generate, from rendered prompts."""
+    """Run the rendered prompts through LLM.generate."""
     rendered = [
         tokenizer.apply_chat_template(
             [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}],
@@ -68,18 +68,18 @@ def theirs(llm: Any, parameters: Any, tokenizer: Any, texts: list[str]) -> dict[
     outputs = llm.generate(rendered, parameters, use_tqdm=False)
     spent = time.perf_counter() - began
     made = [output.outputs[0] for output in outputs]
-    tokens = sum(len(one.token_ids) - (one.finish_reason == "stop") for one in made)  # without the end token
-    return {"s": spent, "tokens": tokens, "texts": [one.text for one in made]}
+    tokens = sum(len(result.token_ids) - (result.finish_reason == "stop") for result in made)  # without the end token
+    return {"s": spent, "tokens": tokens, "texts": [result.text for result in made]}
 
 
 def compared(ours: dict[str, Any], theirs: dict[str, Any], equal: int) -> dict[str, float]:
-    """Generated tokens a second of both sides, and their ratio."""
+    """Generated tokens per second of both sides, and their ratio."""
     rates = {"ours": ours["tokens"] / ours["s"], "theirs": theirs["tokens"] / theirs["s"]}
     return {**rates, "ratio": rates["ours"] / rates["theirs"], "equal_texts": equal}
 
 
 def main() -> None:
-    """Both sides, in turns."""
+    """Run both sides in turns, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2", help="a folder, a fetched repository, or smollm2")
     parser.add_argument("--prompts", type=int, default=48)

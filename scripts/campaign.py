@@ -1,13 +1,13 @@
-"""Faults on purpose: kills, full disks, flipped bits, two writers, clocks, memory limits, storms, errors that a server
-sends as replies, rebuilds under a reader, file systems without locks, and broken inputs.
+"""Test the promises under planted faults: kills, full disks, flipped bits, two writers, clocks, memory limits, storms,
+errors that a server sends as replies, rebuilds under a reader, file systems without locks, and broken inputs.
 
 usage: python scripts/campaign.py FOLDER [--seed N] [--share S] [--only KIND,...] [--seconds S]
 
 Each case runs real commands in a child process, harms it or its files, runs the command again and compares: the digest
 of the index, the rows of the answers, the requests that came to the model server. FOLDER keeps a row for each finished
-case (cases.jsonl), so that a campaign that was stopped goes on where it was, with the cases that failed. It needs Linux
-and a C compiler (campaign.c is loaded before libc and counts the calls that make files durable). A folder in memory
-(/dev/shm) saves the waiting for disks. --share: of the cases; CI runs a slice.
+case (cases.jsonl). A stopped campaign continues from these rows, and runs failed cases again. It needs Linux and a C
+compiler (campaign.c is loaded before libc and counts the calls that make files durable). A folder in memory (/dev/shm)
+avoids waiting for disks. --share: share of the cases; CI runs a slice.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "kernels"), str(HERE.parent / "tests/shared"), str(HERE)]
 LOG, KILL, FULL, CLOCK, BARE = 1, 2, 3, 4, 5  # as in campaign.c
-LIMIT_S = 900.0  # of one command: only a bug takes so long
+LIMIT_S = 900.0  # per command: only a bug takes so long
 JOBS = ("index", "rounds", "streaming", "merges")
 N_RANDOM_KILLS, N_FLIPS, N_REPLY_FLIPS, N_OTHERS, N_FUZZ_A_READER = 520, 1000, 200, 40, 1_000
 N_BAD_200 = 1000  # replies
 BAD_200 = ("error_200", "not_json", "no_choices")
 INPUTS_A_CASE = 50
-MOST_MIB = 500  # above a good input
+MOST_MIB = 500  # more memory than a good input takes
 TEXTS = [
     "Marta Orlo designed the Halden Bridge. It crosses the Ves in Kerling.",
     "Kerling lies on the Ves. Bo Brandt was mayor of Kerling from 1902.",
@@ -61,9 +61,9 @@ class Fault(Exception):
     """A promise that was not kept."""
 
 
-def check(kept: bool, said: object) -> None:
+def check(kept: bool, reason: object) -> None:
     if not kept:
-        raise Fault(str(said))
+        raise Fault(str(reason))
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Ended:
 
 
 class Campaign:
-    """The folders, the server and the calm runs that cases are compared with."""
+    """The folders, the server, and the undisturbed runs with which cases are compared."""
 
     def __init__(self, folder: Path, seed: int):
         self.folder, self.seed = folder, seed
@@ -89,7 +89,7 @@ class Campaign:
         self.calls: dict[str, Counter[str]] = {}
 
     def _serve(self, share: float, seed: int = 0) -> tuple[int, list[str]]:
-        """A model server in a process of its own: a line in `asked` for each reply that it begins."""
+        """Start a model server in its own process. It writes a line into `asked` for each reply that it begins."""
         ready, tell = os.pipe()
         pid, bad_file = os.fork(), self.bad_file
         if pid == 0:
@@ -130,14 +130,14 @@ class Campaign:
         return self.asked_file.read_text().split() if self.asked_file.exists() else []
 
     def forget(self) -> None:
-        """Nothing was asked yet: once the server has read all that a killed command had sent it."""
+        """Clear the record of requests, once the server has read all that a killed command had sent."""
         until = time.monotonic() + 10.0
         while _connected(self.port) and time.monotonic() < until:
             time.sleep(0.002)
         self.asked_file.write_text("")
 
     def run(self, argv: list[str], *, kill_after_s: float | None = None, **harm: Any) -> Ended:
-        """One command in a child: harmed as by `start`, waited for."""
+        """Run a command in a child, harmed as by `start`, and wait for it."""
         return self.wait(self.start(argv, **harm), kill_after_s)
 
     def start(
@@ -148,7 +148,7 @@ class Campaign:
         log: str = "",
         setup: Callable[[], Any] | None = None,
     ) -> tuple[int, Path]:
-        """A child that runs a command: (process, where its output goes). arm: (mode, call) of campaign.c."""
+        """Start a command in a child. Returns (process, path of its output). arm: (mode, call) of campaign.c."""
         streams = self.folder / f"streams-{random.getrandbits(48):x}"
         pid = os.fork()
         if pid:
@@ -189,10 +189,10 @@ class Campaign:
         texts = [path.read_text(errors="replace") if path.exists() else "" for path in (out, err)]
         for path in (out, err):
             path.unlink(missing_ok=True)
-        found = Ended(os.waitstatus_to_exitcode(ended[1]), *texts)
-        check("internal error" not in found.err and "Traceback" not in found.err, f"{found.err[-600:]}")
-        check(found.status in (0, 1, 2, 3, -signal.SIGKILL), f"ended by {found.status}: {found.err[-300:]}")
-        return found
+        result = Ended(os.waitstatus_to_exitcode(ended[1]), *texts)
+        check("internal error" not in result.err and "Traceback" not in result.err, f"{result.err[-600:]}")
+        check(result.status in (0, 1, 2, 3, -signal.SIGKILL), f"ended by {result.status}: {result.err[-300:]}")
+        return result
 
     # --- jobs ---
 
@@ -209,7 +209,7 @@ class Campaign:
         return ["answer", str(self.folder / "template"), questions, "--out", out, *more, *self.llm]
 
     def fresh(self, job: str) -> None:
-        """The state before a job."""
+        """Restore the state before a job."""
         shutil.rmtree(self.work, ignore_errors=True)
         self.work.mkdir()
         if job == "merges":
@@ -223,7 +223,7 @@ class Campaign:
         return [*edit, self.argv(job)]
 
     def result(self, job: str) -> Any:
-        """The part that must be equal: the digest of a sound index, or the rows."""
+        """The result that must be equal: the digest of a sound index, or the rows."""
         if job in ("index", "merges"):
             verified = self.run(["verify", str(self.index), "--digest"])
             check(verified.status == 0, f"verify: {verified.err[-600:]}")
@@ -234,7 +234,7 @@ class Campaign:
         return {row["id"]: [row["status"], row["answer"], [e["passage_id"] for e in row["evidence"]]] for row in rows}
 
     def kept(self, job: str) -> int:
-        """The number of replies that are in the store."""
+        """The number of replies in the store."""
         path = self.work / ("ix/replies.sqlite" if job in ("index", "merges") else "answers.jsonl.replies.sqlite")
         if not path.exists():
             return 0
@@ -243,7 +243,7 @@ class Campaign:
             return int(db.execute("SELECT count(*) FROM replies").fetchone()[0]) if made else 0
 
     def prepare(self) -> None:
-        """Template, calm runs, and the calls of each job."""
+        """Make the template and the undisturbed runs, and count the calls of each job."""
         self.folder.mkdir(parents=True, exist_ok=True)
         rows = [{"id": f"d{i}", "title": "", "text": text} for i, text in enumerate(TEXTS)]
         asks = [{"id": f"q{i}", "question": text} for i, text in enumerate(QUESTIONS)]
@@ -258,7 +258,7 @@ class Campaign:
         names = pq.read_table(next(iter((self.index / "stages").glob("higra_merge-*/higra_entities.parquet"))))["id"]
         self.pair = names.to_pylist()[:2]
         for job in JOBS:
-            for log in ("", str(self.folder / f"calls-{job}")):  # the first loads what later ones need not
+            for log in ("", str(self.folder / f"calls-{job}")):  # the first run loads code for later ones
                 self.fresh(job)
                 Path(log or os.devnull).write_text("")
                 for argv in self.steps(job):
@@ -273,7 +273,7 @@ class Campaign:
         self.calm["template"] = template.out.strip()
 
     def _warm(self) -> None:
-        """Runs the jobs once in this process, so that children begin with what is compiled and loaded."""
+        """Run the jobs once in this process, so that children start with compiled and loaded code."""
         import tqdm
 
         from gpu_rag.cli.main import main
@@ -296,7 +296,7 @@ class Campaign:
     # --- kinds of cases ---
 
     def resumed(self, job: str) -> None:
-        """The job again, without harm: the same result, and no reply that is kept is asked again."""
+        """Run the job again, unharmed: the result must be the same, and no stored reply may be asked for again."""
         kept = self.kept(job)
         self.forget()
         for argv in self.steps(job):
@@ -306,19 +306,19 @@ class Campaign:
         asked = self.asked()
         check(len(asked) == len(set(asked)) == n_replies - kept, f"{len(asked)} asked, {n_replies} needed, {kept} kept")
 
-    def kill(self, job: str, at: int) -> None:
-        """Dies just before call `at` of those that make files durable."""
+    def kill(self, job: str, call: int) -> None:
+        """Kill the job just before a numbered one of the calls that make files durable."""
         self.fresh(job)
-        harmed = [self.run(argv, arm=(KILL, at)).status for argv in self.steps(job)]
-        few = self.n_points(job) - 30  # how many commits there are depends on how replies come
-        check(-signal.SIGKILL in harmed or at > few, f"call {at} of {self.calls[job]} was not reached: {harmed}")
+        harmed = [self.run(argv, arm=(KILL, call)).status for argv in self.steps(job)]
+        few = self.n_points(job) - 30  # the number of commits depends on the timing of replies
+        check(-signal.SIGKILL in harmed or call > few, f"call {call} of {self.calls[job]} was not reached: {harmed}")
         self.resumed(job)
 
     def n_points(self, job: str) -> int:
         return sum(n for name, n in self.calls[job].items() if name != "write")
 
     def kill_at_random(self, job: str, number: int) -> None:
-        """Dies up to three times, whatever it is at."""
+        """Kill the job up to three times, at random moments."""
         chance = random.Random(f"{self.seed}/{job}/{number}")
         self.fresh(job)
         for _ in range(chance.choice((1, 1, 2, 3))):
@@ -326,11 +326,11 @@ class Campaign:
                 self.run(argv, kill_after_s=chance.uniform(0.0, 1.5))
         self.resumed(job)
 
-    def full(self, job: str, at: int) -> None:
-        """The disk takes nothing from write `at` on."""
+    def full(self, job: str, call: int) -> None:
+        """Fill the disk: it refuses all writes from a numbered one on."""
         self.fresh(job)
         for argv in self.steps(job):
-            ended = self.run(argv, arm=(FULL, at))
+            ended = self.run(argv, arm=(FULL, call))
             if ended.status:
                 check(ended.status in (1, 3) and ended.err.count("gpu-rag: error: ") == 1, ended.err[-400:])
                 check("full" in ended.err or "space" in ended.err, ended.err[-400:])
@@ -338,7 +338,7 @@ class Campaign:
         self.resumed(job)
 
     def flip(self, number: int) -> None:
-        """One bit of one derived file: noticed when it is read, or by verify; mended without a request."""
+        """Flip a bit of a derived file: a read or verify must notice it, and it must be mended without a request."""
         chance = random.Random(f"{self.seed}/flip/{number}")
         self.fresh("merges")
         names = ("lock", "merges.jsonl")
@@ -352,8 +352,8 @@ class Campaign:
         if asked.status == 0:
             check(self.run(["verify", str(self.index)]).status == 1, f"{path.name}: verify does not notice")
         else:
-            said = asked.err + asked.out  # a question that failed is a row
-            check(path.parent.name in said or path.name in said, f"{path} is not named: {said[-300:]}")
+            output = asked.err + asked.out  # a question that failed is a row
+            check(path.parent.name in output or path.name in output, f"{path} is not named: {output[-300:]}")
         self.forget()
         ended = self.run(self.argv("index"))
         check(ended.status == 0, f"{path.name}: {ended.err[-300:]}")
@@ -361,7 +361,7 @@ class Campaign:
         check(not self.asked(), f"{path.name}: {len(self.asked())} requests")
 
     def reply_flip(self, number: int) -> None:
-        """One bit of the reply store: what is asked again is named, and the index is the same."""
+        """Flip a bit of the reply store: the index must be the same, and repeated requests must be reported."""
         chance = random.Random(f"{self.seed}/reply/{number}")
         self.fresh("merges")
         path = self.index / "replies.sqlite"
@@ -375,7 +375,7 @@ class Campaign:
             check("replies.sqlite" in ended.err, ended.err[-300:])
 
     def edit_flip(self, number: int) -> None:
-        """One bit of the user's edits: refused by the line, or it says the same."""
+        """Flip a bit of the user's edits: the line must be refused, or mean the same."""
         chance = random.Random(f"{self.seed}/edit/{number}")
         self.fresh("merges")
         self.must(self.run(self.steps("merges")[0]))
@@ -387,27 +387,27 @@ class Campaign:
             check("merges.jsonl:1" in ended.err, ended.err[-300:])
 
     def writers(self, job: str, number: int) -> None:
-        """Two at once: one is refused, or comes when the other has ended."""
+        """Run two writers at once: one must be refused, or start after the other has ended."""
         self.fresh(job)
         argv = self.steps(job)[-1]
         both = [self.start(argv), self.start(argv)]
-        ended = [self.wait(one) for one in both]
-        check(0 in [one.status for one in ended], [one.err[-200:] for one in ended])
-        for one in ended:
-            check(one.status == 0 or "another process is writing" in one.err, one.err[-300:])
+        ended = [self.wait(child) for child in both]
+        check(0 in [child.status for child in ended], [child.err[-200:] for child in ended])
+        for child in ended:
+            check(child.status == 0 or "another process is writing" in child.err, child.err[-300:])
         if job != "merges":
             check(self.result(job) == self.calm[job][0], "another result")
             check(len(self.asked()) == len(set(self.asked())), "a request was sent twice")
 
     def clock(self, job: str, number: int) -> None:
-        """The time of day jumps up to a day back and forth at each look."""
+        """Move the time of day by up to a day, back or forth, at each reading."""
         self.fresh(job)
         for argv in self.steps(job):
             self.must(self.run(argv, arm=(CLOCK, number)))
         check(self.result(job) == self.calm[job][0], "another result")
 
     def memory(self, job: str, number: int) -> None:
-        """An address space with little left: an end in one line, and it goes on without the limit."""
+        """Leave little address space: the job must end with one line, and continue without the limit."""
         self.fresh(job)
         left = random.Random(f"{self.seed}/memory/{number}").randrange(1 << 20, 400 << 20)
 
@@ -425,7 +425,7 @@ class Campaign:
             check(self.result(job) == self.calm[job][0], "another result")
 
     def storm(self, job: str, number: int) -> None:
-        """A server that spoils 30 % of its replies and connections: the job ends, and all rows are there."""
+        """Use a server that spoils 30 % of its replies and connections: the job must end with all rows."""
         pid, llm = self._serve(0.3, number)
         try:
             self.fresh(job)
@@ -440,11 +440,11 @@ class Campaign:
             os.waitpid(pid, 0)
 
     def bad200(self, job: str, number: int) -> None:
-        """A server that sends 35 % errors with status 200, then a calm one: the same commands give the calm result."""
+        """Use a server that sends 35 % errors with status 200, then a sound one: the undisturbed result must follow."""
         from gpu_rag.models.misbehave.personas import PERSONAS
 
         self.fresh(job)
-        persona = sorted(name for name, one in PERSONAS.items() if one.unknown is None and one.counts and not one.named)
+        persona = sorted(name for name, p in PERSONAS.items() if p.unknown is None and p.counts and not p.named)
         self.bad_file.write_text(f"{persona[number % len(persona)]} {number}")
         try:
             for argv in self.steps(job):
@@ -457,11 +457,11 @@ class Campaign:
         check(self.result(job) == self.calm[job][0], "another result than that of a calm run")
 
     def n_bad(self) -> int:
-        """Errors sent with status 200 so far."""
+        """Number of errors sent with status 200 so far."""
         return self.bad_log.stat().st_size if self.bad_log.exists() else 0
 
     def rebuilt(self, job: str, number: int) -> None:
-        """The index is built again with other settings while questions are answered from it: no row fails."""
+        """Rebuild the index with other settings while questions are answered from it: no row may fail."""
         chance = random.Random(f"{self.seed}/rebuilt/{job}/{number}")
         self.fresh("merges")
         answers = [str(self.index) if part == str(self.folder / "template") else part for part in self.argv(job)]
@@ -477,7 +477,7 @@ class Campaign:
             check(self.result(job).keys() == self.calm[job][0].keys(), "rows are missing")
 
     def bare(self, job: str, number: int) -> None:
-        """A file system without hard links, and without fsync of folders; every other one has no locks either."""
+        """Use a file system without hard links and fsync of folders; in every second case also without locks."""
         self.fresh(job)
         without_locks = number % 2
         for argv in self.steps(job):
@@ -487,7 +487,7 @@ class Campaign:
         self.resumed(job)
 
     def fuzz(self, target: str, number: int) -> None:
-        """Broken inputs for one reader, in one child with limits."""
+        """Give broken inputs to a reader, in a child with limits."""
         import campaign_inputs
 
         chance = f"{self.seed}/{target}/{number}"
@@ -508,8 +508,8 @@ class Campaign:
             call()
             status = 0
         except BaseException as error:  # noqa: BLE001  (the parent reports it)
-            said = f"{type(error).__name__}: {error} {getattr(error, '__notes__', '')}"
-            os.write(2, said.encode("utf-8", "replace"))
+            report = f"{type(error).__name__}: {error} {getattr(error, '__notes__', '')}"
+            os.write(2, report.encode("utf-8", "replace"))
         os._exit(status)
 
     # --- the whole ---
@@ -519,10 +519,10 @@ class Campaign:
         import campaign_inputs
 
         for job in JOBS:
-            for at in range(1, self.n_points(job) + 1):
-                yield f"kill/{job}/{at}", lambda job=job, at=at: self.kill(job, at)
-            for at in range(1, self.calls[job]["write"] + 1):
-                yield f"full/{job}/{at}", lambda job=job, at=at: self.full(job, at)
+            for call in range(1, self.n_points(job) + 1):
+                yield f"kill/{job}/{call}", lambda job=job, call=call: self.kill(job, call)
+            for call in range(1, self.calls[job]["write"] + 1):
+                yield f"full/{job}/{call}", lambda job=job, call=call: self.full(job, call)
             for n in range(N_RANDOM_KILLS // len(JOBS)):
                 yield f"random/{job}/{n}", lambda job=job, n=n: self.kill_at_random(job, n)
             for kind in ("writers", "clock", "memory", "storm", "bare"):
@@ -548,13 +548,13 @@ class Campaign:
 
 
 def _connected(port: int) -> bool:
-    """Whether a connection to `port` of this machine is open at its server, one not taken yet too."""
+    """Whether the server at `port` of this machine has an open connection, even one not accepted yet."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return any(int(row[1].split(":")[1], 16) == port and row[3] in ("01", "08") for row in rows)
 
 
 def _impatient() -> None:
-    """One retry, without a pause, so that some requests of this process fail for good."""
+    """Allow one retry, without a pause, so that some requests of this process fail for good."""
     from gpu_rag.models.llm.http import HttpLLM
 
     HttpLLM.__init__.__kwdefaults__.update(retries=1, backoff_s=0.01)
@@ -567,7 +567,7 @@ def _flip(path: Path, chance: random.Random) -> None:
 
 
 def finished(journal: Path, seed: int) -> list[dict[str, Any]]:
-    """The cases of a seed that need not be run again: the last row of each, where it kept its promise."""
+    """The last row of each case of a seed that kept its promise, and need not run again."""
     lines = journal.read_text().splitlines() if journal.exists() else []
     last = {row["case"]: row for row in map(json.loads, lines) if row["seed"] == seed}
     return [row for row in last.values() if not row["fault"]]
@@ -582,13 +582,13 @@ def summary(rows: list[dict[str, Any]]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs or goes on with a campaign; status 1 where a promise was not kept."""
+    """Run or continue a campaign. Returns status 1 if a promise was not kept."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--share", type=float, default=1.0, help="of the cases, drawn by the seed")
+    parser.add_argument("--share", type=float, default=1.0, help="share of the cases, drawn by the seed")
     parser.add_argument("--only", default="", metavar="KIND,...", help="kill, full, flip ... or fuzz/.rtf")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after them; run again to go on")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop then; run again to continue")
     options = parser.parse_args(arguments)
     folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Broken inputs of the campaign: for each reader small valid inputs, changed by a seed, and what takes them."""
+"""Broken inputs of the campaign: for each reader small valid inputs, changed by a seed, and a call of the reader."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _parquet(folder: Path) -> Callable[[Mutator | None], None]:
 
 
 def _package(kind: str, folder: Path) -> Callable[[Mutator | None], None]:
-    """Files of office programs: whole, or with broken members, which a container of the right form holds."""
+    """Files of office programs: whole, or with broken members in a sound container."""
     import package_files
     import pdf_files
 
@@ -133,9 +133,9 @@ def _reader(read: Callable[[Path], Any], name: str, rows: list[Any], folder: Pat
     def take(mutator: Mutator | None) -> None:
         sound = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
         path.write_bytes(sound if mutator is None else _lines(mutator, rows))
-        found = read(path)
-        if not isinstance(found, (tuple, list, dict)):
-            list(found)
+        items = read(path)
+        if not isinstance(items, (tuple, list, dict)):
+            list(items)
 
     return take
 
@@ -270,17 +270,17 @@ def _arguments(folder: Path) -> Callable[[Mutator | None], None]:
             rand = mutator.random
             argv = list(rand.choice(commands))
             for _ in range(rand.choice((1, 1, 2, 4))):
-                at = rand.randrange(1, len(argv) + 1)
-                argv[at : at + rand.choice((0, 0, 1))] = [rand.choice(WORDS)]
+                start = rand.randrange(1, len(argv) + 1)
+                argv[start : start + rand.choice((0, 0, 1))] = [rand.choice(WORDS)]
             for name in ("new", "g", "a.jsonl"):
                 shutil.rmtree(folder / name, ignore_errors=True)
         try:
-            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as output:
                 status = main(argv)
         except SystemExit as error:  # --help
             status = int(error.code or 0)
-        if status not in (0, 1, 2, 3) or "internal error" in said.getvalue():
-            raise AssertionError(f"{argv}: {status}: {said.getvalue()[-300:]}")
+        if status not in (0, 1, 2, 3) or "internal error" in output.getvalue():
+            raise AssertionError(f"{argv}: {status}: {output.getvalue()[-300:]}")
 
     return take
 
@@ -317,7 +317,7 @@ def _late(number: int, frame: object) -> None:
 
 
 def run(target: str, seed: str, n: int, folder: Path, most_mib: int) -> None:
-    """n broken inputs: no error but ours, each within its time, all within `most_mib` above a good input."""
+    """Read n broken inputs: only our errors may occur, within the time of each, and `most_mib` above a good input."""
     from gpu_rag.errors import GpuRagError
     from gpu_rag.serve.refusal import Refusal
 

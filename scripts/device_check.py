@@ -1,11 +1,11 @@
-"""One run on an NVIDIA GPU: whole methods checked against the CPU, kernels checked and timed, the machine's ceilings.
+"""Check and time gpu-rag on an NVIDIA GPU: methods against the CPU, kernels, and the ceilings of the machine.
 
 usage: python scripts/device_check.py [--out device_check.json] [--seconds 540]
-       python scripts/device_check.py --rest               (the next ten minutes: what the JSON still lacks)
-       python scripts/device_check.py --section ppr_step   (these alone; the JSON keeps the others)
-       python scripts/device_check.py --dry-run            (on a CPU, tiny: each section runs to its end)
-It runs from a checkout, installed or not. Kernels need torch, triton, numpy, scipy and msgspec; a section that lacks
-another package is absent, and says so. Nothing is downloaded: inputs are the packaged sample, or made from seeds.
+       python scripts/device_check.py --rest               (the sections that the JSON still lacks)
+       python scripts/device_check.py --section ppr_step   (this one alone; the JSON keeps the others)
+       python scripts/device_check.py --dry-run            (each section on the CPU, tiny)
+It runs from a checkout, installed or not. Kernels need torch, triton, numpy, scipy and msgspec; a section whose
+packages are missing is reported as absent. Nothing is downloaded: inputs are the packaged sample, or drawn by seeds.
 
 Sections, in this order: machine; ceilings (8 GB copy, 8192^3 product in bf16); smoke (the sample built and asked by
 every method here and on the CPU: rankings equal but for ties); each kernel on graphs of 10^6 and 10^8 drawn edges;
@@ -18,9 +18,9 @@ alone as in the batch; then other libraries are timed on the same input. Times a
 which empties the cache before each run; `share` is compulsory bytes / (time x measured copy bandwidth).
 
 Each section is a process of its own and is ended at its own limit. The JSON, and a Markdown page beside it, are written
-after each; of a section that was ended they have the parts until then. Exit status: 0 all checks hold, 1 some do not, 2
-nothing was run (no CUDA device, or the JSON is of another one), 3 what was run holds, but a section was absent.
-No figure of a GPU exists yet: this script has never run on one.
+after each section, with the finished parts of a section that was stopped. Exit status: 0 all checks hold, 1 some do
+not, 2 nothing was run (no CUDA device, or the JSON is of another one), 3 all checks that were run hold, but a section
+was absent. No figure of a GPU exists yet: this script has never run on one.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ DRY = (300, 900)
 
 
 def refusals() -> tuple[type[Exception], ...]:
-    """Errors by which one part fails and its section goes on: whatever libraries raise. Out of memory torch raises a
-    RuntimeError, others a MemoryError; a kernel too large for the device is an error of Triton's own."""
+    """Errors of libraries after which a part fails and its section continues. Without memory, torch raises RuntimeError
+    and others MemoryError; for a kernel too large for the device, Triton raises its own error."""
     usual = (
         ArithmeticError, AssertionError, AttributeError, GpuRagError, ImportError, LookupError, MemoryError, OSError,
         RuntimeError, TypeError, ValueError,
@@ -99,8 +99,8 @@ def absent(why: str) -> Result:
 
 @dataclass(frozen=True)
 class Plan:
-    """The run of a section. small: tiny sizes, as in a dry run. kernel: what stands for the kernels: triton or, where
-    that cannot run, the reference. until: when the section must end; keep: is given its parts as they end."""
+    """The run of a section. small: tiny sizes, as in a dry run. kernel: implementation of the kernels: triton, or the
+    reference if triton cannot run. until: time at which the section must end; keep: called with parts as they end."""
 
     device: torch.device
     small: bool = False
@@ -114,7 +114,7 @@ class Plan:
             torch.cuda.synchronize()
 
     def ms(self, run: Callable[[], Any]) -> float:
-        """Milliseconds of a call: the median of many on a GPU, with an empty cache; of one elsewhere."""
+        """Milliseconds of a call: on a GPU the median of many with an empty cache; elsewhere of one call."""
         if self.device.type == "cuda":
             from triton.testing import do_bench
 
@@ -124,7 +124,7 @@ class Plan:
         return max((time.perf_counter() - began) * 1e3, 1e-6)
 
     def parts(self, calls: Iterable[tuple[str, Callable[[], Result]]]) -> Result:
-        """The results of parts by name. A part that is refused, or has no time left, fails alone."""
+        """The results of parts by name. A part that raises, or has no time left, fails alone."""
         results: dict[str, Result] = {}
         for name, call in calls:
             if time.time() > self.until:
@@ -140,7 +140,7 @@ class Plan:
         return {"ok": all(result["ok"] for result in results.values()), "parts": results}
 
 
-# --- made graphs -----------------------------------------------------------------------------------
+# --- drawn graphs ---------------------------------------------------------------------------------
 
 
 def generator(seed: int, device: torch.device) -> torch.Generator:
@@ -148,7 +148,7 @@ def generator(seed: int, device: torch.device) -> torch.Generator:
 
 
 def rmat(n: int, m: int, seed: int, device: torch.device) -> CSR:
-    """m edges drawn with the skew of R-MAT (Chakrabarti, Zhan and Faloutsos, 2004), undirected, names shuffled."""
+    """m undirected edges drawn with the skew of R-MAT (Chakrabarti, Zhan and Faloutsos, 2004), ids shuffled."""
     g, (a, b, c) = generator(seed, device), (0.57, 0.19, 0.19)
     src, dst = (torch.zeros(m, dtype=torch.int64, device=device) for _ in range(2))
     for _ in range(max(1, (n - 1).bit_length())):
@@ -160,14 +160,14 @@ def rmat(n: int, m: int, seed: int, device: torch.device) -> CSR:
 
 
 def blocks(count: int, n: int, m: int, seed: int, device: torch.device) -> CSR:
-    """`count` graphs of n nodes and m uniform edges side by side: no edge leaves its block."""
+    """`count` graphs of n nodes and m uniform edges as blocks: no edge leaves its block."""
     first = torch.arange(count, device=device).repeat_interleave(m) * n
     src, dst = first + torch.randint(n, (2, count * m), generator=generator(seed, device), device=device)
     return csr_from_edges(src, dst, count * n)
 
 
 def unit_rows(n: int, dims: int, seed: int, device: torch.device) -> torch.Tensor:
-    """f16[n, dims], rows of length 1."""
+    """Random rows of length 1: f16[n, dims]."""
     rows = torch.randn(n, dims, generator=generator(seed, device), device=device)
     return torch.nn.functional.normalize(rows, dim=1).half()
 
@@ -181,7 +181,7 @@ def random_lists(batch: int, size: int, n: int, seed: int, device: torch.device)
 
 
 def one_seed_each(csr: CSR, batch: int) -> Ragged:
-    """Questions of one seed, a node with edges."""
+    """Questions with one seed each, a node with edges."""
     linked = csr.indptr.diff().nonzero()[:, 0]
     drawn = torch.randint(len(linked), (batch,), generator=generator(3, linked.device), device=linked.device)
     return Ragged(linked[drawn], torch.arange(batch + 1, device=linked.device))
@@ -192,10 +192,10 @@ def one_seed_each(csr: CSR, batch: int) -> Ragged:
 
 @dataclass(frozen=True)
 class Case:
-    """run(implementation): the outputs. alone(implementation): outputs of one question by itself; part: that part of
-    the outputs of all. error(outputs): how far they are from exact, and how far they may be; None: implementations give
-    equal bits. bytes: compulsory traffic of a run, each array once. peers: other libraries for the same work, by name:
-    a call prepares them and gives what is timed."""
+    """A case of a kernel. run(implementation): the outputs. alone(implementation): outputs of one question by itself;
+    part: the same part of the outputs of all. error(outputs): (error, its limit); None: implementations give equal
+    bits. bytes: compulsory traffic of a run, each array once. peers: {name: a function that prepares another library
+    for the same work, and returns the call to time}."""
 
     size: str
     run: Callable[[str], Outputs]
@@ -211,11 +211,11 @@ def pattern_bytes(csr: CSR) -> int:
 
 
 def step(csr: CSR, width: int, seed: int = 1, *, fp16: bool) -> Case:
-    """A whole relaxed step of PageRank; each question restarts at a node of its own. States are so small that the sum
-    of the largest hub is one that f16 can hold."""
+    """A whole relaxed step of PageRank; each question restarts at its own node. States are so small that f16 can hold
+    the sum of the largest hub."""
     device, scale, kind = csr.indptr.device, 2.0**14 if fp16 else 1.0, torch.float16 if fp16 else torch.float32
-    g, most = generator(seed, device), max(1, int(csr.indptr.diff().max()))
-    x, y = (torch.rand(csr.n, width, generator=g, device=device).mul_(scale / most).to(kind) for _ in range(2))
+    g, degree_max = generator(seed, device), max(1, int(csr.indptr.diff().max()))
+    x, y = (torch.rand(csr.n, width, generator=g, device=device).mul_(scale / degree_max).to(kind) for _ in range(2))
     omega, degree = torch.linspace(0.6, 1.0, width, device=device), csr.indptr.diff().clamp_min(1).float()
     starts = torch.randperm(csr.n, generator=g, device=device)[:width]
     place = torch.full((csr.n,), -1, dtype=torch.int32, device=device)
@@ -238,8 +238,8 @@ def step(csr: CSR, width: int, seed: int = 1, *, fp16: bool) -> Case:
         return float((off / exact.clamp_min(1e-30)).max())
 
     def error(outputs: Outputs) -> tuple[float, float]:
-        """Error of the last question beside the reference in f64; half of that of all beside the reference, which is as
-        far off. f16 keeps 11 bits, to which the step rounds once."""
+        """Error of the last question against the reference in f64, or half the error of all against the reference,
+        which is as inexact. f16 keeps 11 bits, to which the step rounds once."""
         last = far(outputs[0][:, -1:], run("reference", width - 1, wide=True)[0])
         return max(last, far(outputs[0], run("reference")[0].float()) / 2), 2.0**-10.3 if fp16 else 1e-4
 
@@ -251,7 +251,7 @@ def step(csr: CSR, width: int, seed: int = 1, *, fp16: bool) -> Case:
 
 
 def products(csr: CSR, x: torch.Tensor) -> dict[str, Callable[[], Callable[[], Any]]]:
-    """A x alone, the larger part of a step, by other libraries."""
+    """The product A x alone, the larger part of a step, by other libraries."""
 
     def by_torch() -> Callable[[], Any]:
         ones = torch.ones(csr.m, device=x.device)
@@ -332,8 +332,7 @@ KERNELS = ("ppr_step", "ppr_step_fp16", "msbfs_or", "minplus_relax", "ragged_gat
 
 
 def cases(op: str, device: torch.device, small: bool) -> list[Callable[[], Case]]:
-    """The cases of an op, each made when it is called. small: one that is tiny, but has hubs, several lists and
-    blocks."""
+    """Functions that make the cases of an op. small: one tiny case, which has hubs, several lists and blocks."""
     graphs = [partial(rmat, *size, 7, device) for size in ([(40, 90)] if small else [SMALL, LARGE])]
     if op.startswith("ppr_step"):
         widths = (3,) if small else (256, 64)
@@ -352,7 +351,7 @@ def equal(one: Outputs, other: Outputs) -> bool:
 
 
 def check(case: Case, which: str = "triton") -> Result:
-    """The checks of a kernel, before any time is taken."""
+    """The results of a kernel's checks, which come before all timing."""
     with poisoned():
         outputs = case.run(which)
         again, alone = case.run(which), case.alone(which)
@@ -369,14 +368,14 @@ def check(case: Case, which: str = "triton") -> Result:
 
 
 def timed(case: Case, plan: Plan) -> Result:
-    """Milliseconds of the kernel, and its share of the ceiling; milliseconds of its reference and its peers."""
+    """Milliseconds of the kernel, its share of the ceiling, and milliseconds of its reference and peers."""
     times: Result = {"ms": plan.ms(partial(case.run, plan.kernel))}
     times["share"] = case.bytes / 1e6 / plan.ceilings["copy_gb_s"] / times["ms"]
     others = {"reference": lambda: partial(case.run, "reference"), **({} if plan.small else case.peers)}
     for name, prepare_one in others.items():
         try:
             times[f"{name}, ms"] = plan.ms(prepare_one())
-        except refusals() as error:  # of another library: it is not there, or cannot take this size
+        except refusals() as error:  # of another library, which is missing or cannot take this size
             times[f"{name}, ms"] = failed(error)["error"]
     return times
 
@@ -391,7 +390,7 @@ def kernel(op: str, plan: Plan) -> Result:
 
 
 def check_tiny(plan: Plan) -> Result:
-    """Every kernel on its tiny case: what compute-sanitizer watches."""
+    """Check every kernel on its tiny case. compute-sanitizer watches this."""
     return plan.parts((op, lambda op=op: check(cases(op, plan.device, True)[0](), plan.kernel)) for op in KERNELS)
 
 
@@ -421,14 +420,15 @@ def ceilings(plan: Plan) -> Result:
 
 # --- whole methods ---------------------------------------------------------------------------------
 
-TIE = 1e-5  # scores as near as this are one rank
+TIE = 1e-5  # scores this close are a tie
 PLAIN = {"embedder": "hash", "llm": "none", "decider": "rule", "vector_cache_gib": 0}
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 
 
 def over_sample(n_passages: int, copies: int, plan: Plan, one: Callable[..., Result]) -> Result:
-    """`one(ask, method)` of every method over the first passages of the packaged sample, copied with names that differ,
-    with their ready triples. ask(device, method, n): answers to n questions, of an index that was built there."""
+    """Results of `one(ask, method)` for every method over the first passages of the packaged sample and their ready
+    triples, copied with other names. ask(device, method, n): answers to n questions over an index built on the
+    device."""
     import gpu_rag
     from gpu_rag.methods.registry import method_names
     from gpu_rag.sample import world_path
@@ -455,7 +455,7 @@ def over_sample(n_passages: int, copies: int, plan: Plan, one: Callable[..., Res
             return indexes[device]
 
         def ask(device: str, method: str, n: int) -> list[Any]:
-            texts = [questions[i] if i < 60 else f"{questions[i % 60]} ({i})" for i in range(n)]  # none twice
+            texts = [questions[i] if i < 60 else f"{questions[i % 60]} ({i})" for i in range(n)]  # all different
             settings = {"models": {**PLAIN, "device": device}}
             return list(index_on(device).retrieve(texts, method=method, settings=settings, k=10))
 
@@ -468,7 +468,7 @@ def over_sample(n_passages: int, copies: int, plan: Plan, one: Callable[..., Res
 
 
 def smoke(plan: Plan) -> Result:
-    """Every method over the sample, built and asked here and on the CPU: the same rankings."""
+    """Compare the rankings of every method over the sample, built and asked here, with those on the CPU."""
 
     def one(ask: Callable[..., Any], method: str) -> Result:
         here, there = (ask(device, method, 4 if plan.small else 60) for device in (plan.device.type, "cpu"))
@@ -480,7 +480,7 @@ def smoke(plan: Plan) -> Result:
 
 
 def methods(plan: Plan) -> Result:
-    """Every method over 18,920 passages: 64 warm questions, and 1,024 where these took less than two seconds."""
+    """Time every method over 18,920 passages: 64 warm questions, and 1,024 if these took less than two seconds."""
     few, device = 4 if plan.small else 64, plan.device.type
 
     def one(ask: Callable[..., Any], method: str) -> Result:
@@ -496,8 +496,8 @@ def methods(plan: Plan) -> Result:
 
 
 def same_ranking(here: list[Any], there: list[Any]) -> bool:
-    """Whether two rankings name the same passages in order, but for ties: at each place the scores are within TIE, and
-    so is the score of the passage in the other ranking, or the last score where it is not there."""
+    """Whether two rankings have the same passages in order, except for ties: at each place the scores are within TIE,
+    and so is the passage's score in the other ranking, or that ranking's last score if it lacks the passage."""
     scores = {passage.passage_id: passage.score for passage in there}
     return len(here) == len(there) and all(
         abs(score - b.score) <= TIE * max(1.0, abs(b.score))
@@ -507,7 +507,7 @@ def same_ranking(here: list[Any], there: list[Any]) -> bool:
 
 
 def profiled(run: Callable[[], Any], plan: Plan) -> Result:
-    """A call that is not the first one: its milliseconds without the profiler, then what its trace says."""
+    """Milliseconds of a warm call without the profiler, and the figures of its trace."""
     run()
     began = time.perf_counter()
     run()
@@ -527,7 +527,7 @@ def profiled(run: Callable[[], Any], plan: Plan) -> Result:
 
 
 def traced(events: list[dict[str, Any]]) -> Result:
-    """Share of the time in which the GPU works, waits of the host, kernels, and bytes copied, of a trace's events."""
+    """Figures of a trace: share of time in which the GPU works, waits of the host, kernels, and copied bytes."""
     whole = [e for e in events if e.get("ph") == "X"]
     work = sorted((e["ts"], e["ts"] + e["dur"]) for e in whole if str(e.get("cat")).startswith(("kernel", "gpu_mem")))
     busy, end = 0.0, float("-inf")
@@ -539,14 +539,15 @@ def traced(events: list[dict[str, Any]]) -> Result:
     copies = [(e["name"], e.get("args", {}).get("bytes", 0)) for e in whole if e.get("cat") == "gpu_memcpy"]
     return {
         "gpu_busy": busy / took if took else 0.0, "kernels": sum(e.get("cat") == "kernel" for e in whole),
-        "waits": sum(e["name"] in WAITS for e in whole) - 1,  # the last is that of the profile itself
+        "waits": sum(e["name"] in WAITS for e in whole) - 1,  # the profile itself waits once
         "bytes_to_gpu": sum(n for name, n in copies if "HtoD" in name),
         "bytes_to_host": sum(n for name, n in copies if "DtoH" in name),
     }  # fmt: skip
 
 
 def embedding(plan: Plan) -> Result:
-    """Passages a second by the packaged MiniLM, by 512 and all in one call; the rows of texts alone as in a batch."""
+    """Passages per second of the packaged MiniLM, by 512 and all in one call; whether texts alone give the same
+    rows."""
     from gpu_rag.models.embed import load_embedder
 
     embedder, n, r = load_embedder("minilm", plan.device.type), 24 if plan.small else 65_536, np.random.default_rng(1)
@@ -567,8 +568,8 @@ def embedding(plan: Plan) -> Result:
 
 
 def residual(graph: PageRankGraph, rows: torch.Tensor, seeds: Ragged, damping: float) -> float:
-    """The largest |(1-d) pi + d (P^T p + lost(p) pi) - p|_1 of rows p f32[B, N] with one seed each, by additions in
-    f64 that no kernel of ours makes."""
+    """The largest |(1-d) pi + d (P^T p + lost(p) pi) - p|_1 of rows p f32[B, N] with one seed each, added in f64
+    without our kernels."""
     targets, worst = row_of_entry(graph.pull), 0.0
     for p, seed in zip(rows, seeds.values.tolist(), strict=True):
         p = p.double()
@@ -581,8 +582,8 @@ def residual(graph: PageRankGraph, rows: torch.Tensor, seeds: Ragged, damping: f
 
 
 def solved(csr: CSR, batch: int, plan: Plan, implementation: str = "auto", goal_ms: float | None = None) -> Result:
-    """Questions of one seed each solved to TOL, from lists of seeds to rows of ranks: time, the L1 error of the first
-    eight as the residual proves it, and bits run to run."""
+    """Solve questions of one seed each to TOL, from lists of seeds to rows of ranks. Returns the time, the L1 error of
+    the first eight, which the residual proves, and whether runs give equal bits."""
     graph, seeds = prepare(csr), one_seed_each(csr, batch)
 
     def run() -> torch.Tensor:
@@ -592,7 +593,7 @@ def solved(csr: CSR, batch: int, plan: Plan, implementation: str = "auto", goal_
     error = residual(graph, rows[:8], few, DAMPING) / (1 - DAMPING)
     same = bool(torch.equal(run(), rows))
     del rows
-    # tol, the rounding of the result, and what the residual adds to both
+    # tol, the rounding of the result, and the rounding of the residual
     ok = same and error <= 2 * (TOL + 1e-7) / (1 - DAMPING)
     sizes = {"n": csr.n, "m": graph.pull.m, "batch": batch}
     return {"ok": ok, **sizes, "error": error, "run_to_run_equal": same, "ms": plan.ms(run), "goal_ms": goal_ms}
@@ -614,8 +615,8 @@ def cugraph(plan: Plan) -> Result:
 
 
 def memory(plan: Plan) -> Result:
-    """PageRank, neighbours and balls where little memory is left: each gives the bits that it gives with plenty, or is
-    refused by a check of ours. torch's own error is a failure."""
+    """Run PageRank, neighbours and balls with little free memory. Each must give the same bits as with much memory, or
+    be refused by our own check; an error of torch is a failure."""
     n, m, batch = (*DRY, 4) if plan.small else (2_000_000, 20_000_000, 256)
     csr, device = rmat(n, m, 7, plan.device), plan.device
     graph, sound, base = prepare(csr), checked(csr), unit_rows(n, 64, 1, device)
@@ -632,7 +633,7 @@ def memory(plan: Plan) -> Result:
 
 
 def squeezed(run: Callable[[], Any], left: int, plan: Plan) -> Result:
-    """A call with so many GiB free. peak_gb: beside what lay there before."""
+    """Run a call with `left` GiB free. peak_gb: memory above that before the call."""
     whole, ballast, before, real = run(), None, 0, plan.device.type == "cuda" and not plan.small
     if real:
         torch.cuda.empty_cache()
@@ -652,7 +653,7 @@ def squeezed(run: Callable[[], Any], left: int, plan: Plan) -> Result:
 
 
 def ops(plan: Plan) -> Result:
-    """gpu-rag bench of every op, one after the other in this process: its start takes as long as several ops."""
+    """Run gpu-rag bench of every op in this process, because its start takes as long as several ops."""
     from gpu_rag.bench import OPS
     from gpu_rag.bench.case import REFUSED, Config
     from gpu_rag.bench.run import run_bench
@@ -689,8 +690,8 @@ def tests(plan: Plan) -> Result:
 
 
 def sanitizer(plan: Plan) -> Result:
-    """Every kernel on its tiny case, checked, under each tool. torch takes memory without its cache, so that a kernel
-    that leaves its arrays is seen."""
+    """Check every kernel on its tiny case under each tool. torch allocates without its cache, so that a tool sees a
+    kernel that leaves its arrays."""
     tool = find_sanitizer()
     if tool is None:
         return absent("compute-sanitizer is not on PATH, in CUDA_HOME/bin or in an nvidia package")
@@ -699,7 +700,7 @@ def sanitizer(plan: Plan) -> Result:
     half = (plan.until - time.time()) / 2
 
     def watched(name: str) -> Result:
-        """Nothing found counts only where the tool says so."""
+        """Run a tool. It must report that it found nothing."""
         done = ended([*command, name, *script], half, PYTORCH_NO_CUDA_MEMORY_CACHING="1")
         counts = [int(a or b) for a, b in SUMMARY.findall(done["tail"])]
         return {"ok": done["status"] == 0 and bool(counts) and not any(counts), "found": counts, **done}
@@ -708,7 +709,7 @@ def sanitizer(plan: Plan) -> Result:
 
 
 def find_sanitizer() -> str | None:
-    """On PATH, in the CUDA toolkit, or in a package of pip."""
+    """Find compute-sanitizer on PATH, in the CUDA toolkit, or in a package of pip."""
     name, spec = "compute-sanitizer", find_spec("nvidia")
     folders = [os.environ[key] for key in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(key)]
     places = [os.environ.get("PATH", os.defpath), *(f"{folder}/bin" for folder in folders)]
@@ -718,8 +719,8 @@ def find_sanitizer() -> str | None:
 
 
 def ended(command: list[str], left_s: float, **environment: str) -> Result:
-    """The end of a command in the checkout: its exit status (124: no time left) and its last output. One that is late
-    is ended with all that it has started, which would go on working on the GPU."""
+    """Run a command in the checkout. Returns its exit status (124: no time left) and its last output. A late command is
+    killed with its children, which would otherwise continue on the GPU."""
     left_s = max(left_s, 1.0)
     with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
         process = subprocess.Popen(
@@ -743,7 +744,7 @@ def ended(command: list[str], left_s: float, **environment: str) -> Result:
 
 
 def page(done: dict[str, Result]) -> str:
-    """Markdown: the machine, the sections, and a table of the parts of each section with the figures that they have."""
+    """The page in Markdown: the machine, the sections, and a table of figures for the parts of each section."""
     facts, ceiling = done.get("machine", {}), done.get("ceilings", {})
     lines = [f"# {facts.get('device', 'no GPU: no figure here is of one')}, {facts.get('date', 'no date')}", ""]
     lines += [f"torch {facts.get('torch')}, CUDA {facts.get('cuda')}, {facts.get('memory_gb')} GB."]
@@ -768,7 +769,7 @@ def cell(value: Any) -> str:
 
 
 def table(head: tuple[str, ...], rows: Iterable[Iterable[Any]]) -> list[str]:
-    """Lines of a table; none without rows."""
+    """Lines of a Markdown table; none without rows."""
     lines = [f"| {' | '.join(map(cell, row))} |" for row in rows]
     return [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *lines, ""] if lines else []
 
@@ -781,7 +782,7 @@ def verdict(result: Result) -> str:
 
 # --- the run ---------------------------------------------------------------------------------------
 
-GRACE, LEAST = 10.0, 5.0  # seconds that a section may be late, and with which no section is begun
+GRACE, LEAST = 10.0, 5.0  # seconds that a section may be late, and that must be left to begin one
 SECTIONS: dict[str, tuple[int, Callable[[Plan], Result]]] = {  # seconds at most
     "machine": (60, machine), "ceilings": (60, ceilings), "smoke": (240, smoke),
     **{op: (180, partial(kernel, op)) for op in KERNELS},
@@ -792,7 +793,7 @@ OTHER_PROGRAMS = ("tests", "cugraph", "sanitizer")  # need a GPU
 
 
 def section(name: str, plan: Plan) -> Result:
-    """The result of a section; absent where it lacks a package."""
+    """The result of a section; absent if a package is missing."""
     try:
         return SECTIONS[name][1](plan)
     except (ImportError, MissingBackend) as error:
@@ -802,7 +803,7 @@ def section(name: str, plan: Plan) -> Result:
 
 
 def dry_run(out: Path) -> int:
-    """Every section that needs no GPU, on the CPU, tiny, in this process; the reference for the kernels."""
+    """Run every section that needs no GPU, tiny, on the CPU in this process, with the reference for the kernels."""
     done: dict[str, Result] = {}
     for name in SECTIONS:
         plan = Plan(torch.device("cpu"), True, "reference", done.get("ceilings", {}))
@@ -813,7 +814,7 @@ def dry_run(out: Path) -> int:
 
 
 def run_all(out: Path, seconds: float, names: tuple[str, ...]) -> int:
-    """Runs sections; those that `out` has and that are not named are kept."""
+    """Run the sections `names`; results of other sections in `out` are kept."""
     start, done = time.time(), read(out) if names != tuple(SECTIONS) else {}
     part = out.with_suffix(".part.json")
     for name in names:
@@ -834,7 +835,7 @@ def run_all(out: Path, seconds: float, names: tuple[str, ...]) -> int:
 
 
 def run_section(command: list[str], left: float, part: Path) -> Result:
-    """Result of a section; if it was ended or died, its parts until then, and the reason."""
+    """The result of a section; if it was killed or died, its finished parts and the reason."""
     done = ended(command, left)
     result: Result = read(part)
     if done["status"] or "ok" not in result:
@@ -847,7 +848,7 @@ def read(out: Path) -> dict[str, Any]:
 
 
 def rest(out: Path) -> tuple[str, ...]:
-    """The sections that a JSON lacks, or had no time for."""
+    """The sections that a JSON lacks or that had no time."""
     return tuple(name for name in SECTIONS if read(out).get(name, {"error": LATE}).get("error") == LATE)
 
 
@@ -859,21 +860,21 @@ def status(results: dict[str, Result]) -> int:
 
 
 def save(out: Path, done: dict[str, Result]) -> None:
-    """The JSON, and the page beside it."""
+    """Write the JSON, and the page beside it."""
     ordered = {name: done[name] for name in SECTIONS if name in done}
     out.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
     out.with_suffix(".md").write_text(page(ordered), encoding="utf-8")
 
 
 def write(out: Path, result: Result) -> None:
-    """All of it or, to a process that is ended meanwhile, nothing."""
+    """Write a result as JSON: all of it, or nothing if the process is killed meanwhile."""
     part = out.with_suffix(".new")
     part.write_text(json.dumps(result) + "\n", encoding="utf-8")
     part.replace(out)
 
 
 def refused(out: Path) -> str:
-    """Why nothing can be run here; "" where it can."""
+    """The reason why nothing can be run here, or ""."""
     if not torch.cuda.is_available() or find_spec("triton") is None:
         return "no CUDA device (torch.cuda.is_available() is false), or no triton"
     here, there = torch.cuda.get_device_properties(0).name, read(out).get("machine", {}).get("device")
@@ -887,8 +888,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("device_check.json"), help="the JSON that is written")
     parser.add_argument("--seconds", type=float, default=540.0, help="time for all sections")
     parser.add_argument("--section", nargs="+", choices=SECTIONS, metavar="NAME", help=", ".join(SECTIONS))
-    parser.add_argument("--rest", action="store_true", help="the sections that the JSON lacks, or had no time for")
-    parser.add_argument("--dry-run", action="store_true", help="tiny, on the CPU: that every section runs to its end")
+    parser.add_argument("--rest", action="store_true", help="run the sections that the JSON lacks or that had no time")
+    parser.add_argument("--dry-run", action="store_true", help="run every section tiny on the CPU")
     parser.add_argument("--tiny", action="store_true", help="check tiny cases only (compute-sanitizer runs this)")
     parser.add_argument("--child", choices=SECTIONS, help=argparse.SUPPRESS)  # the script calls itself so
     parser.add_argument("--ceiling", type=json.loads, default={}, help=argparse.SUPPRESS)

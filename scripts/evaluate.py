@@ -1,4 +1,4 @@
-"""The figures of docs/benchmarks by retrieval alone: rankings of passages, nodes and paths; and replies to prompts.
+"""Make the figures of docs/benchmarks: rankings of passages, nodes and paths without a model, and replies to prompts.
 
 usage: python scripts/evaluate.py CASE INDEX=QUESTIONS [...] --run METHOD[:key=value,...][@DECIDER]
            [--against METHOD,...] [--half even|odd|first|second] [--limit N] [--set SECTION.NAME=VALUE ...] [--csv FILE]
@@ -10,23 +10,23 @@ usage: python scripts/evaluate.py CASE INDEX=QUESTIONS [...] --run METHOD[:key=v
        python scripts/evaluate.py prompts ask REQUESTS.jsonl RESULT.json [--model M] [--each 8] [--tokens 1024]
        python scripts/evaluate.py prompts table NAME=RESULT.json ... [--csv FILE]
 
-CASE says what is measured of each question, see CASES: passages and ceiling (ranking.md), nodes (hybgrag.md), paths
-(hydrarag.md). Each run, a method with its parameters, is made on all sets, and tables are printed of all questions
-pooled and of each set: means with 95 % bootstrap intervals, and differences to --against, paired by question. No
-language model takes part; DECIDER is oracle:P or oracle:P:NAME (oracle.md).
---half: even and odd by sha1 of the question's id, first and second every second question.
+CASE names the measures, see CASES: passages and ceiling (ranking.md), nodes (hybgrag.md), paths (hydrarag.md). Each
+run, a method with its parameters, is made on all sets. Tables show all questions together and each set: means with 95 %
+bootstrap intervals, and differences to --against, paired by question. No language model takes part; DECIDER is oracle:P
+or oracle:P:NAME (oracle.md). --half: even and odd are by sha1 of the question's id; first and second take every second
+question.
 
-subset: n seeded questions of a multi-hop set, and all passages that it gave to them. knowledge: MetaQA and PrimeKG as
-knowledge bases for `gpu-rag index --skb`, and their questions in halves. medicine: right: the first node is joined with
-the entity of the question by the relation of its kind; refused: no node; harmful: where a treatment is asked for, a
-node that is contraindicated. sources: of a corpus, questions and gold triples, a seeded half of the corpus becomes
-documents, the other half web pages, seeded shares of the triples a graph; answers on paths, sources left out in turn.
+subset: n seeded questions of a multi-hop set, and all their passages. knowledge: MetaQA and PrimeKG as knowledge bases
+for `gpu-rag index --skb`, and their questions in halves. medicine: an answer is right if the relation of the question's
+kind joins the first node to its entity, refused if there is no node, and harmful if a treatment is asked for and the
+node is contraindicated. sources: a seeded half of a corpus becomes documents, the other half web pages, and seeded
+shares of the gold triples a graph; measured are answers on paths, with sources left out in turn.
 
-prompts: how replies of a real small model to every prompt are read. record: the requests of every method, stage and
-judge under an engine with well-formed replies; DATA holds `2wiki_openie`, `2wikimultihopqa` and `advhotpotqa`. ask: up
-to --each requests of a prompt in two ways: forced, where the engine masks what is not in the form, and by words alone;
-what cannot be read is asked for once more; a second run goes on where the first stopped. table: strict: usable when
-only an exact reply was; road: usable now.
+prompts: count how the replies of a real small model to every prompt are read. record: write the requests of every
+method, stage and judge under an engine with well-formed replies; DATA holds `2wiki_openie`, `2wikimultihopqa` and
+`advhotpotqa`. ask: send up to --each requests of a prompt in two ways: forced, where the engine masks other forms, and
+by words alone. An unreadable reply is requested once more; a second run continues the first. table: strict: share of
+exact replies; road: share of replies that are usable now.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ NO_LLM = {"models": {"llm": "none"}}
 
 
 def lines_of(path: Path) -> Iterator[str]:
-    """The lines of a text file, packed or not."""
+    """The lines of a text file, gzipped or not."""
     with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8", newline="\n") as file:
         yield from (line.rstrip("\n") for line in file)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of JSON Lines, packed or not; those of PATH.gz where there is no PATH."""
+    """The rows of JSON Lines, gzipped or not; rows of PATH.gz if there is no PATH."""
     return [json.loads(line) for line in lines_of(path if path.exists() else path.with_name(f"{path.name}.gz")) if line]
 
 
@@ -116,18 +116,18 @@ class Case:
 
 
 def of_nodes(answer: Answer, row: QuestionRow) -> dict[str, float]:
-    """said: the question says the relations of the answer, by the trace."""
+    """Measures of ranked nodes. said: whether the question says the relations of the answer, by the trace."""
     unsure = any(step.verb == "hybgrag_unsure" for step in answer.trace)
     return {"said": float(bool(answer.nodes) and not unsure)}
 
 
 def of_paths(answer: Answer, row: QuestionRow) -> dict[str, float]:
-    """found: a gold answer on any path of the search; end: on those that the answer rests on; hit@1: of its nodes."""
+    """Measures of paths: a gold answer on any path (found), or on a path of the answer (end); hit@1 of its nodes."""
     scores = score_paths(answer, row.answers)
     chosen = [line for step in answer.trace if step.verb == "relations_asked" for line in step.chosen]
-    said, hit = any(line.startswith("asked") for line in chosen), scores["hits@1"] if answer.nodes else 0.0
+    is_said, hit = any(line.startswith("asked") for line in chosen), scores["hits@1"] if answer.nodes else 0.0
     shares = {"found": scores["answer_on_path"], "end": scores["answer_on_path_pruned"], "hit@1": hit}
-    return {**shares, "said": float(said)}
+    return {**shares, "said": float(is_said)}
 
 
 CASES = {
@@ -158,8 +158,8 @@ def in_half(half: str, place: int, id: str) -> bool:
 
 
 def questions_of(case: str, path: Path, half: str, limit: int) -> list[QuestionRow]:
-    """The questions of a file that have the gold of a case. Of paths, answers are the only gold, and square brackets,
-    MetaQA's marks of a topic, are left out."""
+    """The questions of a file that have the gold of a case. For paths, answers are the only gold, and square brackets
+    (MetaQA's marks of a topic) are removed."""
     rows, _ = load_questions(path)
     rows = [row for place, row in enumerate(rows) if in_half(half, place, row.question.id) and CASES[case].gold(row)]
     if case == "paths":
@@ -174,7 +174,7 @@ def questions_of(case: str, path: Path, half: str, limit: int) -> list[QuestionR
 def scores_of(
     case: str, index: Index, rows: list[QuestionRow], runs: Iterable[str], settings: dict[str, Any]
 ) -> Scores:
-    """Each run on the questions of one set."""
+    """Scores of each run on the questions of one set."""
     kind, scores = CASES[case], Scores()
     for run in runs:
         plain, _, decider = run.partition("@")
@@ -182,25 +182,25 @@ def scores_of(
         given = merge(merge(NO_LLM, settings), {"method": {method: params}} if params else {})
         if case == "ceiling":
             engine = index.engine(given)
-            of = ceiling_scores(engine, method, rows, kind.at)
+            measured = ceiling_scores(engine, method, rows, kind.at)
             engine.models.close()
         else:
             comparison = gpu_rag.evaluate(
                 index, rows, methods=method, retrieval_only=True, at=kind.at, settings=given, decider=decider
             )
-            answers, of = comparison.answers[method], dict[str, Any](comparison.scores[method])
+            answers, measured = comparison.answers[method], dict[str, Any](comparison.scores[method])
             if failed := [answer.error for answer in answers if answer.error]:
                 raise SystemExit(f"{run}: {len(failed)} questions failed: {failed[0]}")
             own = [kind.of_answer(*pair) for pair in zip(answers, rows)]
-            of |= {name: [scores[name] for scores in own] for name in own[0]}
-            if "said" in of:
-                of["said, wrong"] = [said * (1 - hit) for said, hit in zip(of["said"], of["hit@1"])]
-        scores[run] = np.array([of[name] for name in kind.measures]).T
+            measured |= {name: [scores[name] for scores in own] for name in own[0]}
+            if "said" in measured:
+                measured["said, wrong"] = [share * (1 - hit) for share, hit in zip(measured["said"], measured["hit@1"])]
+        scores[run] = np.array([measured[name] for name in kind.measures]).T
     return scores
 
 
 def compared(scores: Scores, against: Sequence[str], measures: Sequence[str]) -> list[list[str]]:
-    """Lines of a table: means with intervals, and differences of each run to those of `against`."""
+    """Lines of a table: means with intervals, and differences of each run to the runs of `against`."""
 
     def cell(mean: float, low: float, high: float, sign: str = "") -> str:
         return f"{mean:{sign}.3f} [{low:{sign}.3f}, {high:{sign}.3f}]"
@@ -216,7 +216,7 @@ def compared(scores: Scores, against: Sequence[str], measures: Sequence[str]) ->
 
 
 def compare(options: argparse.Namespace) -> None:
-    """Prints the tables of one of CASES, of all questions and of each set."""
+    """Print the tables of one of CASES, for all questions and for each set."""
     against = [name for name in options.against.split(",") if name]
     runs, settings = list(dict.fromkeys([*against, *options.run])), nested([parse_assignment(t) for t in options.set])
     parts: dict[str, Scores] = {}
@@ -238,7 +238,7 @@ def compare(options: argparse.Namespace) -> None:
 
 
 def subset(options: argparse.Namespace) -> None:
-    """Seeded questions, and the passages that their set gave to them."""
+    """Write seeded questions of a set, and their passages."""
     questions = read_rows(options.folder / "questions.jsonl")
     random.Random(options.seed).shuffle(questions)
     questions = questions[: options.n]
@@ -257,7 +257,7 @@ ANSWERS = defaultdict(lambda: "person", (pair.split("=") for pair in _TYPES.spli
 
 
 def knowledge(options: argparse.Namespace) -> None:
-    """MetaQA and PrimeKG as knowledge bases, and their questions whose answers are nodes."""
+    """Write MetaQA and PrimeKG as knowledge bases, and their questions whose answers are nodes."""
     data, out = options.folder / "metaqa", options.out
     triples = [line.split("\t")[:3] for line in lines_of(data / "kg.tsv.gz")]
     edges = [(f"movie:{head}", relation, f"{TAILS.get(relation, 'person')}:{tail}") for head, relation, tail in triples]
@@ -287,7 +287,7 @@ def write_base(folder: Path, nodes: list[dict[str, Any]], edges: Iterable[Sequen
 
 
 def write_halves(out: Path, name: str, rows: list[dict[str, Any]], known: set[str]) -> None:
-    """Every second question with a known answer to tune with, the others to test with."""
+    """Write every second question with a known answer for tuning, and the others for testing."""
     kept = []
     for row in rows:
         if gold := [id for id in row["answer_ids"] if id in known]:
@@ -297,14 +297,14 @@ def write_halves(out: Path, name: str, rows: list[dict[str, Any]], known: set[st
 
 
 def joined(kb: KnowledgeBase, named: Sequence[int], relation: str) -> set[str]:
-    """Ids of the nodes that the relation joins, either way, with some nodes."""
-    of = kb.relation == kb.relation_names.index(relation)
-    ends = [there[of & np.isin(here, named)] for here, there in ((kb.head, kb.tail), (kb.tail, kb.head))]
+    """Ids of the nodes that a relation joins, in either direction, to the nodes `named`."""
+    is_relation = kb.relation == kb.relation_names.index(relation)
+    ends = [there[is_relation & np.isin(here, named)] for here, there in ((kb.head, kb.tail), (kb.tail, kb.head))]
     return {kb.node_ids[row] for row in np.concatenate(ends).tolist()}
 
 
 def medicine(options: argparse.Namespace) -> None:
-    """A line for each question, and the sums."""
+    """Print a line for each question, and the sums."""
     rows, index = read_rows(options.questions), Index.open(options.index)
     asked = [{"id": row["id"], "question": row["question"]} for row in rows]
     answers = index.retrieve(asked, method="hybgrag", k=5, settings=NO_LLM)
@@ -313,7 +313,7 @@ def medicine(options: argparse.Namespace) -> None:
     for row, answer in zip(rows, answers):
         nodes, kind = [node.id for node in answer.nodes], row["kind"]
         named = [place for place, name in enumerate(names) if name == name_key(row["entity"])]
-        kinds = {of: joined(kb, named, of) for of in {kind, "indication", "off-label use", "contraindication"}}
+        kinds = {label: joined(kb, named, label) for label in {kind, "indication", "off-label use", "contraindication"}}
         harmful = kinds["contraindication"] - kinds["indication"] - kinds["off-label use"]
         is_harm = kind != "contraindication" and bool(harmful.intersection(nodes))
         verdicts = [bool(nodes) and nodes[0] in kinds[kind], not nodes, is_harm]
@@ -334,7 +334,7 @@ KEPT = {
 
 
 def index_of_share(folder: Path, out: Path, share: int, settings: dict[str, Any]) -> Index:
-    """The index with a share of the triples, in hundredths, each within the next; built where it is not there yet."""
+    """The index with a share of the triples in percent, built if missing. Larger shares contain smaller ones."""
     if not (out / "questions.jsonl").is_file():
         corpus, questions = read_rows(folder / "corpus.jsonl"), read_rows(folder / "questions.jsonl")
         random.Random(0).shuffle(corpus)
@@ -364,7 +364,7 @@ def index_of_share(folder: Path, out: Path, share: int, settings: dict[str, Any]
 
 
 def sources(options: argparse.Namespace) -> None:
-    """A table for each share of the triples: all sources, and some left out."""
+    """Print a table for each share of the triples: all sources, and some left out."""
     settings, measures = nested([parse_assignment(text) for text in options.set]), CASES["paths"].measures
     for share in map(int, options.shares.split(",")):
         index = index_of_share(options.folder, options.out, share, settings)
@@ -391,7 +391,7 @@ WRITTEN = {
     "hops": {"simulate": "llm"},
     "alignment": {"decider": "llm", "tau": 0.6, "link_radius": 0.7},
 }
-SHORT = {"dual-agent": {"max_turns": 2}}  # so that it comes to the answer that ends a dialogue
+SHORT = {"dual-agent": {"max_turns": 2}}  # so that the dialogue comes to its final answer
 _NAME = re.compile(r"\b[A-Z0-9][\w'.-]*(?: [A-Z0-9][\w'.-]*)*")
 
 
@@ -403,13 +403,13 @@ def product_prompts() -> dict[str, Prompt]:
 
 
 def prompt_of(request: Request, prompts: dict[str, Prompt]) -> str:
-    """The name of the prompt that a request was made of; "" where it is none of these."""
+    """The name of the prompt that a request was made from; "" if it is none of these."""
     return next((name for name, prompt in prompts.items() if prompt.system in request.system), "")
 
 
 class Recorder:
-    """An engine with well-formed replies, made of the names of the data in a request, never of its wording, so that two
-    versions of a prompt get nearly the same inputs; and the requests, by prompt."""
+    """An engine with well-formed replies, which records requests by prompt. Replies use the names in the data of a
+    request, never its wording, so that two versions of a prompt get nearly the same inputs."""
 
     def __init__(self, names: set[str]):
         self.prompts, self._names = product_prompts(), names
@@ -432,7 +432,7 @@ class Recorder:
 
 
 def record(data: Path, out: Path) -> None:
-    """The requests of every method, stage and the judge, as JSONL."""
+    """Write the requests of every method, every stage and the judge as JSON Lines."""
     questions = read_rows(data / "2wiki_openie" / "questions.jsonl")[:N_QUESTIONS]
     adversarial = read_rows(data / "advhotpotqa" / "questions.jsonl")
     unlike = [row for row in adversarial if not is_question(row["question"])][:N_UNLIKE]
@@ -466,9 +466,9 @@ def record(data: Path, out: Path) -> None:
                     folder / "ix", asked, methods=[method], settings=settings, llm=recorder.engine, judge=True
                 )
                 print(f"{method}: {sum(map(len, recorder.requests.values()))} requests", file=sys.stderr)
-    found = recorder.requests
-    write_rows(out, ({"prompt": name, **as_row(request)} for name in sorted(found) for request in found[name]))
-    print("no request of", *sorted(recorder.prompts.keys() - found.keys()), file=sys.stderr)
+    requests = recorder.requests
+    write_rows(out, ({"prompt": name, **as_row(request)} for name in sorted(requests) for request in requests[name]))
+    print("no request of", *sorted(recorder.prompts.keys() - requests.keys()), file=sys.stderr)
 
 
 def as_row(request: Request) -> dict[str, Any]:
@@ -494,21 +494,21 @@ def as_request(row: dict[str, Any]) -> Request:
 
 
 def in_words(request: Request) -> Request:
-    """The request as a server gets it that takes no form."""
+    """The request as it is sent to a server that cannot enforce a form."""
     messages = body("", request, Style(objects="prompt", choices="prompt"))["messages"]
     texts = {message["role"]: message["content"] for message in messages}
     return replace(request, system=texts.get("system", ""), prompt=texts["user"], constraint=None)
 
 
 def spread(requests: Sequence[Request], n: int) -> list[Request]:
-    """n of the requests at even distances, or all; fewer of long ones, at least two."""
+    """At most n of the requests, at even distances; fewer if they are long, at least two."""
     mean = sum(len(request.prompt) for request in requests) / len(requests)
     n = min(n, len(requests), max(2, int(MOST_CHARS / mean)))
     return [requests[i * len(requests) // n] for i in range(n)]
 
 
 def readings(llm: LLM, requests: Sequence[Request], way: str, tokens: int) -> list[str]:
-    """For each request how its reply was read, one of KINDS. tokens: the most of a reply, also of a second one."""
+    """How the reply to each request was read: one of KINDS. tokens: limit of a reply, also of a second one."""
     send = in_words if way == "words" else lambda request: request
     asked = [replace(request, max_tokens=min(request.max_tokens, tokens)) for request in requests]
     first = [reading(r, reply) for r, reply in zip(asked, llm.complete([send(r) for r in asked]), strict=True)]
@@ -536,7 +536,7 @@ def repair(llm: LLM, request: Request, malformed: Malformed, tokens: int) -> Req
 
 
 def ask(requests: Path, out: Path, spec: str, each: int, tokens: int) -> None:
-    """The counts of all prompts as JSON, saved after each; those that `out` holds already are left as they are."""
+    """Write the counts of all prompts as JSON, after each prompt; counts that `out` has already are kept."""
     by_prompt: dict[str, list[Request]] = defaultdict(list)
     for row in read_rows(requests):
         by_prompt[row["prompt"]].append(as_request(row))
@@ -555,7 +555,7 @@ def ask(requests: Path, out: Path, spec: str, each: int, tokens: int) -> None:
 
 
 def shares_by_room(results: dict[str, dict[str, Any]]) -> str:
-    """Percentages "strict, road" by room, a method or a part of the product; one column a result and way."""
+    """Percentages "strict, road" by room (a method or a part of the product); one column per result and way."""
 
     def room_of(prompt: str) -> str:
         parts = prompt.split("/")
@@ -577,7 +577,7 @@ def shares_by_room(results: dict[str, dict[str, Any]]) -> str:
 
 
 def write_counts(results: dict[str, dict[str, Any]], path: Path) -> None:
-    """One row a result, prompt and way: how many replies were read how."""
+    """Write one row per result, prompt and way: the number of replies of each kind."""
     rows: list[list[Any]] = [["run", "model", "tokens", "prompt", "way", *KINDS]]
     for name, document in results.items():
         for prompt, ways in sorted(document["prompts"].items()):
@@ -588,7 +588,7 @@ def write_counts(results: dict[str, dict[str, Any]], path: Path) -> None:
 
 
 def prompts(options: argparse.Namespace) -> None:
-    """One of the three steps."""
+    """Run one of the three steps."""
     if options.step == "record":
         record(*map(Path, options.given))
     elif options.step == "ask":
@@ -602,7 +602,7 @@ def prompts(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Reads the command line."""
+    """Read the command line, and run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="case", required=True)
 
@@ -635,7 +635,7 @@ def main() -> None:
     case.add_argument("given", nargs="+")
     case.add_argument("--model", default="smollm2", help="smollm2 or a model folder")
     case.add_argument("--each", type=int, default=8, help="requests of a prompt")
-    case.add_argument("--tokens", type=int, default=1024, help="the most of a reply")
+    case.add_argument("--tokens", type=int, default=1024, help="token limit of a reply")
     case.add_argument("--csv", type=Path, help="a file for the counts of each prompt")
     options = parser.parse_args()
     options.run_case(options)

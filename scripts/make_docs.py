@@ -1,7 +1,7 @@
-"""docs/cli.md: the parts between the made and end marks are made from the parser, the rest is by hand.
+"""Make the parts of docs/cli.md between its made and end marks from the parser. The rest is written by hand.
 
 python scripts/make_docs.py            writes the page
-python scripts/make_docs.py --check    exits 1 where a made part is not what the parser says
+python scripts/make_docs.py --check    exits 1 if a made part differs from the parser
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def line(action: argparse.Action) -> str:
 
 
 def options() -> dict[str, str]:
-    """The lines of each command, and under `shared` the lines of options that several commands have alike."""
+    """The lines of each command and, under `shared`, the lines of options that several commands share."""
     actions = {
         name: [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
         for name, parser in commands().items()

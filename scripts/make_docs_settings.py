@@ -1,4 +1,4 @@
-"""Writes docs/settings.md from the declarations of the settings: python scripts/make_docs_settings.py"""
+"""Write docs/settings.md from the declarations of the settings: python scripts/make_docs_settings.py"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpu_rag.settings.ranges import in_words
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "settings.md"
 KINDS = {"a whole number": "integer", "a number": "number", "true | false": "true, false"}
-KINDS["a list, each of it text"] = "list of texts"
+KINDS["a list, each item text"] = "list of texts"
 HEAD = """# Settings
 
 Made from the declarations by `python scripts/make_docs_settings.py`. Strongest first: `--set SECTION.NAME=VALUE`,
@@ -25,9 +25,9 @@ A value outside its range and a name that does not exist are errors.
 
 def settings_page() -> str:
     """The page."""
-    found = {name: load_method(name).Params for name in method_names()}
-    methods = {f"method.{name}": params for name, params in found.items() if issubclass(params, Declared)}
-    own = sorted(SECTIONS.keys() - {f.name for f in fields(Settings)})  # whatever was imported first
+    classes = {name: load_method(name).Params for name in method_names()}
+    methods = {f"method.{name}": params for name, params in classes.items() if issubclass(params, Declared)}
+    own = sorted(SECTIONS.keys() - {f.name for f in fields(Settings)})  # in any order of imports
     sections = {name: section_class(name) for name in [*(name for name in SECTIONS if name not in own), *own]}
     return "\n".join([HEAD, *(_section(name, cls) for name, cls in {**sections, **methods}.items())])
 

@@ -1,8 +1,8 @@
-"""The pictures of docs/screenshots: `gpu-rag ask` in a terminal (ask.svg) and the page of `gpu-rag serve` (page.png).
+"""Make the pictures of docs/screenshots: `gpu-rag ask` in a terminal (ask.svg), and its web page (page.png).
 
 usage: python scripts/screenshots.py INDEX "QUESTION" [--llm SPEC] [--method ppr]
 
-The page is drawn by Chromium; without one only the terminal is drawn. What the model says is shown as it is.
+Chromium draws the page; without Chromium only the terminal is drawn. The model's reply is shown unchanged.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def draw_terminal(engine: Engine, method: str, question: str) -> None:
 
 
 def draw_page(engine: Engine, settings: Settings, method: str, question: str, browser: str) -> None:
-    """The page with the same question, as PNG."""
+    """Write the page with the same question as PNG."""
     live = Live(lambda: engine, settings.serve, print)
     live.start()
     app = make_app(Admission(live, settings), said, "127.0.0.1", None)
@@ -97,7 +97,7 @@ def main() -> None:
     options = parser.parse_args()
     OUT.mkdir(exist_ok=True)
     settings = make_settings({"models": {"llm": options.llm}, "serve": {"warm": False}})
-    with tempfile.TemporaryDirectory() as folder:  # the page shows the reply that the terminal shows
+    with tempfile.TemporaryDirectory() as folder:  # page and terminal show the same reply
         engine = Index.open(options.index).engine(settings, replies=Path(folder) / "replies.sqlite")
         draw_terminal(engine, options.method, options.question)
         browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

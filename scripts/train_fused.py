@@ -1,11 +1,11 @@
-"""The weights that `fused` ships, and their honest figures: each family of questions judged by weights of the others.
+"""Train the weights that `fused` ships, and score them: each family of questions by weights of the other families.
 
 usage: python scripts/train_fused.py FAMILY:INDEX=QUESTIONS [...] [--half even|odd|all] [--pull 0.03]
            [--out weights.json] [--cache FOLDER] [--csv FILE]
 
-For both mixes (with `bubblerag` and without): weights of the other families judge each one, on the half of its
-questions that --half names by the parity of sha1(question id), paired with `ppr`. In training a family counts as much
-as another. --out: writes weights of all families. --cache: keeps what was seen of each set, for another run.
+Both mixes (with and without `bubblerag`) are scored. Weights of the other families score each family, on the half of
+its questions that --half names by the parity of sha1(question id), paired with `ppr`. In training all families have the
+same weight. --out: write weights of all families. --cache: keep the examples of each set for another run.
 """
 
 from __future__ import annotations
@@ -50,44 +50,44 @@ def seen_of(item: str, cache: Path | None) -> Seen:
     engine = index.engine({})
     answers = engine.run("ppr", [row.question for row in rows], limit=max(AT), retrieval_only=True).answers
     scores = score(engine, answers, rows, AT, True, KbGold(index, rows))
-    ppr, found = np.array([scores[f"recall@{k}"] for k in AT]).T, examples(engine, rows)
+    ppr, seen = np.array([scores[f"recall@{k}"] for k in AT]).T, examples(engine, rows)
     engine.models.close()
     if file is not None:
-        np.savez(file, values=found.learnt.values, gold=found.learnt.gold, documents=np.array(found.documents), ppr=ppr)
-    return family, name, found, ppr
+        np.savez(file, values=seen.learnt.values, gold=seen.learnt.gold, documents=np.array(seen.documents), ppr=ppr)
+    return family, name, seen, ppr
 
 
 def joined(sets: list[Seen], n_columns: int) -> Learnt:
-    """The questions of several sets, each family of the same weight. n_columns: the first ones that count."""
+    """The questions of several sets, with the same weight for each family. n_columns: the first columns to use."""
     sizes = Counter[str]()
-    for family, _, found, _ in sets:
-        sizes[family] += len(found.rows)
-    learnt = [found.learnt for _, _, found, _ in sets]
-    weight = [np.full(len(found.rows), 1 / sizes[family]) for family, _, found, _ in sets]
-    values = np.concatenate([one.values[..., :n_columns] for one in learnt])
-    return Learnt(values, np.concatenate([one.gold for one in learnt]), np.concatenate(weight))
+    for family, _, seen, _ in sets:
+        sizes[family] += len(seen.rows)
+    learnt = [seen.learnt for _, _, seen, _ in sets]
+    weight = [np.full(len(seen.rows), 1 / sizes[family]) for family, _, seen, _ in sets]
+    values = np.concatenate([part.values[..., :n_columns] for part in learnt])
+    return Learnt(values, np.concatenate([part.gold for part in learnt]), np.concatenate(weight))
 
 
 def is_even(row: QuestionRow) -> bool:
-    """The parity of a question."""
+    """Whether the sha1 of a question's id is even."""
     return sha1(row.question.id.encode(), usedforsecurity=False).digest()[0] % 2 == 0
 
 
 def judged(sets: list[Seen], lists: tuple[str, ...], half: str, pull: float) -> list[list[object]]:
-    """Rows (mix, set, n, cut-off, ppr, fused, difference, low, high): of each set, and of all together."""
+    """Rows (mix, set, n, cut-off, ppr, fused, difference, low, high) of each set, and of all sets together."""
     names, parts = columns(lists), []
-    for family, name, found, ppr in sets:
-        others = [one for one in sets if one[0] != family]
+    for family, name, seen, ppr in sets:
+        others = [item for item in sets if item[0] != family]
         model = trained(lists, names, joined(others, len(names)), pull)
-        ours = found.recall(model.scores(found.learnt.values[..., : len(names)]), AT)
-        keep = np.array([half == "all" or is_even(row) == (half == "even") for row in found.rows])
+        ours = seen.recall(model.scores(seen.learnt.values[..., : len(names)]), AT)
+        keep = np.array([half == "all" or is_even(row) == (half == "even") for row in seen.rows])
         parts.append((name, ours[keep], ppr[keep]))
     parts.append(("all", np.concatenate([ours for _, ours, _ in parts]), np.concatenate([ppr for *_, ppr in parts])))
     rows: list[list[object]] = []
     for name, ours, ppr in parts:
-        for at, k in enumerate(AT):
-            pair = paired_difference(ours[:, at], ppr[:, at])
-            numbers = (ppr[:, at].mean(), ours[:, at].mean(), pair["diff"], pair["low"], pair["high"])
+        for column, k in enumerate(AT):
+            pair = paired_difference(ours[:, column], ppr[:, column])
+            numbers = (ppr[:, column].mean(), ours[:, column].mean(), pair["diff"], pair["low"], pair["high"])
             rows.append(["+".join(("ppr", *lists)), name, len(ours), k, *(f"{number:.3f}" for number in numbers)])
     return rows
 
@@ -119,7 +119,7 @@ def main() -> None:
 
 
 def rounded(value: object) -> object:
-    """Numbers to six digits, which moves no ranking that a difference of weights could justify."""
+    """Numbers rounded to six digits; smaller differences of weights do not matter for rankings."""
     if isinstance(value, dict):
         return {key: rounded(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,10 +1,11 @@
-"""A small graph neural network that ranks passages, trained by PyG on balls of our own sampler.
+"""Train a small graph neural network of PyG that ranks passages, on balls from our own sampler.
 
 usage: python scripts/train_gnn_ranker.py [--entities N] [--steps N] [--device cuda]      prints a line of JSON
-The graph is made: passages that mention entities. A question names two entities of one passage, its gold. Of each
-question a ball around its two seeds is taken, all balls of a batch as blocks of one graph, and two layers of GraphSAGE
-(Hamilton, Ying and Leskovec, 2017) score the passages in it. `--sampler pyg` takes the balls by NeighborLoader, which
-needs pyg-lib. To train on an index: `gpu_rag.Index.to_pyg`, whose HeteroData is PyG's feature and graph store in one.
+The graph is generated: passages that mention entities. A question names two entities of one passage, its gold. The
+sampler takes a ball around the two seeds of each question; the balls of a batch are blocks of one graph. Two layers of
+GraphSAGE (Hamilton, Ying and Leskovec, 2017) score the passages in it. `--sampler pyg` takes the balls by
+NeighborLoader, which needs pyg-lib. To train on an index: `gpu_rag.Index.to_pyg`, whose HeteroData is PyG's feature and
+graph store in one.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ MENTIONS, BATCH, WIDTH = 4, 32, 16
 
 @dataclass(frozen=True)
 class World:
-    """Nodes [entities | passages] and, of each passage, the entities that it mentions, i64[P, MENTIONS]."""
+    """Nodes [entities | passages], and the entities that each passage mentions, i64[P, MENTIONS]."""
 
     graph: CheckedGraph
     mentions: torch.Tensor
     n_entities: int
 
     def questions(self, count: int, seed: int) -> tuple[Ragged, torch.Tensor]:
-        """Two seeds of each question, and the node of its gold passage."""
+        """Draw questions: two seeds of each, and the node of its gold passage."""
         drawn = torch.Generator().manual_seed(seed)
         gold = torch.randint(len(self.mentions), (count,), generator=drawn)
         two = torch.rand(count, MENTIONS, generator=drawn).argsort(1)[:, :2].to(self.mentions.device)
@@ -58,7 +59,7 @@ def made(n_entities: int, device: str, seed: int = 0) -> World:
 
 @dataclass(frozen=True)
 class Balls:
-    """The balls of a batch side by side. nodes, block: of each place, its node and its question; edges: between places,
+    """The balls of a batch side by side. nodes, block: the node and the question of each place; edges: between places,
     i64[2, E]; seeds: bool, places of seeds."""
 
     nodes: torch.Tensor
@@ -77,26 +78,26 @@ def by_ego(world: World, seeds: Ragged) -> Balls:
 
 
 def by_pyg(world: World, seeds: Ragged) -> Balls:
-    """The same balls by NeighborLoader, a question a batch."""
+    """The same balls by NeighborLoader, with one question per batch."""
     csr = world.graph.csr
     data = Data(edge_index=torch.stack([row_of_entry(csr), csr.indices.long()]), num_nodes=csr.n)
     loader = NeighborLoader(data, [-1], input_nodes=seeds.values, batch_size=2, subgraph_type="induced")
-    found = [*loader]
-    whole = Batch.from_data_list([Data(edge_index=one.edge_index, num_nodes=one.num_nodes) for one in found])
-    nodes = torch.cat([one.n_id for one in found])
-    first = torch.cat([torch.arange(one.num_nodes) < 2 for one in found])
+    batches = [*loader]
+    whole = Batch.from_data_list([Data(edge_index=batch.edge_index, num_nodes=batch.num_nodes) for batch in batches])
+    nodes = torch.cat([batch.n_id for batch in batches])
+    first = torch.cat([torch.arange(batch.num_nodes) < 2 for batch in batches])
     return Balls(nodes, whole.batch, whole.edge_index, first)
 
 
 class Ranker(torch.nn.Module):
-    """A score for every place of balls."""
+    """A network that scores every place of balls."""
 
     def __init__(self) -> None:
         super().__init__()
         self.one, self.two = SAGEConv(2, WIDTH, aggr="sum"), SAGEConv(WIDTH, 1, aggr="sum")
 
     def forward(self, balls: Balls, is_passage: torch.Tensor) -> torch.Tensor:
-        """log of the share of each place among the passages of its ball, f32[T]."""
+        """Log of the share of each place among the passages of its ball, f32[T]."""
         features = torch.stack([balls.seeds, is_passage], 1).float()
         score = self.two(self.one(features, balls.edges).relu(), balls.edges)[:, 0]
         return softmax(torch.where(is_passage, score, -1e9), balls.block).clamp_min(1e-12).log()
@@ -113,7 +114,7 @@ def step(world: World, ranker: Ranker, sample: Callable[..., Balls], seed: int) 
 
 
 def train(n_entities: int, n_steps: int, device: str, sample: Callable[..., Balls] = by_ego) -> dict[str, float]:
-    """hits@1 of questions that were never trained on, before and after."""
+    """Train. Returns hits@1, before and after, of questions that were never trained on."""
     torch.manual_seed(0)
     world, ranker = made(n_entities, device), Ranker().to(device)
     optimiser = torch.optim.Adam(ranker.parameters(), lr=0.05)

@@ -141,9 +141,9 @@ def make_server(
     ) -> Annotated[CallToolResult, SearchResult]:
         """Find the passages that bear on a question, best first, by the graph and by meaning. Returns their ids for
         fetch."""
-        found: Any = await index.aretrieve(query, k=k, where=where, **given)
-        _check(found)
-        results = [_found(item, score=item.score, text=item.text) for item in found.evidence]
+        result: Any = await index.aretrieve(query, k=k, where=where, **given)
+        _check(result)
+        results = [_passage(item, score=item.score, text=item.text) for item in result.evidence]
         return _listed({}, "results", results, max_tokens)
 
     async def fetch(
@@ -152,7 +152,7 @@ def make_server(
         """Read one passage in full. start: the character to begin at, to read on after a truncated text."""
         item = await asyncio.to_thread(index.passage, id)
         metadata = {**item.metadata, "file": item.file, "place": item.place}
-        return _text(_found(item, start=start, metadata=metadata), item.text[start:], max_tokens)
+        return _text(_passage(item, start=start, metadata=metadata), item.text[start:], max_tokens)
 
     async def answer(
         question: str, where: Filter = "", max_tokens: Tokens = DEFAULT_TOKENS
@@ -220,7 +220,7 @@ def _url(item: Evidence) -> str:
     return str(url) if url else f"gpu-rag://passage/{item.passage_id}"
 
 
-def _found(item: Evidence, **more: Any) -> Reply:
+def _passage(item: Evidence, **more: Any) -> Reply:
     return {"id": item.passage_id, "title": item.title, "url": _url(item), **more}
 
 
@@ -234,7 +234,7 @@ def _citations(answer: Answer) -> list[Reply]:
         if item is None:
             continue
         span = {"start": sentence.start, "end": sentence.end, "text": item.text[sentence.start : sentence.end]}
-        cited.setdefault((sentence.passage_id, sentence.start), _found(item, **span))
+        cited.setdefault((sentence.passage_id, sentence.start), _passage(item, **span))
     return list(cited.values())
 
 

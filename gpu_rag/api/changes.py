@@ -47,7 +47,7 @@ ROW = ("id", "file", "line")  # of a document
 
 
 class Changing(TypedDict, total=False):
-    """The keyword arguments of a change; as those of `build`."""
+    """The keyword arguments of a change. They mean the same as for `build`."""
 
     settings: SettingsLike
     llm: str | LLM | None
@@ -120,8 +120,8 @@ def remove(
     metadata. Removed documents stay out in later builds, until `add` names their file. forget: also clear the vector
     cache of this machine. receipt: its file; by default one in the folder `receipts` of the index.
 
-    The replies of models that no stage needs, plan.json and what `tune` learned leave the index too. Raises BadInput
-    for what the index lacks, UsageError for nodes of knowledge bases and for the last document, IndexLocked while a
+    Model replies that no stage needs, plan.json and the results of `tune` leave the index too. Raises BadInput for a
+    name that the index lacks, UsageError for nodes of knowledge bases and for the last document, IndexLocked while a
     process reads the index, and as `add`.
     """
     folder = _checked(index)
@@ -205,7 +205,7 @@ def _check_there(sources: Sources) -> None:
 
 
 def _named_again(folder: Path, paths: Sequence[Path]) -> Sources:
-    """No sources, for an index whose sources `paths` names again. Raises BadInput if one of them lacks."""
+    """No sources, for an index whose sources `paths` names again. Raises BadInput if one of them is missing."""
     recorded = Manifest.read(folder).sources
     lacking = sorted({*recorded.get("corpus", ())} - {path.name for path in paths})
     if recorded.get("openie") or recorded.get("named"):
@@ -236,12 +236,12 @@ def _lifted(sources: Sources, files: Iterable[Path]) -> Sources:
             lifted |= {key_of(kind, name) for kind in (FILE, MEMBER)}
         above = "" if file == under else "".join(f"{part}/" for part in file.relative_to(under).parts[:-1])
         ids = (row.id for row in read_corpus([file]) if isinstance(row, Document))
-        lifted |= {key_of(DOCUMENT, id) for found in ids for id in (found, f"{above}{found}")}
+        lifted |= {key_of(DOCUMENT, id) for document in ids for id in (document, f"{above}{document}")}
     return replace(sources, removed=sources.removed - lifted)
 
 
 def _with_rows(folder: Path, corpus: Any) -> Path:
-    """The file of documents in memory, with further ones. Raises UsageError for one without an id."""
+    """Add documents in memory to their file, and return its path. Raises UsageError for one without an id."""
     path, rows = texts_file(folder), _rows(texts_file(folder))
     named = (isinstance(row, Mapping) and row.get("id") for row in corpus) if isinstance(corpus, Sequence) else ()
     if not all(named) or "id" not in getattr(corpus, "columns", ("id",)):
@@ -261,13 +261,13 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_bytes().splitlines()] if path.is_file() else []
 
 
-# --- what is removed -------------------------------------------------------------------------------
+# --- documents to remove ---------------------------------------------------------------------------
 
 
 def _chosen(
     old: opened.Index, sources: Sources, ids: Sequence[str], files: Sequence[str], where: str, may_be_none: bool
 ) -> np.ndarray:
-    """bool[n documents]: which leave the index. Raises BadInput and UsageError."""
+    """bool[n documents]: True for documents that leave the index. Raises BadInput and UsageError."""
     table = old.documents
     chosen = np.zeros(table.num_rows, bool)
     for id in ids:
@@ -276,12 +276,12 @@ def _chosen(
             raise BadInput("no such document", given=id, expected="the id of a document of the index")
         if row is not None:
             chosen[row] = True
-    of, listed = table["file"].to_pylist(), _listed(sources)
+    file_of, listed = table["file"].to_pylist(), _listed(sources)
     for given in files:
         name = _name_in(given, sources)
-        rows = [row for row, file in enumerate(of) if _is_of(file, name)]
+        rows = [row for row, file in enumerate(file_of) if _is_of(file, name)]
         if not (rows or any(_is_of(file, name) for file in listed) or may_be_none):
-            expected = f"a file as the index names it, such as {of[0]}" if of else "a file of the corpus"
+            expected = f"a file as the index names it, such as {file_of[0]}" if file_of else "a file of the corpus"
             raise BadInput("no document of the index is from this file", given=given, expected=expected)
         chosen[rows] = True
     if where:
@@ -307,7 +307,7 @@ def _without(old: opened.Index, sources: Sources, chosen: np.ndarray, named: Seq
     """The sources without the chosen documents and the files `named`.
 
     A source that is named, or is one removed document, is dropped. A named file, or one that is a removed document,
-    counts as missing from its folder, so that the index is the one of a corpus without it. Rows that this program wrote
+    counts as missing from its folder, so that the index equals one of a corpus without it. Rows that this program wrote
     leave their file. Other rows stay out by their ids.
     """
     table, own = old.documents, texts_file(folder)
@@ -362,7 +362,7 @@ def _files_of(index: opened.Index, chosen: np.ndarray) -> dict[str, str]:
 
 
 def _pending(folder: Path, old: opened.Index) -> Receipt | None:
-    """A removal that was interrupted after its documents had left the index; None if there is none."""
+    """The removal that was interrupted after its documents had left the index, or None."""
     if not (folder / PENDING).is_file():
         return None
     receipt, present = read_receipt(folder / PENDING), hashes_in(old)

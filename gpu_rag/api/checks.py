@@ -72,9 +72,8 @@ def _lacking(folder: Path, methods: list[str]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class VerifiedAnswers:
-    """checker: with the numbers of checked rows, quotations and edges, and of answers that could not be compared with a
-    reply; same_index: whether the answers were made with
-    this state of the index, None if unknown."""
+    """checker: has the numbers of checked rows, quotations and edges, and of answers that could not be compared with a
+    reply; same_index: whether the answers were made with this state of the index, None if unknown."""
 
     differences: list[Difference]
     checker: AnswerChecker

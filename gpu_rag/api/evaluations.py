@@ -53,13 +53,11 @@ def evaluate(
 ) -> Comparison:
     """Compare methods on questions with gold ids or answers; `.document` is the output of `eval --json`.
 
-    questions: a file, or rows of `load_questions`; limit: use only the first rows of a file. at: the cut-offs of
-    recall.
+    questions: a file, or rows of `load_questions`; limit: use only the first rows of a file. at: cut-offs of recall.
     ceiling: also report at which stage gold passages are lost if every choice is perfect. decider: rule, model, or
     oracle:P, which knows the gold and is right with probability P; oracle:P:NAME takes only the decisions of a name; ""
-    for the setting. judge: whether a model also
-    judges the answers (`eval.judge`, else the model that answers). replies, judge_replies: files that store the models'
-    replies. Other keywords: see `Index`.
+    for the setting. judge: whether a model also judges the answers (`eval.judge`, else the model that answers).
+    replies, judge_replies: files that store the models' replies. Other keywords: see `Index`.
 
     Raises UsageError, BadInput, MissingLayer before any method runs; ModelError.
     """
@@ -128,7 +126,7 @@ class _Bars:
 
 
 def decider_of(given: str) -> tuple[str, float | None, str]:
-    """(setting `models.decider`, "" for that of the index; probability of an oracle; its only decision, "" for all).
+    """(setting `models.decider`, "" for the index's own; probability of an oracle; its only decision, "" for all).
     Raises UsageError.
 
     >>> decider_of("oracle:0.8"), decider_of("oracle:1:hop"), decider_of("rule")

@@ -14,7 +14,7 @@ from gpu_rag.bench import OPS
 from gpu_rag.cli.options import names, numbers, say, table
 from gpu_rag.errors import UsageError
 
-HELP = "Time the graph ops, each checked before, against other libraries."
+HELP = "Check each graph op, then time it against other libraries."
 EXAMPLE = "gpu-rag bench pagerank --peers --sizes 100000 --batch 1,64"
 
 USUAL: dict[str, Any] = {"sizes": "100000,1000000", "batch": "1,16,64,256,1000", "damping": "0.5,0.85", "rounds": 3}

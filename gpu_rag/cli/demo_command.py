@@ -113,14 +113,14 @@ def _compare(engine: Engine, methods: Sequence[str], rows: Sequence[QuestionRow]
     from gpu_rag.evaluation.metrics import whole_at
 
     gold = {row.question.id: row.gold_ids for row in rows}
-    found: dict[str, list[float]] = {}
+    scores: dict[str, list[float]] = {}
     document_of = dict(zip(engine.index.passage_ids, engine.index.passage_doc_ids))
 
     def on_answer(method: str, answer: Answer) -> None:
         ranking = [document_of[evidence.passage_id] for evidence in answer.evidence]
-        found.setdefault(method, []).append(whole_at(ranking, gold[answer.question_id], 5))
-        if len(found[method]) == len(rows):
-            n = int(sum(found[method]))
+        scores.setdefault(method, []).append(whole_at(ranking, gold[answer.question_id], 5))
+        if len(scores[method]) == len(rows):
+            n = int(sum(scores[method]))
             show(f"   {method:<16}{n:>3} of {len(rows)}  {'#' * n}")
 
     return compare(engine, methods, rows, retrieval_only=True, at=(5,), on_answer=on_answer)
@@ -186,13 +186,13 @@ def _answer(engine: Engine, method: str, n: int, show: Show) -> list[dict[str, A
         record = row_of(answer)
         record["gold"] = list(row.answers)
         done.append(record)
-        said = f" {normalise_answer(answer.text or '')} "
-        right = any(f" {normalise_answer(gold)} " in said for gold in row.answers)
+        words = f" {normalise_answer(answer.text or '')} "
+        right = any(f" {normalise_answer(gold)} " in words for gold in row.answers)
         n_right += right
         mark = "failed" if answer.status == "failed" else answer.grounding.status
         show(f"   {'right' if right else 'wrong'}, {mark:<12}{row.question.text}")
-        said = textwrap.shorten(answer.text or "no answer", 72, placeholder=" ...")
-        show(f"   {'':19}{said}  (gold: {row.answers[0]})")
+        words = textwrap.shorten(answer.text or "no answer", 72, placeholder=" ...")
+        show(f"   {'':19}{words}  (gold: {row.answers[0]})")
         texts = {item.passage_id: item for item in answer.evidence}
         for sentence in answer.grounding.sentences:
             item = texts[sentence.passage_id]

@@ -170,7 +170,7 @@ def judge_line(document: dict[str, Any]) -> str:
     judge, entries = document["judge"], document["methods"].values()
     if not judge["capable"]:
         return f"judge: none, {judge['doubts'][0]}"
-    right = [f"{found['right']} of {found['n']} {KINDS[kind]}" for kind, found in judge["check"].items()]
+    right = [f"{result['right']} of {result['n']} {KINDS[kind]}" for kind, result in judge["check"].items()]
     ruled = sum(entry["judge_exact"] + entry["judge_unanswered"] for entry in entries) / len(entries)
     lost = sum(entry["judge_malformed"] + entry["judge_failed"] for entry in entries)
     return (

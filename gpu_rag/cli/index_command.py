@@ -98,7 +98,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     report = index.report
     assert report is not None
     if gone := sorted(set(before) - set(report.manifest.stages)):
-        why = "dropped, since they were damaged or what they were made of changed"
+        why = "dropped, because they were damaged or their inputs changed"
         say(f"gpu-rag: {why}: {', '.join(gone)}; --for METHOD builds them again")
     say(*report.notes)
     document = build_document(report)
@@ -118,7 +118,7 @@ def _read_rejects(out: Path) -> Iterator[dict[str, Any]]:
 
 
 def _rejects(document: dict[str, Any], index: Index) -> str:
-    """Rejects by kind, with examples, and the share of files that gave a document; "" where there are none."""
+    """Rejects by kind, with examples, and the share of files that gave a document; "" without rejects."""
     from gpu_rag.index.tables import DOCUMENTS, read_batches
     from gpu_rag.report.runs import reject_kinds
 
@@ -139,7 +139,7 @@ def _rejects(document: dict[str, Any], index: Index) -> str:
 
 
 def _languages(document: dict[str, Any], index: Index) -> str:
-    """The number of documents that are not English, and what that costs; "" where there are none."""
+    """The number of documents that are not English, and the effect of that; "" if all are."""
     counts = sorted(document.get("other_languages", {}).items(), key=lambda item: -item[1])
     if not counts:
         return ""
@@ -198,7 +198,7 @@ def build_document(report: BuildReport) -> dict[str, Any]:
     from gpu_rag.methods.registry import hooks
 
     document: dict[str, Any] = {name: report.count(name) for name in COUNTS}
-    counts = [(stage, name, n) for stage, found in report.manifest.stages.items() for name, n in found.counts.items()]
+    counts = [(stage, name, n) for stage, record in report.manifest.stages.items() for name, n in record.counts.items()]
     of_extraction = ((name, n) for _, name, n in counts if name.startswith("extraction_"))
     document["extraction"] = {name.removeprefix("extraction_"): n for name, n in of_extraction}
     of_languages = {name.removeprefix("language_"): n for _, name, n in counts if name.startswith("language_")}

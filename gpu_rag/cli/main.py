@@ -26,7 +26,7 @@ COMMANDS = (
     "index", "answer", "ask", "eval", "explain", "add", "update", "remove", "verify", "verify-answers", "export",
     "bench", "models", "doctor", "demo", "sample", "serve", "mcp", "tune",
 )  # fmt: skip
-WITHOUT_TORCH = ("explain", "bench")  # or, as bench, with settings to make before torch is imported
+WITHOUT_TORCH = ("explain", "bench")  # bench makes settings before torch is imported
 
 EXIT_STATUS = "exit status: 0 done, 1 failed, 2 bad usage or bad input, 3 finished with failures above --max-failures"
 
@@ -43,8 +43,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def command_modules() -> dict[str, Callable[[], Any]]:
-    """{command: a function that imports its module}, those of methods last. A module has HELP, EXAMPLE, add_arguments,
-    and run, which returns (exit status, --json document, text)."""
+    """{command: a function that imports its module}; commands of methods come last. A module has HELP, EXAMPLE,
+    add_arguments and run, which returns (exit status, --json document, text)."""
     from gpu_rag.methods.registry import named_hooks
 
     load = importlib.import_module

@@ -1,4 +1,4 @@
-"""gpu-rag mcp: tools for agents over an index, by the Model Context Protocol."""
+"""The command `gpu-rag mcp`: tools for agents over an index, by the Model Context Protocol."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXAMPLE = "gpu-rag mcp my-index --http 8765"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this command."""
+    """Add the options of this command."""
     add_index(parser)
     add_method(parser)
     words = "serve http://127.0.0.1:PORT/mcp; default: stdin and stdout"
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> tuple[int, None, str]:
-    """Serves until the client goes, or a signal stops it."""
+    """Serve until the client leaves, or a signal stops the server."""
     if importlib.util.find_spec("mcp") is None:
         raise MissingBackend("mcp is not installed", do="pip install 'gpu-rag[mcp]'")
     import asyncio

@@ -19,7 +19,7 @@ from gpu_rag.settings.check import checked
 if TYPE_CHECKING:
     from gpu_rag.models.llm.interface import ApiKeys
 
-PROFILES = ("cpu", "gpu", "multi-gpu")  # beside those of methods
+PROFILES = ("cpu", "gpu", "multi-gpu")  # methods have further profiles
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -179,21 +179,21 @@ def settings_of(
 
 def names(text: str) -> list[str]:
     """A comma-separated list without blanks and repeats. Raises UsageError when nothing is left."""
-    found = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not found:
+    parts = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not parts:
         raise UsageError("the list is empty", given=repr(text), expected="one or more names, separated by commas")
-    return found
+    return parts
 
 
 def numbers(text: str) -> list[int]:
     """A comma-separated list of whole numbers above 0."""
     try:
-        found = [int(part) for part in names(text)]
+        values = [int(part) for part in names(text)]
     except ValueError as error:
         raise UsageError("not whole numbers", given=text, expected="such as 2,5,10") from error
-    if min(found) < 1:
+    if min(values) < 1:
         raise UsageError("numbers must be above 0", given=text, expected="such as 2,5,10")
-    return sorted(found)
+    return sorted(values)
 
 
 def api_key(settings: Settings, llm: str = "") -> ApiKeys:

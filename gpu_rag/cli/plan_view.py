@@ -37,13 +37,13 @@ def index_plan_text(document: Mapping[str, Any]) -> str:
     counts = ", ".join(f"{document[name]:,} {name}" for name in ("documents", "passages", "characters", "rejects"))
     n = document["extracted"]
     extracted = "" if n in (None, document["passages"]) else f"; {n:,} passages are extracted from"
-    found = {name: document[name] for name in ("entities", "relations", "mentions") if document[name] is not None}
+    known = {name: document[name] for name in ("entities", "relations", "mentions") if document[name] is not None}
     tokens = f"{document['prompt_tokens']:,} prompt and {document['generated_tokens']:,} generated tokens"
     return "\n".join(
         [
             table(rows, ["stage", "s", "peak MiB", "disk MiB", "LLM calls", "prompt", "generated", "grows with"]),
             f"counted: {counts}{extracted}",
-            *(f"predicted: {_counts(sizes)}" for sizes in (found, document["kb"]) if sizes),
+            *(f"predicted: {_counts(sizes)}" for sizes in (known, document["kb"]) if sizes),
             f"predicted: {document['wall_s']:,.0f} s, {tokens}, {_mib(document['peak_memory_bytes'])} MiB of memory, "
             f"{_mib(document['disk_bytes'])} MiB of disk and {_mib(document['work_bytes'])} more while it runs",
             *(f"- {note}" for note in document["notes"]),

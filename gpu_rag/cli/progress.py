@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-BEAT_S = 1.0  # seconds between two reports of a stage, whether it advances or not
+BEAT_S = 1.0  # seconds between two reports of a stage, even if it does not advance
 LINE_S = 4.0  # the same for plain lines, which are kept
 Event = dict[str, Any]
 
@@ -67,9 +67,9 @@ class Meter:
     def _left(self, s: float) -> tuple[float | None, float | None]:
         """(share of the stage that is done, seconds left of the build); None: not known.
 
-        A stage that counts its units tells its own time the better the further it is. What is planned of the others is
-        corrected by the ratio of actual to planned seconds so far, which counts as much as the share of the plan that
-        it comes from.
+        The estimate of a stage that counts its units improves as the stage advances. The planned seconds of the other
+        stages are multiplied by the ratio of actual to planned seconds so far. This ratio has as much weight as the
+        share of the plan that it comes from.
         """
         share = min(self.done / self.total, 1.0) if self.total else None
         planned = {name: seconds for name, seconds in self._planned.items() if seconds is not None}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpu_rag.engine import Engine
 
 HELP = "Answer questions over HTTP: an API, OpenAI's chat protocol, and a page to explore with."
-WORDS = "the key that clients must send; of FILE.toml several, with rights and limits"
+WORDS = "a file with the key that clients must send, or a FILE.toml of keys with rights and limits"
 EXAMPLE = "gpu-rag serve my-index --port 8080"
 
 

@@ -1,5 +1,5 @@
-"""Text for a terminal: what documents, models and arguments say is shown, never obeyed; styles where it has them; a
-stderr that may go away."""
+"""Output to a terminal: control characters in texts are shown, never obeyed; styles are used if the terminal has them;
+the reader of stderr may go away."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.text import Text
 
-# escapes, and characters that change the direction of what stands around them or begin lines; not tab and line feed
+# escapes, and characters that change the direction of the text around them or begin lines; not tab and line feed
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
@@ -23,7 +23,7 @@ def visible(text: str) -> str:
     >>> print(visible("a\x1b[2Jb\u202ec"))
     a\x1b[2Jb\u202ec
     """
-    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _OBEYED.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def has_styles() -> bool:
@@ -54,7 +54,7 @@ class _Remarks(io.FileIO):
     """A stream of bytes to stderr. If its reader is gone or its disk full, the rest is dropped."""
 
     def write(self, data: Any) -> int:
-        """Write the bytes, or drop all from now on: a remark that nobody reads ends no work."""
+        """Write the bytes. If that fails, drop all bytes from now on: a remark that nobody reads must end no work."""
         try:
             return super().write(data)
         except OSError:
@@ -67,14 +67,14 @@ class _Remarks(io.FileIO):
 def keep_stderr() -> None:
     """Make stderr of this process outlive its reader.
 
-    Standard streams that were closed (`2>&-`) are opened to nothing first: else the next file that is opened, of the
-    index perhaps, takes the number, and what libraries print to stderr goes into it.
+    First open closed standard streams (`2>&-`) to nothing. Otherwise the next file that is opened, perhaps one of the
+    index, would get their number, and messages of libraries would go into it.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
     if sys.stderr is not sys.__stderr__:
-        return  # a stream that a caller in this process set stays as it is
+        return  # keep a stream that a caller in this process has set
     encoding = sys.stderr.encoding if sys.stderr is not None else "utf-8"
     remarks: Any = _Remarks(2, "w", closefd=False)
     sys.stderr = io.TextIOWrapper(remarks, encoding, errors="backslashreplace", write_through=True)

@@ -110,8 +110,8 @@ def _sentences(row: dict[str, Any]) -> list[str]:
 
 
 def styled(text: str, row: dict[str, Any]) -> Text:
-    """`trace_text` of a row with styles: heads of parts, and in paths, sentences and passages the words of the answer
-    and of the question."""
+    """`trace_text` of a row with styles for the heads of parts and, in paths, sentences and passages, for the words of
+    the answer and of the question."""
     from rich.text import Text
 
     shown = Text()
@@ -138,12 +138,12 @@ def _answer(row: dict[str, Any]) -> str:
     if row["status"] == "failed":
         return f"failed    {row['error']['type']}: {row['error']['message']}"
     if row["answer"] is None:
-        asked = "the reader found no support in the evidence" if row["usage"]["llm_calls"] else "no model was asked"
-        return f"answer    none: {asked}"
-    found = row["grounding"]
-    words = f"   ({GROUNDED[found['status']]})" if found["status"] in GROUNDED else ""
+        reason = "the reader found no support in the evidence" if row["usage"]["llm_calls"] else "no model was asked"
+        return f"answer    none: {reason}"
+    grounding = row["grounding"]
+    words = f"   ({GROUNDED[grounding['status']]})" if grounding["status"] in GROUNDED else ""
     passages = {item["passage_id"]: item for item in row["evidence"]}
-    quoted = [(passages[s["passage_id"]], s["start"], s["end"]) for s in found["sentences"]]
+    quoted = [(passages[s["passage_id"]], s["start"], s["end"]) for s in grounding["sentences"]]
     lines = [_wrapped(f"{item['text'][start:end]}   [{item['title']}]", "  > ", "    ") for item, start, end in quoted]
     return "\n".join([f"answer    {row['answer']}{words}", *lines])
 
@@ -176,7 +176,7 @@ def _patterns() -> list[tuple[re.Pattern[str], str]]:
 
 
 def said(verb: str, n_candidates: int) -> str | None:
-    """The words for a step, or None if there are none and its name is shown.
+    """The words for a step, or None if only its name can be shown.
 
     >>> said("expand_1_2/rule", 40)
     'evidence graph 1, hop 2: relations that lead on, of 40, by rule'
@@ -190,5 +190,5 @@ def said(verb: str, n_candidates: int) -> str | None:
 
 
 def _words(name: str, n: str) -> str | None:
-    found = ((pattern.fullmatch(name), text) for pattern, text in _patterns())
-    return next((text.format(*match.groups(), n=n) for match, text in found if match), None)
+    matches = ((pattern.fullmatch(name), text) for pattern, text in _patterns())
+    return next((text.format(*match.groups(), n=n) for match, text in matches if match), None)

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("answers", type=Path, metavar="ANSWERS.jsonl", help="a file made by gpu-rag answer")
     parser.add_argument("index", type=Path, metavar="DIR", help="the index that it was made with")
-    add_list(parser, "--corpus", "PATH", "compare quotations with the source too: what was given to gpu-rag index")
+    add_list(parser, "--corpus", "PATH", "compare quotations with the corpus too: the paths given to gpu-rag index")
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
@@ -44,5 +44,5 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     against = f"{options.index} and the corpus" if options.corpus else str(options.index)
     counts = f"{checker.n_rows:,} rows, {checker.n_evidence:,} quotations, {checker.n_edges:,} edges"
     unchecked = f"; {checker.n_unchecked:,} answers are unchecked: their replies are not beside the file"
-    said = f"{options.answers}: {counts}, all as in {against}{unchecked if checker.n_unchecked else ''}"
-    return int(bool(differences)), document, "" if differences else said
+    summary = f"{options.answers}: {counts}, all as in {against}{unchecked if checker.n_unchecked else ''}"
+    return int(bool(differences)), document, "" if differences else summary

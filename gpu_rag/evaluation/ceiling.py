@@ -74,12 +74,12 @@ def ceiling_scores(
     check_ceiling(method)
     rows = [row for row in rows if row.gold_ids]
     gold_of = {row.question.id: frozenset(row.gold_ids) for row in rows}
-    oracle, there, saw = oracle_of(rows), dict[str, frozenset[str]](), dict[str, set[str]]()
+    oracle, in_index, saw = oracle_of(rows), dict[str, frozenset[str]](), dict[str, set[str]]()
     module = load_method(method)
 
     async def program(question: Question, run: Run, params: Any) -> Draft:
         documents = run.index.passage_doc_ids
-        there[question.id] = gold_of[question.id].intersection(documents)
+        in_index[question.id] = gold_of[question.id].intersection(documents)
 
         def on_saw(passages: Iterable[int]) -> None:
             saw.setdefault(question.id, set()).update(documents[row] for row in passages)
@@ -89,7 +89,7 @@ def ceiling_scores(
 
     limit = max(REACHED, *at)
     questions = [row.question for row in rows]
-    found = Spool([question.id for question in questions])
+    spool = Spool([question.id for question in questions])
     engine.run(
         method,
         questions,
@@ -98,17 +98,17 @@ def ceiling_scores(
         decider=RULE,
         program=program,
         where=where,
-        on_answer=found.add,
+        on_answer=spool.add,
         keep=False,
     )
     document_of = dict(zip(engine.index.passage_ids, engine.index.passage_doc_ids))
     llm = None if retrieval_only or not engine.models.has_llm() else engine.models.llm()
     scores: dict[str, list[float]] = {}
-    for answer, row in zip(found, rows):
+    for answer, row in zip(spool, rows):
         ranking = ranked_documents([document_of[e.passage_id] for e in answer.evidence])
         seen = [*saw.get(row.question.id, ()), *ranking[:REACHED]]
         shown = ranked_documents([document_of[e.passage_id] for e in answer.evidence[: n_shown(engine, answer, llm)]])
-        stages = {"index": list(there.get(row.question.id, ()))}
+        stages = {"index": list(in_index.get(row.question.id, ()))}
         stages |= {"graph": list(saw.get(row.question.id, ()))} if saw else {}
         stages |= {"reached": seen, **{f"recall@{k}": ranking[:k] for k in at}, "prompt": shown}
         for name, documents in stages.items():

@@ -140,16 +140,16 @@ def compare(
     if ceiling:
         document["ceiling"] = {}
         for method in methods:
-            found = ceiling_scores(engine, method, rows, at, retrieval_only=retrieval_only, where=where)
-            document["ceiling"][method] = {name: _mean(values) for name, values in found.items()}
+            stages = ceiling_scores(engine, method, rows, at, retrieval_only=retrieval_only, where=where)
+            document["ceiling"][method] = {name: _mean(values) for name, values in stages.items()}
     if judge is not None:
         judged, entries, document["judge"] = judge_answers(judge, comparison.answers, rows)
         for method, entry in entries.items():
             comparison.scores[method]["judge"] = judged[method]
             if TRUTHFUL in comparison.scores[method]:
-                ways = truthful(comparison.answers[method], rows, judged[method])
-                comparison.scores[method][TRUTHFUL] = ways
-                document["methods"][method].update(_three_ways(ways))
+                three_ways = truthful(comparison.answers[method], rows, judged[method])
+                comparison.scores[method][TRUTHFUL] = three_ways
+                document["methods"][method].update(_three_ways(three_ways))
             document["methods"][method].update(judge=_mean(judged[method]), **entry)
     _resample(comparison)
     return comparison
@@ -210,10 +210,10 @@ def truthful(
 ) -> list[float]:
     """The three-way scores of questions with answers and web pages. judged: a judge's scores of all answers."""
     with_answers = ((answer, row) for answer, row in zip(answers, rows) if row.answers)
-    right = (found == 1.0 for found in judged) if judged else repeat(None)
+    right = (correct == 1.0 for correct in judged) if judged else repeat(None)
     return [
-        truthfulness(answer.text, answer.status == "answered", row.answers, of)
-        for (answer, row), of in zip(with_answers, right)
+        truthfulness(answer.text, answer.status == "answered", row.answers, is_right)
+        for (answer, row), is_right in zip(with_answers, right)
         if row.question.pages
     ]
 
@@ -231,10 +231,10 @@ def _details(
     of_kg = [row for row in rows if gold.is_kg(row)]
     if not of_kg:
         return {}
-    found: dict[str, Any] = {"on_path": pool_shares((a, row) for a, row in zip(answers, rows) if gold.is_kg(row))}
+    details: dict[str, Any] = {"on_path": pool_shares((a, row) for a, row in zip(answers, rows) if gold.is_kg(row))}
     if hops := by_hops(of_kg, {name: scores[name] for name in KG_MEASURES if name in scores}):
-        found["by_hops"] = hops
-    return found
+        details["by_hops"] = hops
+    return details
 
 
 def _mean(values: Sequence[float]) -> float | None:

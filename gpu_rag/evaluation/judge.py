@@ -320,15 +320,15 @@ class Negatives:
     def __init__(self, answers: Sequence[str]):
         words = [words_of(answer) for answer in answers]
         having: dict[str, list[int]] = {}
-        for place, word in ((place, word) for place, said in enumerate(words) for word in said):
+        for place, word in ((place, word) for place, answer_words in enumerate(words) for word in answer_words):
             having.setdefault(word, []).append(place)
         self._having = {word: np.array(places) for word, places in having.items()}
-        self._said = np.array([bool(said) for said in words], bool)
+        self._has_words = np.array([bool(answer_words) for answer_words in words], bool)
 
     def after(self, place: int, gold: Sequence[str]) -> int | None:
         """The place of the next answer after `place`, in the circle, that has no word of `gold`; None if there is
         none."""
-        free = self._said.copy()
+        free = self._has_words.copy()
         free[place] = False
         for word in frozenset[str]().union(*map(words_of, gold)) & self._having.keys():
             free[self._having[word]] = False

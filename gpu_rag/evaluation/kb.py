@@ -72,25 +72,25 @@ class KbGold:
 
     def _missed(self, rows: Sequence[QuestionRow]) -> dict[str, int]:
         """{"questions": number with gold that is no node, by name or alias, "answers": amount of such gold}, or {}."""
-        found = []
+        missed = []
         for row in rows:
             if self.is_skb(row):
-                found.append(sum(not nodes for nodes in self._gold[row.question.id]))
+                missed.append(sum(not nodes for nodes in self._gold[row.question.id]))
             elif self.is_kg(row):
-                found.append(sum(not self._is_name(answer) for answer in row.answers))
-        return {"questions": sum(map(bool, found)), "answers": sum(found)} if any(found) else {}
+                missed.append(sum(not self._is_name(answer) for answer in row.answers))
+        return {"questions": sum(map(bool, missed)), "answers": sum(missed)} if any(missed) else {}
 
     def _is_name(self, answer: str) -> bool:
         return bool(self._kb.named(answer) or self._kb.named(normalise_answer(answer)))
 
     def _nodes(self, row: QuestionRow) -> list[set[str]]:
         """The node ids of each answer id; an empty set for an id that is not a node."""
-        found = []
+        node_sets = []
         for given in dict.fromkeys(map(str, row.meta["answer_ids"])):
             nodes = self._known.get(given) or self._known.get(f"n{given}" if given.isdecimal() else given) or set()
-            if not nodes or nodes not in found:
-                found.append(nodes)
-        return found
+            if not nodes or nodes not in node_sets:
+                node_sets.append(nodes)
+        return node_sets
 
     def _answer_types(self, row: QuestionRow) -> frozenset[str] | None:
         """The types that answers of a question may have; None for all."""
@@ -152,12 +152,12 @@ def _bad(what: str, row: QuestionRow, given: str, **parts: str) -> BadInput:
 
 def owners(kb: KnowledgeBase) -> dict[str, str]:
     """{passage id: id of the node that owns its document}."""
-    found: dict[str, str] = {}
+    owner_of: dict[str, str] = {}
     first, rows = kb.node_passages.offsets.tolist(), kb.node_passages.values
     for node in kb.n_own.nonzero()[0].tolist():
         for row in rows[first[node] : first[node] + int(kb.n_own[node])].tolist():
-            found[kb.passage_ids[row]] = kb.node_ids[node]
-    return found
+            owner_of[kb.passage_ids[row]] = kb.node_ids[node]
+    return owner_of
 
 
 def score_paths(answer: Answer, gold: Sequence[str]) -> dict[str, float]:
@@ -167,11 +167,11 @@ def score_paths(answer: Answer, gold: Sequence[str]) -> dict[str, float]:
     path of the answer has one; answer_on_path: one of these paths, or any pool of the search, has one.
     """
     wanted = {normalise_answer(name) for name in gold}
-    said = answer.nodes[0].name if answer.nodes else answer.text
+    answered = answer.nodes[0].name if answer.nodes else answer.text
     kept = any(normalise_answer(name) in wanted for path in answer.paths for edge in path.edges for name in edge[::2])
     searched = any(on_path(pool.entities, wanted) for pool in answer.pools)
     return {
-        "hits@1": float(said is not None and normalise_answer(said) in wanted),
+        "hits@1": float(answered is not None and normalise_answer(answered) in wanted),
         "answer_on_path": float(kept or searched),
         "answer_on_path_pruned": float(kept),
     }

@@ -39,13 +39,13 @@ class Spool(Sequence[Answer]):
         return len(self._places)
 
     @overload
-    def __getitem__(self, at: int) -> Answer: ...
+    def __getitem__(self, index: int) -> Answer: ...
     @overload
-    def __getitem__(self, at: slice) -> list[Answer]: ...
-    def __getitem__(self, at: int | slice) -> Answer | list[Answer]:
-        if isinstance(at, slice):
-            return [self[row] for row in range(*at.indices(len(self)))]
-        start, size = self._places[at].tolist()
+    def __getitem__(self, index: slice) -> list[Answer]: ...
+    def __getitem__(self, index: int | slice) -> Answer | list[Answer]:
+        if isinstance(index, slice):
+            return [self[row] for row in range(*index.indices(len(self)))]
+        start, size = self._places[index].tolist()
         with self._lock:
             self._file.seek(start)
             return msgspec.convert(json.loads(self._file.read(size)), Answer)

@@ -50,8 +50,8 @@ class Difference:
 class AnswerChecker:
     """Checks rows one after the other; `n_rows`, `n_evidence`, `n_edges` count the checked items.
 
-    A row: its status, answer and error fit together, its id is unique, and its grounding is what the engine finds for
-    this question, answer and evidence. Evidence: the passage is in the index, with
+    A row: its status, answer and error fit together, its id is unique, and its grounding is the one that the engine
+    finds for this question, answer and evidence. Evidence: the passage is in the index, with
     this title, text, offsets, file and place. An edge of a path: the relation is in the index, and the named passage
     states it; for an edge of a knowledge base, it comes from the named file and line. A node: it is in the index, with
     this name and type. `against_corpus`, called last, for a checker made with_corpus: the characters start:end of the
@@ -95,10 +95,10 @@ class AnswerChecker:
         status, answer, error = row["status"], row["answer"], row["error"]
         if status == "answered" and not (isinstance(answer, str) and answer.strip()):
             yield "status answered, but there is no answer"
-        found = row["evidence"] or (self._has_kb and (row["paths"] or row.get("nodes")))
-        if status == "answered" and not (found or any(map(_of_a_page, _list(row["paths"])))):
+        has_support = row["evidence"] or (self._has_kb and (row["paths"] or row.get("nodes")))
+        if status == "answered" and not (has_support or any(map(_of_a_page, _list(row["paths"])))):
             yield "status answered, but there is no evidence"
-        if status == "retrieved" and not (found or row["paths"]):
+        if status == "retrieved" and not (has_support or row["paths"]):
             yield "status retrieved, but there is no evidence"
         is_unsupported = row["grounding"].get("status") == "unsupported"
         if answer is not None and status != ("unsupported" if is_unsupported else "answered"):
@@ -139,12 +139,12 @@ class AnswerChecker:
         """Ids of the passages that state a relation, given by its normalised names; None if there is no such relation.
         Names are normalised, since under a filter they are written as in the matching documents."""
         index, triple = self._index, (subject, label, object_)
-        found: list[set[int] | None] = [relations(index, *triple) for relations in hooks("relations")]
+        answers: list[set[int] | None] = [relations(index, *triple) for relations in hooks("relations")]
         rows = index.entity_rows if "entities" in index.stages else {}
         if subject in rows and object_ in rows:
             subjects, objects = (range(rows[name], rows[name] + 1) for name in (subject, object_))
-            found.append(stating(index.relations, label, subjects, objects))
-        ids = [{index.passage_ids[row] for row in passages} for passages in found if passages is not None]
+            answers.append(stating(index.relations, label, subjects, objects))
+        ids = [{index.passage_ids[row] for row in passages} for passages in answers if passages is not None]
         citations = self._stated_by_kb.get(triple)
         ids += [] if citations is None else [citations]
         return set().union(*ids) if ids else None
@@ -218,7 +218,7 @@ class AnswerChecker:
         params = self._index.manifest.stages["passages"].params
         limits = Limits(params["max_document_chars"], columns=tuple(map(tuple, params.get("columns", ()))))
         left_out = are_of_nodes(self._index.folder("passages"), pa.chunked_array([list(self._spans)], pa.string()))
-        waiting = {name: spans for (name, spans), of in zip(self._spans.items(), left_out) if not of}
+        waiting = {name: spans for (name, spans), is_left_out in zip(self._spans.items(), left_out) if not is_left_out}
         for document in read_corpus(paths, limits):
             if isinstance(document, Document) and document.id in waiting:
                 for (start, end, hash), cited in waiting.pop(document.id).items():
@@ -237,15 +237,15 @@ def check_answers(
     """(checker with its counts, all differences) of an answers file, in row order; differences from the replies and
     from the corpus come last."""
     checker = AnswerChecker(index, with_corpus=bool(corpus))
-    found: list[Difference] = []
+    differences: list[Difference] = []
     beside: list[Difference] = []
     pairs = iter(pairs)
     while block := [list(checker.check(raw, row)) for raw, row in islice(pairs, BLOCK)]:
-        found += chain.from_iterable(block)
+        differences += chain.from_iterable(block)
         beside += checker.against_replies(replies)
     if corpus:
         beside += checker.against_corpus(corpus)
-    return checker, found + beside
+    return checker, differences + beside
 
 
 def _grounding_differs(row: Row) -> Iterator[str]:
@@ -278,8 +278,8 @@ def _says(reply: str, answer: str) -> bool:
     """Whether a reply holds all parts of an answer, as text or as strings of JSON."""
     with suppress(ValueError):
         reply = json.dumps(json.loads(reply), ensure_ascii=False)
-    said = " ".join(reply.replace('\\"', '"').split()).casefold()
-    return all(" ".join(part.split()).casefold() in said for part in answer.split(";"))
+    reply_text = " ".join(reply.replace('\\"', '"').split()).casefold()
+    return all(" ".join(part.split()).casefold() in reply_text for part in answer.split(";"))
 
 
 def _hash(text: str) -> bytes:
@@ -311,9 +311,9 @@ def _differing(what: str, item: Row, expected: Row) -> Iterator[str]:
     for key, ours in expected.items():
         given = item.get(key)
         if key == "text" and isinstance(given, str) and given != ours:
-            at = next((i for i, (a, b) in enumerate(zip(given, ours)) if a != b), min(len(given), len(ours)))
-            here, there = given[at : at + 20], ours[at : at + 20]
-            yield f"{what}: text differs from the index at character {at}: {here!r}, in the index {there!r}"
+            place = next((i for i, (a, b) in enumerate(zip(given, ours)) if a != b), min(len(given), len(ours)))
+            quoted, indexed = given[place : place + 20], ours[place : place + 20]
+            yield f"{what}: text differs from the index at character {place}: {quoted!r}, in the index {indexed!r}"
         elif given != ours:
             yield f"{what}: {key} is {given!r}, in the index {ours!r}"
     score = item.get("score")

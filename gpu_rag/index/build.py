@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from gpu_rag.models.set import ModelSet
 
 ASKED = "work/asked.json"
-PROGRESS = "work/manifest.json"  # the manifest of a build that goes on over an index
+PROGRESS = "work/manifest.json"  # the manifest of an unfinished build over an index
 _log = logging.getLogger(__name__)
 
 
@@ -162,10 +162,10 @@ def build_index(
 
 
 def _resumed(out: Path, standing: Manifest) -> Manifest:
-    """The manifest that an interrupted build over an index left; else that of the index."""
+    """The manifest that an interrupted build over an index left; else the manifest of the index."""
     try:
         return Manifest.read_from(out / PROGRESS, "") if standing.stages else standing
-    except (IndexCorrupt, IndexMismatch):  # there is none, or it cannot be used: its stages are made again
+    except (IndexCorrupt, IndexMismatch):  # missing or unusable: its stages are made again
         return standing
 
 
@@ -229,7 +229,7 @@ def _bring_up_to_date(
         blocks = manifest.blocks.get(stage.name) or block_sums(out / old.folder, old.files)
         return manifest.with_stage(old, blocks), StageReport(skipped=True, counts=old.counts)
     folders = {name: out / record.folder for name, record in manifest.stages.items() if name in needs}
-    # reuse what is still valid from an earlier run of this version
+    # reuse valid parts of an earlier run of this version
     before = out / old.folder if old is not None and whole and old.version == stage.version else None
     report = StageReport()
     progress.start(stage.name, None, "rows")
@@ -288,9 +288,9 @@ def is_up_to_date(out: Path, stage: Stage, record: StageRecord, fingerprint: str
 def _is_whole(out: Path, manifest: Manifest, stage: str) -> bool:
     """Whether the folder holds exactly the files of the stage, with their checksums."""
     base, files = out / manifest.stages[stage].folder, manifest.stages[stage].files
-    if found := damage(out, manifest, stage):
-        _log.warning("gpu-rag: damaged, and made anew: %s", found)
-    return not found and {path.relative_to(base).as_posix() for path in base.rglob("*") if path.is_file()} == set(files)
+    if fault := damage(out, manifest, stage):
+        _log.warning("gpu-rag: damaged, and made anew: %s", fault)
+    return not fault and {path.relative_to(base).as_posix() for path in base.rglob("*") if path.is_file()} == set(files)
 
 
 def _damaged_others(out: Path, manifest: Manifest, stages: Sequence[Stage]) -> list[str]:

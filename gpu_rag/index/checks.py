@@ -32,12 +32,12 @@ def stating(relations: pa.Table, label: str, subjects: range, objects: range) ->
     """
     subject = relations["subject"].to_numpy()
     first, last = np.searchsorted(subject, [subjects.start, subjects.stop])
-    of = relations.slice(first, last - first)
-    ends = of["object"].to_numpy()
-    of = of.take(np.flatnonzero((ends >= objects.start) & (ends < objects.stop)))
-    rows = zip(of["label"].to_pylist(), of["passages"].to_pylist())
-    found = [passages for written, passages in rows if normalise_name(written) == label]
-    return set().union(*found) if found else None
+    candidates = relations.slice(first, last - first)
+    ends = candidates["object"].to_numpy()
+    candidates = candidates.take(np.flatnonzero((ends >= objects.start) & (ends < objects.stop)))
+    rows = zip(candidates["label"].to_pylist(), candidates["passages"].to_pylist())
+    stated_by = [passages for written, passages in rows if normalise_name(written) == label]
+    return set().union(*stated_by) if stated_by else None
 
 
 def wrong_vectors(index: Index, stage: str, n: int, what: str = "", zeros: bool = False) -> Iterator[str]:

@@ -72,9 +72,9 @@ def _graphml(index: Index, out: Path) -> list[Path]:
         for (source, name, target), edges in hetero_graph(index, vectors=False).edges.items():
             kind, ends = _data("e_kind", _KINDS.get(name, name)), edges["edge_index"]
             labels = [_data("e_label", label) for label in edges.get("labels", [""])]
-            said = pa.array(labels, pa.string()).take(pa.array(edges.get("label", np.zeros(ends.shape[1], np.int64))))
+            named = pa.array(labels, pa.string()).take(pa.array(edges.get("label", np.zeros(ends.shape[1], np.int64))))
             weights = edges.get("edge_weight", np.ones(ends.shape[1])).tolist()
-            data = [f"{kind}{label}{_data('e_weight', str(w))}" for label, w in zip(said.to_pylist(), weights)]
+            data = [f"{kind}{label}{_data('e_weight', str(w))}" for label, w in zip(named.to_pylist(), weights)]
             file.write(_edge_lines(source[0], ends[0], target[0], ends[1], pa.array(data, pa.string())))
         if "kb" in index.stages:
             file.writelines(_kb_edge_lines(index.loaded("kb", load_kb)))
@@ -122,13 +122,13 @@ def _kb_edge_lines(kb: KnowledgeBase) -> Iterator[str]:
         place = np.arange(start, min(start + _EDGE_ROWS, len(passages)))
         node = np.searchsorted(offsets, place, side="right") - 1
         is_mention = place - offsets[node] >= kb.n_own[node]
-        said = kinds.take(pa.array(is_mention.astype(np.int64)))
-        yield _edge_lines("n", node, "p", passages[place], said)
+        kind_of = kinds.take(pa.array(is_mention.astype(np.int64)))
+        yield _edge_lines("n", node, "p", passages[place], kind_of)
 
 
-def _edge_lines(of: str, source: np.ndarray, to: str, target: np.ndarray, data: pa.StringArray) -> str:
+def _edge_lines(left: str, source: np.ndarray, right: str, target: np.ndarray, data: pa.StringArray) -> str:
     ends = (pa.array(np.ascontiguousarray(rows)).cast(pa.string()) for rows in (source, target))
     head, tail = ends
-    parts = [f'<edge source="{of}', head, f'" target="{to}', tail, '">', data, "</edge>\n"]
+    parts = [f'<edge source="{left}', head, f'" target="{right}', tail, '">', data, "</edge>\n"]
     lines = pc.binary_join_element_wise(*parts, "")
     return "".join(lines.to_pylist())

@@ -57,7 +57,7 @@ class Facts:
         """At most k simple chains of up to `hops` facts between two names, in any direction of the facts.
 
         Shorter chains come first, then chains through nodes with fewer facts. At each hop the BEAM partial chains
-        through the least connected nodes go on. Raises BadInput for an unknown name or more than MAX_HOPS hops.
+        through the least connected nodes are kept. Raises BadInput for an unknown name or more than MAX_HOPS hops.
         """
         if not 1 <= hops <= MAX_HOPS:
             raise BadInput("hops are out of range", given=hops, expected=f"1 to {MAX_HOPS}")
@@ -102,8 +102,8 @@ class Facts:
 
 
 def load_facts(index: Index) -> Facts:
-    """Facts of an index, for `index.loaded("facts", load_facts)`: edges of the knowledge base if there is one (it holds
-    what was extracted from documents too), else relations. Raises MissingLayer."""
+    """Facts of an index, for `index.loaded("facts", load_facts)`: edges of the knowledge base if there is one (it also
+    holds facts extracted from documents), else relations. Raises MissingLayer."""
     if "kb" in index.stages:
         kb = index.loaded("kb", load_kb)
         return _facts(kb.head, kb.tail, kb.n, kb.named, lambda row: Fact(*kb.triple(row)))

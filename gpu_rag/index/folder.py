@@ -75,24 +75,24 @@ def block_sums(folder: Path, names: Iterable[str]) -> dict[str, str]:
     O(bytes), by a few threads. Memory: one block per thread.
     """
     sizes = {name: (folder / name).stat().st_size for name in names}
-    parts = [(name, at) for name, size in sizes.items() for at in range(0, size, BLOCK * _BLOCKS)]
+    parts = [(name, offset) for name, size in sizes.items() for offset in range(0, size, BLOCK * _BLOCKS)]
     sums = dict.fromkeys(sizes, "")
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:
         run = map if sum(sizes.values()) < _SMALL else threads.map  # unused threads are not started
-        for (name, _), found in zip(parts, run(lambda part: _sums_from(folder / part[0], part[1]), parts)):
-            sums[name] += found
+        for (name, _), digits in zip(parts, run(lambda part: _sums_from(folder / part[0], part[1]), parts)):
+            sums[name] += digits
     return sums
 
 
 def _sums_from(path: Path, start: int) -> str:
     """Checksums of up to _BLOCKS blocks, computed block by block."""
-    found: list[str] = []
+    digits: list[str] = []
     with path.open("rb", buffering=0) as file:
         buffer = memoryview(bytearray(min(BLOCK, os.fstat(file.fileno()).st_size)))
         file.seek(start)
-        while len(found) < _BLOCKS and (n := file.readinto(buffer)):
-            found.append(xxhash.xxh3_64_hexdigest(buffer[:n]))
-    return "".join(found)
+        while len(digits) < _BLOCKS and (n := file.readinto(buffer)):
+            digits.append(xxhash.xxh3_64_hexdigest(buffer[:n]))
+    return "".join(digits)
 
 
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
@@ -133,7 +133,7 @@ def lock(file: IO[Any], path: Path) -> None:
 
 EDITS = "edits"  # a folder of manual changes, one file for each method that allows them; --fresh keeps it
 TUNED = "tuned.json"  # results of `gpu-rag tune`; not a stage, so not in the digest
-SOURCES, SOURCES_COPY = "sources.json", "sources.copy.json"  # where the sources lie, and hashes of what was removed
+SOURCES, SOURCES_COPY = "sources.json", "sources.copy.json"  # paths of the sources, and hashes of removed names
 RECEIPTS = "receipts"  # a folder of receipts of removals
 _OWN = (
     "manifest.json", "manifest.copy.json", "lock", "stages", "work", "run.json", "rejects.jsonl", "plan.json",

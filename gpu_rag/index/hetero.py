@@ -33,8 +33,7 @@ EdgeType = tuple[str, str, str]
 @dataclass
 class HeteroGraph:
     """A graph with kinds of nodes and edges. nodes: kind -> attributes, with "num_nodes" an int; edges: (kind, name,
-    kind)
-    -> attributes, with edge_index i64[2, E]. Other attributes are arrays or lists of texts."""
+    kind) -> attributes, with edge_index i64[2, E]. Other attributes are arrays or lists of texts."""
 
     nodes: dict[str, Attributes] = field(default_factory=dict)
     edges: dict[EdgeType, Attributes] = field(default_factory=dict)
@@ -126,8 +125,8 @@ def read_hetero(folder: Path) -> HeteroGraph:
         graph.nodes[kind] = _attributes(entry, kind, arrays)
     for entry in described["edges"]:
         left, name, right = entry["type"]
-        found = graph.edges[left, name, right] = _attributes(entry, "/".join(entry["type"]), arrays)
-        for ends, kind in zip(found["edge_index"], (left, right)):
+        attributes = graph.edges[left, name, right] = _attributes(entry, "/".join(entry["type"]), arrays)
+        for ends, kind in zip(attributes["edge_index"], (left, right)):
             if ends.size and not 0 <= ends.min() <= ends.max() < graph.nodes.get(kind, {}).get("num_nodes", 0):
                 raise IndexCorrupt("an edge has no end", given=f"{folder}: {left} {name} {right}")
     return graph

@@ -42,7 +42,7 @@ class Index:
 
     @classmethod
     def open(cls, path: str | Path, *, device: str = "cpu") -> Self:
-        """Open an index. Raises BadInput if `path` is none, IndexMismatch for another format version."""
+        """Open an index. Raises BadInput if `path` is no index, IndexMismatch for another format version."""
         folder = Path(path)
         reading = Reading(folder)  # before the manifest is read: a build may replace stages at any time
         index = cls(folder, Manifest.read(folder).without_stale(), device)  # a build may have stopped half-way
@@ -50,7 +50,7 @@ class Index:
         return index
 
     def __reduce__(self) -> Any:
-        """Reopen the index in another process; what is in memory here is not sent."""
+        """Reopen the index in another process; nothing in memory is sent."""
         return partial(type(self).open, device=self._device), (self.path.resolve(),)
 
     @property
@@ -240,12 +240,11 @@ class Index:
         it."""
         if part not in self._parts:
             self._parts[part] = load(self)
-        found: T = self._parts[part]
-        return found
+        result: T = self._parts[part]
+        return result
 
     def put(self, part: str, value: object) -> None:
-        """Set the value that `loaded` returns for a name, so that an evaluation can try what the folder does
-        not have."""
+        """Set the value that `loaded` returns for a name, so that an evaluation can try other values."""
         self._parts[part] = value
 
     @cached_property

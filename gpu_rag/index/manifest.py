@@ -85,13 +85,13 @@ class Manifest:
 
     def with_inputs(self, names: Iterable[str]) -> frozenset[str]:
         """The stages of `names` that exist, and all stages they were made from."""
-        found: set[str] = set()
+        needed: set[str] = set()
         stack = list(names)
         while stack:
-            if (name := stack.pop()) in self.stages and name not in found:
-                found.add(name)
+            if (name := stack.pop()) in self.stages and name not in needed:
+                needed.add(name)
                 stack.extend(self.stages[name].inputs)
-        return frozenset(found)
+        return frozenset(needed)
 
     def model(self, role: str) -> dict[str, Any] | None:
         """Model that stages used in a role ("embedder", "llm"), or None."""
@@ -108,19 +108,19 @@ class Manifest:
         folder of an embedder.
         """
         strange = self.strange_settings()
-        found = {name: section for name, section in self.settings.items() if name != "models" and name not in strange}
+        saved = {name: section for name, section in self.settings.items() if name != "models" and name not in strange}
         models = self.settings.get("models")
         name = models.get("embedder") if isinstance(models, dict) else None
         if isinstance(name, str) and _NAME.fullmatch(name) and not Path(name).exists():
-            found["models"] = {"embedder": name}
-        return found
+            saved["models"] = {"embedder": name}
+        return saved
 
     def strange_settings(self) -> list[str]:
         """Names of settings that no build writes, so that nothing reads them."""
         models = self.settings.get("models")
-        found = [f"models.{name}" for name in models if name != "embedder"] if isinstance(models, dict) else []
+        names = [f"models.{name}" for name in models if name != "embedder"] if isinstance(models, dict) else []
         core = {*CORE, "method"} - {"models", "index"}
-        return found + [
+        return names + [
             name for name, section in self.settings.items() if name in core or not isinstance(section, dict)
         ]
 
@@ -204,7 +204,7 @@ def _sound_copy(folder: Path) -> Manifest | None:
 
 
 def mend_manifest(folder: Path) -> None:
-    """Replace a damaged manifest by its copy, with a warning. The next build makes what the copy lacks.
+    """Replace a damaged manifest by its copy, with a warning. The next build makes the stages that the copy lacks.
 
     Raises IndexCorrupt for a path that is a link, IndexLocked while a build runs.
     """
@@ -248,8 +248,8 @@ def damage(folder: Path, manifest: Manifest, stage: str) -> str | None:
     if not is_complete(folder, record):
         return f"{base}: files are missing or cut"
     if blocks is None:
-        found = checksums(base)
-        changed = [name for name, entry in record.files.items() if found[name] != entry]
+        digests = checksums(base)
+        changed = [name for name, entry in record.files.items() if digests[name] != entry]
         return f"{base / changed[0]}: altered" if changed else None
     for name, sums in block_sums(base, record.files).items():
         if sums != blocks.get(name):
@@ -263,13 +263,13 @@ _DIGITS = 16  # digits of a block's checksum
 
 def _common(a: str, b: str) -> int:
     """Length of the common prefix of two texts."""
-    return next((at for at, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+    return next((place for place, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
 
 
 def checked_folder(folder: Path, manifest: Manifest, stage: str) -> Path:
     """Folder of a stage whose files are unchanged. Raises IndexCorrupt, which names the damaged file."""
-    if found := damage(folder, manifest, stage):
-        raise IndexCorrupt("files of the index are damaged", given=found, do=_MEND)
+    if fault := damage(folder, manifest, stage):
+        raise IndexCorrupt("files of the index are damaged", given=fault, do=_MEND)
     return folder / manifest.stages[stage].folder
 
 

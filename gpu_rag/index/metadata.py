@@ -77,5 +77,5 @@ def rows_of(table: pa.Table | None, documents: Iterable[int]) -> list[dict[str, 
     rows = list(documents)
     if table is None:
         return [{} for _ in rows]
-    found = table.take(pa.array(rows, pa.int64())).to_pylist()
-    return [{name: value for name, value in row.items() if value is not None} for row in found]
+    values = table.take(pa.array(rows, pa.int64())).to_pylist()
+    return [{name: value for name, value in row.items() if value is not None} for row in values]

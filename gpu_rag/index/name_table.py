@@ -1,4 +1,4 @@
-"""Names that a text is searched for: known by hashes of their folded words, in arrays that can be mapped from a file.
+"""Tables of names to find in a text. A name is known by a hash of its folded words; arrays can be mapped from a file.
 
 Names and texts are compared word by word, without case, accents and punctuation, so that "Bluetooth's" matches
 Bluetooth and "12-Mile" matches "12- Mile". At each word the longest name counts, and the words in it are skipped.
@@ -43,7 +43,7 @@ def words_of(text: str) -> Words:
 
 
 class NameTable:
-    """Rows by the words of their names, which a question is searched for. Made by `of`, or of arrays from a file.
+    """Rows by the words of their names, to find these names in a question. Made by `of`, or from the arrays of a file.
 
     Names are known by hashes of 128 bits of their folded words, sorted. arrays: high, low: u64[K], the halves of these
     hashes; starts: i64[K + 1], where the rows of each begin in rows: i32[R]; begins: u64[W], sorted hashes of first
@@ -59,7 +59,7 @@ class NameTable:
         """The table of N names and their rows, integers [N]. Rows of one name are found in the given order, each
         once. Names that say nothing, such as stop words, are left out."""
         keys = _folded(one_array(names))
-        kept = np.flatnonzero(_say_something(keys))
+        kept = np.flatnonzero(_are_telling(keys))
         keys, rows = keys.take(pa.array(kept)), rows[kept].astype(np.int64)
         high, low, begins, counts = (np.concatenate(part) for part in zip(_NONE, *_hashed(keys)))
         order = np.lexsort((low, high))
@@ -68,9 +68,9 @@ class NameTable:
         _, once = np.unique((np.cumsum(first) - 1) << 32 | rows[order], return_index=True)
         once.sort()
         starts = np.append(np.searchsorted(once, np.flatnonzero(first)), len(once)).astype(np.int64)
-        begins, at = np.unique(begins, return_inverse=True)
+        begins, group = np.unique(begins, return_inverse=True)
         longest = np.zeros(len(begins), np.int32)
-        np.maximum.at(longest, at, counts)
+        np.maximum.at(longest, group, counts)
         arrays = high[first], low[first], starts, rows[order][once].astype(np.int32), begins, longest
         return cls(dict(zip(ARRAYS, arrays)))
 
@@ -79,9 +79,9 @@ class NameTable:
         words, first = text.folded, 0
         if not words or not len(self._rows):
             return []
-        at = _places(self._begins, _hashes(words)[:, 1])
-        most = np.where(at >= 0, self._longest[at], 0)
-        ends = np.minimum(np.arange(len(words)) + most, len(words)).tolist()
+        place = _places(self._begins, _hashes(words)[:, 1])
+        longest = np.where(place >= 0, self._longest[place], 0)
+        ends = np.minimum(np.arange(len(words)) + longest, len(words)).tolist()
         spans = [(start, last) for start, end in enumerate(ends) for last in range(end, start, -1)]
         known = _hashes([" ".join(words[start:last]) for start, last in spans])
         key = _places(self._high, known[:, 1])
@@ -101,8 +101,8 @@ _NONE = tuple(np.zeros(0, kind) for kind in (np.uint64, np.uint64, np.uint64, np
 
 
 def _hashed(keys: pa.LargeStringArray) -> Iterator[tuple[np.ndarray, ...]]:
-    """(high and low half of the hash of each key, high half of that of its first word, number of its words), a block
-    of keys at a time."""
+    """(high and low half of the hash of each key, high half of the hash of its first word, number of its words), a
+    block of keys at a time."""
     for start in range(0, len(keys), _BLOCK):
         texts = keys.slice(start, _BLOCK).to_pylist()
         low, high = _hashes(texts).T
@@ -118,9 +118,9 @@ def _hashes(texts: Sequence[str]) -> np.ndarray:
 
 def _places(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """i64: the place of each value among ascending values, at least one; -1 where it is not there."""
-    at = np.searchsorted(known, wanted)
-    at[at == len(known)] = 0
-    return np.where(known[at] == wanted, at, -1)
+    place = np.searchsorted(known, wanted)
+    place[place == len(known)] = 0
+    return np.where(known[place] == wanted, place, -1)
 
 
 def _folded(names: pa.LargeStringArray) -> pa.LargeStringArray:
@@ -132,11 +132,11 @@ def _folded(names: pa.LargeStringArray) -> pa.LargeStringArray:
 _SILENT = f"^(?:(?:{'|'.join(map(re.escape, sorted(STOP_WORDS)))})(?: |$))*$"
 
 
-def _say_something(keys: pa.LargeStringArray) -> np.ndarray:
+def _are_telling(keys: pa.LargeStringArray) -> np.ndarray:
     """Whether names are informative: not only stop words, not one or two letters, not a number below 1000."""
     least = pc.if_else(pc.utf8_is_digit(keys), 4, 3)
-    told = pc.and_not(pc.greater_equal(pc.utf8_length(keys), least), pc.match_substring_regex(keys, _SILENT))
-    return told.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+    informative = pc.and_not(pc.greater_equal(pc.utf8_length(keys), least), pc.match_substring_regex(keys, _SILENT))
+    return informative.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
 def of_one(names: pa.Array, rows: np.ndarray, taken: pa.Array) -> tuple[pa.LargeStringArray, np.ndarray]:

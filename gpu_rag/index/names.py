@@ -29,14 +29,14 @@ class TextColumn(Sequence[T]):
         return len(self.column)
 
     @overload
-    def __getitem__(self, at: int) -> T: ...
+    def __getitem__(self, index: int) -> T: ...
 
     @overload
-    def __getitem__(self, at: slice) -> list[T]: ...
+    def __getitem__(self, index: slice) -> list[T]: ...
 
-    def __getitem__(self, at: int | slice) -> T | list[T]:
-        found: Any = self.column[at].to_pylist() if isinstance(at, slice) else self.column[int(at)].as_py()
-        return found  # type: ignore[no-any-return]
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        value: Any = self.column[index].to_pylist() if isinstance(index, slice) else self.column[int(index)].as_py()
+        return value  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[T]:
         for start in range(0, len(self), _ROWS):
@@ -87,6 +87,6 @@ def one_array(column: pa.Array | pa.ChunkedArray) -> pa.LargeStringArray:
 
 
 def rows_of(wanted: pa.Array, names: pa.Array) -> np.ndarray:
-    """i64: the first row of each wanted text among `names`, -1 where there is none."""
+    """i64: the first row of each wanted text among `names`, -1 if it is not there."""
     rows: np.ndarray = pc.fill_null(pc.index_in(wanted, value_set=names), -1).to_numpy().astype(np.int64)
     return rows

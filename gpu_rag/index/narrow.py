@@ -102,9 +102,9 @@ class View(Index):
         if narrow is None or callable(narrow):
             return self.files(stage)[name]
         content: Any = read(self.base.folder(stage) / name)
-        if isinstance(of := narrow[name], str):
-            return masked_rows(content, self.kept(of)) if of else content
-        return self.masked(f"{stage}/{name.removesuffix('.parquet')}", content, of)
+        if isinstance(target := narrow[name], str):
+            return masked_rows(content, self.kept(target)) if target else content
+        return self.masked(f"{stage}/{name.removesuffix('.parquet')}", content, target)
 
     @cached_property
     def passages(self) -> pa.Table:
@@ -145,8 +145,9 @@ class View(Index):
                 narrow = self._narrow[stage]
                 if callable(narrow):
                     self.files(stage)
-                elif not isinstance(of := narrow[f"{name}.parquet"], str):
-                    self.masked(table, pq.read_table(self.base.folder(stage) / f"{name}.parquet", columns=[*of]), of)
+                elif not isinstance(columns := narrow[f"{name}.parquet"], str):
+                    path = self.base.folder(stage) / f"{name}.parquet"
+                    self.masked(table, pq.read_table(path, columns=[*columns]), columns)
             return self._kept[table]
 
     def new(self, table: str) -> np.ndarray:
@@ -161,8 +162,8 @@ class View(Index):
         self.keep(table, np.flatnonzero(stays), rows.num_rows)
         rows = rows.filter(pa.array(stays))
         for column, new in numbers.items():
-            at = rows.schema.get_field_index(column)
-            rows = rows.set_column(at, rows.schema[at], pa.array(new[stays], rows.schema.types[at]))
+            place = rows.schema.get_field_index(column)
+            rows = rows.set_column(place, rows.schema[place], pa.array(new[stays], rows.schema.types[place]))
         return tables.joined_chunks(rows)
 
     # --- stages that are computed ------------------------------------------------------------------

@@ -45,7 +45,7 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_receipt(path: Path) -> Receipt:
-    """A receipt. Raises BadInput for a file that is none, or that is altered."""
+    """Read a receipt. Raises BadInput for another or an altered file."""
     if not path.is_file():
         raise BadInput("no such receipt", given=path, expected="a file that gpu-rag remove wrote")
     document = read_json(path)
@@ -81,7 +81,7 @@ def receipt_of(index: Index, removed: np.ndarray) -> Receipt:
 
 
 def still_there(receipt: Receipt, index: Index) -> Iterator[str]:
-    """What a receipt says was removed and the index has, one line each.
+    """Lines about removed items of a receipt that the index has again.
 
     Names are compared only in the state that the receipt is of: later documents may bring them again.
     """

@@ -90,7 +90,7 @@ def _read(path: Path) -> Record:
 
 
 def removed_from(out: Path) -> frozenset[str]:
-    """What was removed from an index and stays out, see `Sources.removed`."""
+    """Hashes of removed documents and files that stay out of an index, see `Sources.removed`."""
     return frozenset(read_record(out).removed)
 
 

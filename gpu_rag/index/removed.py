@@ -42,6 +42,6 @@ def has_removed(sources: Sources, document: str) -> bool:
 
 
 def removed_params(sources: Sources) -> dict[str, list[str]]:
-    """What the passages depend on besides the files: removed files are not among these."""
+    """Inputs of the passages besides the files. Removed files are no such input: the list of files lacks them."""
     removed = sorted(key for key in sources.removed if not key.startswith(FILE))
     return {"removed": removed} if removed else {}

@@ -23,7 +23,7 @@ from gpu_rag.errors import IndexCorrupt
 from gpu_rag.index.folder import storage_errors
 
 ROWS_A_GROUP = 8192
-GROUPS_KEPT = 64  # row groups of a table in memory, of those that are read when asked for
+GROUPS_KEPT = 64  # row groups of a table that stay in memory, if groups are read on demand
 
 DOCUMENTS = pa.schema(
     [
@@ -154,11 +154,11 @@ class RowGroups:
 
     def take(self, rows: Iterable[int]) -> list[dict[str, Any]]:
         """The rows of these numbers, in the order given."""
-        found: list[dict[str, Any]] = []
+        result: list[dict[str, Any]] = []
         for row in rows:
             number = int(np.searchsorted(self._starts, row, "right")) - 1
-            found += self._group(number).slice(int(row - self._starts[number]), 1).to_pylist()
-        return found
+            result += self._group(number).slice(int(row - self._starts[number]), 1).to_pylist()
+        return result
 
 
 def n_rows(path: Path) -> int:
@@ -276,7 +276,7 @@ class TableWriter:
     def __enter__(self) -> TableWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if error is None:
             self._flush(self._n_waiting)
             if not self._wrote:  # a table without rows has one group without rows

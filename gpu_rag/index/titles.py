@@ -14,7 +14,7 @@ from gpu_rag.index.names import normalised, one_array, rows_of
 from gpu_rag.types import CSR
 
 TITLE_WEIGHT = 15.0  # of the edge between a passage and the entity of its title; other edges weigh at most 1
-MOST_PASSAGES = 10  # per title; a title of more passages does not tell their topic
+MOST_PASSAGES = 10  # per title; a title of more passages is not their topic
 BRACKET = re.compile(r"\s*\(([^()]*)\)\s*$")
 
 
@@ -31,9 +31,9 @@ def titled(
         return csr
     source, target = row_of_entry(csr), csr.indices.long()
     once = source < target
-    named, of = (torch.from_numpy(part).to(source.device) for part in (nodes, passages))
-    added = torch.full(named.shape, TITLE_WEIGHT, device=source.device)
-    pairs = ((source[once], named), (target[once], of + first), (weights_of(csr)[once], added))
+    node, passage = (torch.from_numpy(part).to(source.device) for part in (nodes, passages))
+    added = torch.full(node.shape, TITLE_WEIGHT, device=source.device)
+    pairs = ((source[once], node), (target[once], passage + first), (weights_of(csr)[once], added))
     src, dst, summed = (torch.cat(pair) for pair in pairs)
     return csr_from_edges(src, dst, csr.n, summed)
 
@@ -52,8 +52,8 @@ def title_edges(
     node = rows_of(normalised(telling), known)
     bracketed, short = without_brackets(telling)
     node[bracketed] = np.where(node[bracketed] < 0, rows_of(normalised(short), known), node[bracketed])
-    found = node >= 0
-    return (node if rows is None else np.append(rows, -1)[node])[found], passages[found]
+    is_known = node >= 0
+    return (node if rows is None else np.append(rows, -1)[node])[is_known], passages[is_known]
 
 
 def telling_titles(column: pa.ChunkedArray) -> tuple[np.ndarray, pa.LargeStringArray]:

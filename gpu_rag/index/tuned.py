@@ -18,10 +18,10 @@ def tuned(folder: Path) -> dict[str, dict[str, Any]]:
     path, do = folder / TUNED, "remove it, and run gpu-rag tune again"
     if not path.is_file():
         return {}
-    found = read_json(path, do)
-    if not isinstance(found, dict) or not all(isinstance(part, dict) for part in found.values()):
+    document = read_json(path, do)
+    if not isinstance(document, dict) or not all(isinstance(part, dict) for part in document.values()):
         raise BadInput("what tune wrote cannot be used", given=path, do=do)
-    return found
+    return document
 
 
 def keep(folder: Path, **parts: Mapping[str, Any]) -> Path:

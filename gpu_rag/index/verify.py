@@ -53,21 +53,21 @@ def unchecked(folder: Path, checks: Mapping[str, Check]) -> list[str]:
 
 
 def _guarded(check: Check, index: Index) -> list[str]:
-    found: list[str] = []
+    faults: list[str] = []
     try:
-        found.extend(check(index))
+        faults.extend(check(index))
     except GpuRagError as error:
-        found.append(str(error))
+        faults.append(str(error))
     except (
         LookupError,
         TypeError,
         ValueError,
         RecursionError,
         pa.ArrowException,
-    ) as error:  # raised by what the check reads
+    ) as error:  # raised while the check reads
         what = check.__name__.removeprefix("check").strip("_")
-        found.append(f"{what}: the check stopped at what no build writes: {type(error).__name__} {error}")
-    return found
+        faults.append(f"{what}: the check stopped at what no build writes: {type(error).__name__} {error}")
+    return faults
 
 
 def _settings(index: Index) -> Iterator[str]:
@@ -85,14 +85,14 @@ def _files(index: Index) -> Iterator[str]:
         if not base.is_dir():
             yield f"{record.folder}: the folder is missing"
             continue
-        found = checksums(base)
+        sums = checksums(base)
         for name, entry in record.files.items():
-            if name not in found:
+            if name not in sums:
                 yield f"{record.folder}/{name}: missing"
-            elif found[name] != entry:
-                now, then = found[name]["sha256"][:12], entry["sha256"][:12]
+            elif sums[name] != entry:
+                now, then = sums[name]["sha256"][:12], entry["sha256"][:12]
                 yield f"{record.folder}/{name}: altered (sha256 {now}, recorded {then})"
-        for name in sorted(found.keys() - record.files.keys()):
+        for name in sorted(sums.keys() - record.files.keys()):
             yield f"{record.folder}/{name}: not part of the index"
 
 
@@ -180,13 +180,13 @@ def _extractions(index: Index) -> Iterator[str]:
         return
     if index.manifest.stages["extraction"].version < 2:
         return  # version 1 had no profiles
-    found = table["entities"].to_pylist()
+    entities = table["entities"].to_pylist()
     profiles = tables.read_table(folder / "profiles.parquet", tables.PROFILES)
     passages = profiles["passage"].to_pylist()
     if passages != sorted(passages):
         yield "profiles: not sorted by passage"
     rows = zip(passages, profiles["name"].to_pylist())
-    if bad := sum(not 0 <= passage < len(found) or name not in found[passage] for passage, name in rows):
+    if bad := sum(not 0 <= passage < len(entities) or name not in entities[passage] for passage, name in rows):
         yield f"profiles: {bad} of an entity that was not extracted there"
 
 

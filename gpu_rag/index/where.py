@@ -57,10 +57,10 @@ def matching(where: str, metadata: pa.Table | None) -> np.ndarray:
         do = "metadata are the other columns of .jsonl, .csv and .parquet: build with --fresh to read them"
         raise UsageError("the documents of this index have no metadata to filter by", given=f"--where {where}", do=do)
     parser = _Parser(where, metadata)
-    found = parser.either(0)
+    mask = parser.either(0)
     if parser.kind != "end":
         raise parser.error("expected and, or, or the end")
-    return np.asarray(pc.fill_null(found, False).to_numpy(zero_copy_only=False), bool)
+    return np.asarray(pc.fill_null(mask, False).to_numpy(zero_copy_only=False), bool)
 
 
 class _Parser:
@@ -74,13 +74,13 @@ class _Parser:
     def advance(self) -> str:
         """Advance to the next token. Returns the text of the previous one."""
         before = getattr(self, "word", "")
-        found = _TOKEN.match(self._where, self._next)
-        if found is None:
+        token = _TOKEN.match(self._where, self._next)
+        if token is None:
             self.at = len(self._where) - len(self._where[self._next :].lstrip())
             self.kind, self.word = "", self._where[self.at : self.at + 20]
             raise self.error("this cannot be read")
-        self.kind = str(found.lastgroup)
-        self.at, self.word, self._next = found.start(self.kind), found[self.kind], found.end()
+        self.kind = str(token.lastgroup)
+        self.at, self.word, self._next = token.start(self.kind), token[self.kind], token.end()
         return before
 
     def error(self, what: str) -> UsageError:
@@ -92,10 +92,10 @@ class _Parser:
         return self.kind in ("word", "sign") and self.word.casefold() == word
 
     def _take(self, word: str) -> bool:
-        found = self._is(word)
-        if found:
+        is_next = self._is(word)
+        if is_next:
             self.advance()
-        return found
+        return is_next
 
     def _expect(self, word: str) -> None:
         if not self._take(word):
@@ -103,16 +103,16 @@ class _Parser:
 
     def either(self, depth: int) -> Mask:
         """Parse tests joined by `or`."""
-        found = [self._both(depth)]
+        masks = [self._both(depth)]
         while self._take("or"):
-            found.append(self._both(depth))
-        return reduce(pc.or_kleene, found)
+            masks.append(self._both(depth))
+        return reduce(pc.or_kleene, masks)
 
     def _both(self, depth: int) -> Mask:
-        found = [self._one(depth)]
+        masks = [self._one(depth)]
         while self._take("and"):
-            found.append(self._one(depth))
-        return reduce(pc.and_kleene, found)
+            masks.append(self._one(depth))
+        return reduce(pc.and_kleene, masks)
 
     def _one(self, depth: int) -> Mask:
         if depth > MOST_DEPTH:
@@ -120,9 +120,9 @@ class _Parser:
         if self._take("not"):
             return pc.invert(self._one(depth + 1))
         if self._take("("):
-            found = self.either(depth + 1)
+            mask = self.either(depth + 1)
             self._expect(")")
-            return found
+            return mask
         return self._test()
 
     def _test(self) -> Mask:
@@ -134,8 +134,8 @@ class _Parser:
         if (negated := self._take("not")) and not self._is("in"):
             raise self.error("expected in")
         if self._take("in"):
-            found = self._among(name, column)
-            return pc.invert(found) if negated else found
+            mask = self._among(name, column)
+            return pc.invert(mask) if negated else mask
         if self.kind != "sign" or self.word not in _COMPARE:
             raise self.error("expected a comparison (= != < <= > >=), in, or is missing")
         sign = self.advance()
@@ -143,19 +143,19 @@ class _Parser:
 
     def _among(self, name: str, column: pa.Array) -> Mask:
         self._expect("(")
-        found = [self._compared(name, column, "=", self._value())]
+        masks = [self._compared(name, column, "=", self._value())]
         while self._take(","):
-            found.append(self._compared(name, column, "=", self._value()))
+            masks.append(self._compared(name, column, "=", self._value()))
         self._expect(")")
-        return reduce(pc.or_kleene, found)
+        return reduce(pc.or_kleene, masks)
 
     def _column(self) -> tuple[str, pa.Array]:
         if self.kind not in ("word", "quoted") or (self.kind == "word" and self.word.casefold() in _WORDS):
             raise self.error("expected the name of a column")
         names, name = self._metadata.column_names, self.word.strip("`")
         if name not in names:
-            near = difflib.get_close_matches(name.casefold(), [one.casefold() for one in names], 1)
-            meant = next((one for one in names if near and one.casefold() == near[0]), None)
+            near = difflib.get_close_matches(name.casefold(), [known.casefold() for known in names], 1)
+            meant = next((known for known in names if near and known.casefold() == near[0]), None)
             do = f"did you mean {meant}?" if meant else None
             shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
             raise UsageError("no such column of metadata", given=name[:80], expected=shown, do=do)

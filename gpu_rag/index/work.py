@@ -126,8 +126,8 @@ class StageReport:
 class Work:
     """Inputs and outputs of a running stage: its output folder, the finished stages before it, settings and models.
 
-    previous: folder of an earlier run of this stage, of the same version, for other inputs; None if there is none. A
-    stage may reuse what is still valid, if its output does not depend on that.
+    previous: folder of an earlier run of this stage, of the same version, for other inputs, or None. A stage may
+    reuse its valid parts, if the output does not depend on that.
     """
 
     out: Path

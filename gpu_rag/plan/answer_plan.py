@@ -58,7 +58,7 @@ def plan_answers(
     n_sample: int = DEFAULT_SAMPLE,
     where: str = "",
 ) -> dict[str, Any]:
-    """The plan of a job that answers those of `questions` without a row in the answers file `out`. It is also written
+    """The plan of a job that answers the `questions` without a row in the answers file `out`. It is also written
     beside `out`.
 
     A random sample of n_sample questions is answered through the engine's reply cache, so the job does not ask them

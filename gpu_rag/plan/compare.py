@@ -30,13 +30,13 @@ def read_plan(path: Path, keys: Iterable[str]) -> dict[str, Any] | None:
     IndexCorrupt for an altered one."""
     if not path.is_file():
         return None
-    found = read_json(path)
-    if not isinstance(found, dict) or found.get("format") != FORMAT or not found.keys() >= set(keys):
+    plan = read_json(path)
+    if not isinstance(plan, dict) or plan.get("format") != FORMAT or not plan.keys() >= set(keys):
         raise BadInput(
             "not a plan of this version", given=path, expected="made by --plan", do="remove it, or plan again"
         )
     check_seal(path, "remove it, or plan again")
-    return found
+    return plan
 
 
 def planned_seconds(plan: Mapping[str, Any] | None, job: BuildJob) -> dict[str, float | None]:
@@ -78,9 +78,9 @@ def compared(seconds: Mapping[str, Pair], tokens: Mapping[str, Pair], memory: Pa
             "ratio": actual / predicted if predicted else None,
         }
 
-    found: Comparison = {name: against(pair, "_s") for name, pair in seconds.items()}
-    found["tokens"] = {kind: against(pair) for kind, pair in tokens.items()}
-    return found | {"memory": against(memory, "_bytes"), "disk": against(disk, "_bytes")}
+    comparison: Comparison = {name: against(pair, "_s") for name, pair in seconds.items()}
+    comparison["tokens"] = {kind: against(pair) for kind, pair in tokens.items()}
+    return comparison | {"memory": against(memory, "_bytes"), "disk": against(disk, "_bytes")}
 
 
 def compared_build(plan: Mapping[str, Any] | None, report: BuildReport) -> tuple[Comparison | None, str]:

@@ -97,7 +97,7 @@ def plan_index(job: BuildJob, *, n_sample: int | None = None, progress: Progress
     roles = {role for stage in job.stages for role in stage.roles(job.settings)}
     loading = time.perf_counter()
     if "embedder" in roles:
-        job.models.embedder().embed(["one text, so that what is loaded on first use is loaded"])
+        job.models.embedder().embed(["one text, so that parts that load on first use are loaded"])
     llm = RepeatingLLM(job.models.llm()) if "llm" in roles else None
     load_s = time.perf_counter() - loading
     progress.start("trying", None, "passages")
@@ -116,18 +116,18 @@ def plan_index(job: BuildJob, *, n_sample: int | None = None, progress: Progress
 def _tried(
     job: BuildJob, llm: RepeatingLLM | None, counts: Mapping[str, int], drawn: Passages, folder: Path, long_s: float
 ) -> _Plan:
-    """The plan of a build, from runs on growing samples. If an LLM is used, they are 8 passages that were not asked
-    about before, and half of them. long_s: a run that takes longer is the last one.
+    """The plan of a build, from runs on growing samples. With an LLM, the samples are 8 passages that it was not
+    asked about before, and half of these. long_s: a run that takes longer is the last one.
 
     first, warm: runs on one sample, the first one in this process, with real LLM requests; small, full: runs on the
     smallest and the largest sample.
     """
     settings = job.settings.changed("index", min_yield=0.0)  # a low yield is only reported
     n_triples = trial.count_triples(job.sources.of_kind("kg", "skb"))
-    read = {one: min(n, N_TRIPLES) for one, n in n_triples.items()}
+    read = {source: min(n, N_TRIPLES) for source, n in n_triples.items()}
 
     def run(name: str, divisor: int, passages: Passages) -> Mapping[str, trial.Cost]:
-        named = tuple(replace(one, most=math.ceil(n / divisor)) for one, n in read.items())
+        named = tuple(replace(source, most=math.ceil(n / divisor)) for source, n in read.items())
         part = replace(job, settings=settings, sources=replace(job.sources, named=named))
         return trial.run_stages(part, llm, folder / name, passages)
 
@@ -196,12 +196,12 @@ class _Plan:
         running = [stage for stage in stages.values() if not stage["skipped"]]
         kb = {name: sizes[name] for name in ("triples", "nodes")}
         kb.update({"relations": sizes["kinds of relation"], "stand-ins": sizes["stand-ins"]})
-        found = {name: sizes[name] if trial.COUNTED[name][0] in stages else None for name in FOUND}
+        counted = {name: sizes[name] if trial.COUNTED[name][0] in stages else None for name in FOUND}
         return {
             **self.counts,
             "extracted": self.counts["extracted"] if "extraction" in stages else None,
             "sample": len(self.sample),
-            **found,
+            **counted,
             "growth": {name: self.laws[name] for name in FOUND[:2] if sizes["passages"]},
             "extraction": self._statuses(),
             "kb": kb if "kb" in stages else None,
@@ -252,7 +252,7 @@ class _Plan:
         """The prediction for one stage at these sizes, if LLM calls took no time."""
         name, settings, sizes = stage.name, self.job.settings, self.sizes
         grows_with = stage.size
-        n_small, n_full, n = (of[grows_with] for of in (self.small, self.full, sizes))
+        n_small, n_full, n = (part[grows_with] for part in (self.small, self.full, sizes))
         first, warm, small, full = (run[name] for run in self.runs.values())
         disk_bytes = round(on_line(n_small, small.disk_bytes, n_full, full.disk_bytes, n))
         grown = on_line(n_small, small.peak_memory_bytes, n_full, full.peak_memory_bytes, n, 0.0)
@@ -260,7 +260,7 @@ class _Plan:
         if name == "extraction" and settings.index.extractor == "import":
             grows_with, least = "the file of --openie", 0.0  # read whole for any sample
         elif stage.pairs is not None:
-            compared = [stage.pairs.number(settings, of) for of in (self.small, self.full, sizes)]
+            compared = [stage.pairs.number(settings, part) for part in (self.small, self.full, sizes)]
             if compared[-1]:
                 rate = pairs_per_second(self.job.models.embedder().dim, settings.index.synonym_k + 1)
                 grows_with, pairs_s = stage.pairs.name, [n_pairs / rate for n_pairs in compared]

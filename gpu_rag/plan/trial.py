@@ -103,12 +103,12 @@ def read_corpus(sources: Sources, settings: Settings, n: int, progress: Progress
     """
     parts, n_rejects, first = [], 0, None
     progress.start("reading", None, "documents")
-    for found in read_passages(sources, settings):
-        if isinstance(found, Reject):
-            n_rejects, first = n_rejects + 1, first or found
+    for item in read_passages(sources, settings):
+        if isinstance(item, Reject):
+            n_rejects, first = n_rejects + 1, first or item
         else:
-            parts.append(found)
-            progress.advance(found["documents"].num_rows)
+            parts.append(item)
+            progress.advance(item["documents"].num_rows)
     documents, passages, origins = (pa.Table.from_batches([part[name] for part in parts]) for name in SCHEMAS)
     if not passages.num_rows and (sources.corpus or not sources.named):
         raise no_passage(n_rejects, first)

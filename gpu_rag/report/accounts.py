@@ -28,7 +28,7 @@ SERVER_HEADER += ["preempted"]
 
 
 def places(servers: Iterable[ServerAccount], wall_s: float) -> dict[str, Any]:
-    """{"servers"}: those of the language model, and the share of `wall_s` that each was busy; {} without any."""
+    """{"servers": servers of the language model, with the busy share of `wall_s` of each}; {} without servers."""
     busy = [{**asdict(server), "busy_share": server.busy_s / wall_s if wall_s else 0.0} for server in servers]
     return {"servers": busy} if busy else {}
 
@@ -58,7 +58,7 @@ def rerank_lines(entry: Mapping[str, Any], whose: str = "") -> list[str]:
 def servers_section(document: Mapping[str, Any]) -> list[str]:
     """A report section about the servers of the language model; [] if there are none."""
     rows = server_rows(document)
-    remark = "Busy: with a request there. Wait: for a place there, the mean of a request. Preempted: - where unknown."
+    remark = "Busy: share of the time with an open request. Wait: mean wait of a request. Preempted: - if unknown."
     return [heading("Servers of the model"), table(SERVER_HEADER, rows), paragraph(remark, "dim")] if rows else []
 
 
@@ -177,5 +177,5 @@ def stage_table(stages: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
         for method, costs in stages.items()
         for name, cost in costs.items()
     ]
-    remark = "Totals. Seconds are shares of batches; waiting is what calls spent in line, side by side."
+    remark = "Totals. Seconds are shares of batches; waiting adds up the seconds that calls waited, side by side."
     return table(header, rows) + paragraph(remark, "dim")

@@ -87,8 +87,8 @@ _ROW = ("id", "question", "method", "status", "answer", "grounding", "passages",
 
 
 def _passage_rows(result: Result) -> list[dict[str, Any]]:
-    found = enumerate(result.evidence, 1)
-    return [{"question_id": result.question_id, "rank": rank, **vars(item)} for rank, item in found]
+    passages = enumerate(result.evidence, 1)
+    return [{"question_id": result.question_id, "rank": rank, **vars(item)} for rank, item in passages]
 
 
 def _row(result: Result) -> dict[str, Any]:
@@ -121,5 +121,5 @@ def _cut(text: str) -> str:
 def _template() -> Any:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    found = Environment(loader=PackageLoader("gpu_rag", "report"), autoescape=True, undefined=StrictUndefined)
-    return found.get_template("answer.html")
+    environment = Environment(loader=PackageLoader("gpu_rag", "report"), autoescape=True, undefined=StrictUndefined)
+    return environment.get_template("answer.html")

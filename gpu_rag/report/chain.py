@@ -56,9 +56,9 @@ def chain_of(
     support = {(s.passage_id, s.start) for s in next(iter(answers.values())).support}
     ranked = {method: [e.passage_id for e in answer.evidence[:DEPTH]] for method, answer in answers.items()}
     stops = []
-    for at, row in enumerate(rows):
-        joined = ((parent, _joining(index, titles, facts, mentioned, parent, at)) for parent in reversed(range(at)))
-        parent, leading = next((found for found in joined if found[1]), (-1, ()))
+    for n, row in enumerate(rows):
+        joined = ((parent, _joining(index, titles, facts, mentioned, parent, n)) for parent in reversed(range(n)))
+        parent, leading = next((candidate for candidate in joined if candidate[1]), (-1, ()))
         passage = index.passage_ids[row]
         text = index.passages["text"][row].as_py()
         sentences = tuple(
@@ -67,26 +67,26 @@ def chain_of(
             if (passage, start) in support or any(gold in text[start:end] for gold in gold_answers)
         )
         ranks = {method: ids.index(passage) + 1 if passage in ids else None for method, ids in ranked.items()}
-        stops.append(Stop(titles[at], parent, leading, sentences, ranks))
+        stops.append(Stop(titles[n], parent, leading, sentences, ranks))
     return stops
 
 
 def _facts(index: Index, rows: Sequence[int]) -> list[list[Fact]]:
     """The facts extracted from each passage."""
-    found: dict[int, list[Fact]] = {row: [] for row in rows}
+    facts: dict[int, list[Fact]] = {row: [] for row in rows}
     for fact in index.relations.to_pylist():
-        for row in found.keys() & set(fact["passages"]):
-            found[row].append((fact["subject"], fact["label"], fact["object"]))
-    return [found[row] for row in rows]
+        for row in facts.keys() & set(fact["passages"]):
+            facts[row].append((fact["subject"], fact["label"], fact["object"]))
+    return [facts[row] for row in rows]
 
 
 def _mentioned(index: Index, rows: Sequence[int]) -> list[set[int]]:
     """The entities that each passage mentions."""
-    found: dict[int, set[int]] = {row: set() for row in rows}
+    entities: dict[int, set[int]] = {row: set() for row in rows}
     for mention in index.mentions.to_pylist():
-        if mention["passage"] in found:
-            found[mention["passage"]].add(mention["entity"])
-    return [found[row] for row in rows]
+        if mention["passage"] in entities:
+            entities[mention["passage"]].add(mention["entity"])
+    return [entities[row] for row in rows]
 
 
 def _joining(
@@ -103,8 +103,8 @@ def _joining(
     def about(entity: int, where: int) -> list[tuple[bool, str]]:
         """The best fact of a passage about an entity, with False if it connects the entity to the title."""
         ends = [(fact, {fact[0], fact[2]} - {entity}) for fact in facts[where] if entity in (fact[0], fact[2])]
-        found = [(not any(names[e] in titles[where] for e in others), fact) for fact, others in ends]
-        return [(apart, f"{names[s]} - {label} - {names[o]}") for apart, (s, label, o) in sorted(found)[:1]]
+        candidates = [(not any(names[e] in titles[where] for e in others), fact) for fact, others in ends]
+        return [(apart, f"{names[s]} - {label} - {names[o]}") for apart, (s, label, o) in sorted(candidates)[:1]]
 
     def far(entity: int) -> tuple[bool, int, int, str]:
         name, leading = names[entity], [*about(entity, parent), *about(entity, at)]
@@ -124,15 +124,15 @@ def _ranks(stop: Stop) -> str:
     return ", ".join(f"{method} {rank or '-'}" for method, rank in stop.ranks.items())
 
 
-def _depth(stops: Sequence[Stop], at: int) -> int:
-    return 0 if at < 0 else 1 + _depth(stops, stops[at].parent)
+def _depth(stops: Sequence[Stop], number: int) -> int:
+    return 0 if number < 0 else 1 + _depth(stops, stops[number].parent)
 
 
 def chain_text(question: str, answer: str, stops: Sequence[Stop]) -> str:
     """The chain as a text tree."""
     lines = textwrap.wrap(question, _COLUMNS)
-    for at, stop in enumerate(stops):
-        indent = "   " * _depth(stops, at)
+    for number, stop in enumerate(stops):
+        indent = "   " * _depth(stops, number)
         lead = indent[:-3] + "└─ "
         for n, fact in enumerate(stop.facts):
             lines += textwrap.wrap(
@@ -162,9 +162,9 @@ def chain_svg(question: str, answer: str, stops: Sequence[Stop]) -> str:
     bold, plain, small = 'font-weight="bold"', 'fill="#333"', 'fill="#667" font-size="12"'
     box(12, [(line, bold) for line in textwrap.wrap(question, _LETTERS - 6)], "#e7f0fb")
     ends[-1] = (12, y)
-    for at, stop in enumerate(stops):
-        x = 12 + _INDENT * _depth(stops, at)
-        fits = _LETTERS - _INDENT * _depth(stops, at) // 7
+    for number, stop in enumerate(stops):
+        x = 12 + _INDENT * _depth(stops, number)
+        fits = _LETTERS - _INDENT * _depth(stops, number) // 7
         left, top = ends[stop.parent]
         y += 12
         for line in [piece for fact in stop.facts for piece in textwrap.wrap(fact, fits)]:
@@ -175,7 +175,7 @@ def chain_svg(question: str, answer: str, stops: Sequence[Stop]) -> str:
         lines = [(stop.title, bold), (f"rank: {_ranks(stop)}", small)]
         lines += [(line, plain) for sentence in stop.sentences for line in textwrap.wrap(sentence, fits)]
         box(x, lines, "#f8f9fb")
-        ends[at] = (x, y)
+        ends[number] = (x, y)
     y += 12
     box(12, [(f"Answer: {answer}", bold), (f"-: not among the first {DEPTH}", small)], "#e7f0fb")
     size = f'viewBox="0 0 {_WIDTH} {y + 12}" width="{_WIDTH}" height="{y + 12}"'

@@ -34,11 +34,11 @@ def verdict(document: dict[str, Any], measure: str) -> str:
     pair, sign = document["paired"].get(f"{best} - {rival}"), 1
     if pair is None:
         pair, sign = document["paired"][f"{rival} - {best}"], -1
-    found = pair[measure]
-    diff = sign * found["diff"]
-    low, high = sorted((sign * found["low"], sign * found["high"]))
-    found_in = f"95 % interval [{low:+.3f}, {high:+.3f}], {document['n']} questions"
-    by = f"{measure} of {best} against {rival}: {diff:+.3f}, {found_in}"
+    difference = pair[measure]
+    diff = sign * difference["diff"]
+    low, high = sorted((sign * difference["low"], sign * difference["high"]))
+    interval = f"95 % interval [{low:+.3f}, {high:+.3f}], {document['n']} questions"
+    by = f"{measure} of {best} against {rival}: {diff:+.3f}, {interval}"
     if low > 0:
         return f"The graph helped here. {by}."
     if high < 0:
@@ -94,8 +94,8 @@ def evaluation_page(
         *_disagreements(comparison, rows, document_of, measure),
     ]
     methods = ", ".join(document["methods"])
-    asked = f"{document['n']} questions" + (f" where {document['where']}" if "where" in document else "")
-    return page(title, f"{asked}; {methods}; means with 95 % bootstrap intervals", sections)
+    scope = f"{document['n']} questions" + (f" where {document['where']}" if "where" in document else "")
+    return page(title, f"{scope}; {methods}; means with 95 % bootstrap intervals", sections)
 
 
 def score_cell(entry: dict[str, Any], name: str) -> str:
@@ -148,9 +148,9 @@ def _differences(document: dict[str, Any], measures: Sequence[str], measure: str
     if not document["paired"]:
         return paragraph("One method: nothing to compare.", "dim")
     rows, which = difference_rows(document, measures)
-    found = [document["paired"][row[0]].get(measure) for row in rows]
-    lines = [[*row, f"{m['wins']:.0f} / {m['losses']:.0f}" if m else "-"] for row, m in zip(rows, found)]
-    points = [(row[0], m["diff"], m["low"], m["high"]) for row, m in zip(rows, found) if m]
+    differences = [document["paired"][row[0]].get(measure) for row in rows]
+    lines = [[*row, f"{m['wins']:.0f} / {m['losses']:.0f}" if m else "-"] for row, m in zip(rows, differences)]
+    points = [(row[0], m["diff"], m["low"], m["high"]) for row, m in zip(rows, differences) if m]
     reach = max((max(abs(low), abs(high)) for _, _, low, high in points), default=0.1)
     header = ["methods", *measures, f"wins / losses ({measure})"]
     return table(header, lines) + intervals(f"difference in {measure}{which}", points, -reach, reach)
@@ -180,7 +180,7 @@ def _scores_of(comparison: Comparison, rows: Sequence[QuestionRow], measure: str
         return {method: scores[measure] for method, scores in comparison.scores.items()}
     scored = [bool(row.gold_ids if measure.startswith("recall@") else row.answers) for row in rows]
     values = {method: iter(scores.get(measure, ())) for method, scores in comparison.scores.items()}
-    return {method: [next(found, 0.0) if has else 0.0 for has in scored] for method, found in values.items()}
+    return {method: [next(numbers, 0.0) if has else 0.0 for has in scored] for method, numbers in values.items()}
 
 
 def _breakdowns(comparison: Comparison, rows: Sequence[QuestionRow], measure: str) -> list[str]:
@@ -215,8 +215,8 @@ def _disagreements(
     for i in chosen:
         row, methods = rows[i], []
         for method, answers in comparison.answers.items():
-            found = [(_titled(e), e.text[:160], document_of[e.passage_id] in row.gold_ids) for e in answers[i].evidence]
-            methods.append((method, scores[method][i], answers[i].text, found[:5]))
+            items = [(_titled(e), e.text[:160], document_of[e.passage_id] in row.gold_ids) for e in answers[i].evidence]
+            methods.append((method, scores[method][i], answers[i].text, items[:5]))
         shown.append(example(row.question.text, row.answers[0] if row.answers else "", measure, methods))
     return shown
 
@@ -245,12 +245,12 @@ def _judge_section(document: Mapping[str, Any]) -> list[str]:
         for method, entry in document["methods"].items()
     ]
     doubts = [paragraph(f"The verdicts are not to be trusted: {doubt}.", "verdict") for doubt in judge["doubts"]]
-    remark = "The first two need no judge: they are correct, and not. Calls and tokens are means a question."
-    asked = f"{judge['model']}: {judge['asked']:,} claims judged, {judge['from_cache']:,} of them in an earlier run"
+    remark = "The first two kinds need no judge: one is correct, one is not. Calls and tokens are means a question."
+    account = f"{judge['model']}: {judge['asked']:,} claims judged, {judge['from_cache']:,} of them in an earlier run"
     return [
         heading("The judge"),
         *doubts,
-        paragraph(f"{asked}, in {judge['s']:.1f} s."),
+        paragraph(f"{account}, in {judge['s']:.1f} s."),
         table(["checked on", "claims", "verdict right", "no verdict"], rows),
         table(header, costs),
         paragraph(remark, "dim"),

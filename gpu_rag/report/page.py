@@ -25,9 +25,9 @@ _PLOT = 400  # pixels of the axis
 def _parts() -> Any:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    found = Environment(loader=PackageLoader("gpu_rag", "report"), autoescape=True, undefined=StrictUndefined)
-    found.globals["COLOURS"] = COLOURS
-    return found.get_template("parts.html").module
+    environment = Environment(loader=PackageLoader("gpu_rag", "report"), autoescape=True, undefined=StrictUndefined)
+    environment.globals["COLOURS"] = COLOURS
+    return environment.get_template("parts.html").module
 
 
 def heading(title: str) -> str:
@@ -65,10 +65,10 @@ def stacked_bars(caption: str, rows: Sequence[tuple[str, Mapping[str, float]]], 
     """
     names = list(dict.fromkeys(name for _, parts in rows for name in parts))
     totals = [sum(parts.values()) for _, parts in rows]
-    said = [f"{total:,} {unit}" if isinstance(total, int) else f"{total:,.2f} {unit}" for total in totals]
+    amounts = [f"{total:,} {unit}" if isinstance(total, int) else f"{total:,.2f} {unit}" for total in totals]
     left, scale = _space([label for label, _ in rows], _LEFT), _PLOT / (max(totals, default=0.0) or 1.0)
-    bars = [(*row, words) for row, words in zip(rows, said)]
-    return str(_parts().stacked_bars(caption, bars, names, scale, left, left + _PLOT + _space(said, 70)))
+    bars = [(*row, words) for row, words in zip(rows, amounts)]
+    return str(_parts().stacked_bars(caption, bars, names, scale, left, left + _PLOT + _space(amounts, 70)))
 
 
 def _space(words: Sequence[str], least: int) -> int:

@@ -80,7 +80,7 @@ def reject_kinds(rejects: Iterable[Mapping[str, Any]]) -> list[tuple[str, int, l
         n, places = kinds.get(kind, (0, []))
         place = f"{reject['file']}:{reject['line']}" if reject["line"] else str(reject["file"])
         kinds[kind] = (n + 1, [*places, place] if len(places) < 3 else places)
-    return sorted(((kind, *found) for kind, found in kinds.items()), key=lambda found: -found[1])
+    return sorted(((kind, *entry) for kind, entry in kinds.items()), key=lambda entry: -entry[1])
 
 
 def _rejects(rejects: Sequence[dict[str, Any]]) -> str:
@@ -146,14 +146,14 @@ def plan_rows(plan: Mapping[str, Any]) -> list[list[str]]:
     """A row for each stage or service of a comparison, then for wall time, tokens, memory and disk."""
     timed = [name for name in plan if name not in OTHERS]
     rows = [[f"{name} s", *_cells(plan[name], "_s", ",.2f")] for name in [*timed, "wall"]]
-    rows += [[f"{kind} tokens", *_cells(found, "", ",.0f")] for kind, found in plan["tokens"].items()]
+    rows += [[f"{kind} tokens", *_cells(pair, "", ",.0f")] for kind, pair in plan["tokens"].items()]
     rows += [[f"{name} MiB", *_cells(plan[name], "_bytes", ",.1f", 2**20)] for name in ("memory", "disk")]
     return rows
 
 
-def _cells(found: Mapping[str, Any], ending: str, form: str, unit: int = 1) -> list[str]:
-    numbers = [format(found[f"{side}{ending}"] / unit, form) for side in SIDES]
-    return [*numbers, "-" if found["ratio"] is None else f"{found['ratio']:.2f}"]
+def _cells(pair: Mapping[str, Any], ending: str, form: str, unit: int = 1) -> list[str]:
+    numbers = [format(pair[f"{side}{ending}"] / unit, form) for side in SIDES]
+    return [*numbers, "-" if pair["ratio"] is None else f"{pair['ratio']:.2f}"]
 
 
 def _plan_section(document: Mapping[str, Any], what: str) -> list[str]:

@@ -129,18 +129,18 @@ def _converted(what: str, value: Any, setting: Setting) -> Any:
     if setting.type is float and type(value) is int and abs(value) > MOST_SEED:
         return value  # no float holds it: its range rejects it
     try:
-        found = msgspec.convert(value, setting.type)
+        result = msgspec.convert(value, setting.type)
     except msgspec.ValidationError as error:
         given, expected = shortened(value), type_in_words(setting.type)
         raise UsageError(f"{what} has the wrong type", given=given, expected=expected, do=setting.remedy) from error
-    if isinstance(found, float) and not math.isfinite(found):
+    if isinstance(result, float) and not math.isfinite(result):
         raise UsageError(f"{what} is not a finite number", given=value, expected="a finite number", do=setting.remedy)
-    return found
+    return result
 
 
 def type_in_words(kind: Any) -> str:
     """Type for people: "a whole number", "true | false"."""
     if typing.get_origin(kind) is tuple:
-        return f"a list, each of it {type_in_words(typing.get_args(kind)[0])}"
+        return f"a list, each item {type_in_words(typing.get_args(kind)[0])}"
     known = [part for part in typing.get_args(kind) if part is not types.NoneType] or [kind]
     return " | ".join(_WORDS[part] for part in known)

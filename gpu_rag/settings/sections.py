@@ -62,13 +62,13 @@ class ModelSettings(Declared):
     def more_body(self) -> dict[str, Any]:
         """`extra_body` as an object. Raises UsageError if it is no JSON object."""
         try:
-            found = json.loads(self.extra_body or "{}")
+            body = json.loads(self.extra_body or "{}")
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            body = None
+        if not isinstance(body, dict):
             expected = '{"reasoning_effort": "low"}'
             raise UsageError("models.extra_body is no JSON object", given=self.extra_body[:80], expected=expected)
-        return found
+        return body
 
 
 @dataclass(frozen=True)

@@ -84,8 +84,8 @@ def _wide(data: bytes) -> str:
         return ""
     from chardet import detect
 
-    found = (detect(data[:_SAMPLE_BYTES])["encoding"] or "").lower()
-    return found if found.startswith(("utf-16-", "utf-32-")) else ""
+    charset = (detect(data[:_SAMPLE_BYTES])["encoding"] or "").lower()
+    return charset if charset.startswith(("utf-16-", "utf-32-")) else ""
 
 
 def _likeliest(sample: bytes) -> str:
@@ -93,9 +93,9 @@ def _likeliest(sample: bytes) -> str:
     from chardet import EncodingEra, detect
 
     # Without Macintosh and mainframe charsets: they would claim many Windows files.
-    found = detect(sample, encoding_era=EncodingEra.MODERN_WEB | EncodingEra.LEGACY_ISO | EncodingEra.DOS)
-    name = found["encoding"]
-    if name is None or found["confidence"] < _SURE:
+    guess = detect(sample, encoding_era=EncodingEra.MODERN_WEB | EncodingEra.LEGACY_ISO | EncodingEra.DOS)
+    name = guess["encoding"]
+    if name is None or guess["confidence"] < _SURE:
         return _COMMONEST
     codec = codecs.lookup(name).name
     return _COMMONEST if codec in ("iso8859-1", "ascii", "utf-8") else codec

@@ -34,7 +34,7 @@ def read_csv(path: Path, limits: Limits, needed: str = "text") -> Iterator[Row |
 
     Row.line is the line on which a row begins, from 1. Empty cells are left out. id, title, text, question and answer
     (in any case) and renamed columns are texts; other cells are integers, floats, true or false if they look like one,
-    else texts. Quoted cells may hold line ends. The delimiter (, ; tab |, or that of a line `sep=;`) is the one that
+    else texts. Quoted cells may hold line ends. The delimiter (, ; tab |, or the one of a line `sep=;`) is the one that
     gives the column `needed`, or the most columns. A row with more cells than names, with a broken quotation, of
     another charset or longer than max_line_bytes is a Reject, and reading continues after it. Memory: one row.
     """
@@ -138,25 +138,25 @@ def _records(lines: _Lines, delimiter: str) -> Iterator[tuple[int, list[str] | R
     n_names = 0
     while True:
         lines.begin()
-        found: list[str] | RowError
+        record: list[str] | RowError
         try:
-            found = next(reader, [])
+            record = next(reader, [])
         except (csv.Error, RowError) as error:
             line = lines.taken[0][1]
-            found = error if isinstance(error, RowError) else RowError(f"its quotation is broken: {error}")
+            record = error if isinstance(error, RowError) else RowError(f"its quotation is broken: {error}")
             cells = line.rstrip("\r\n").split("\t")
             if delimiter == "\t" and len(cells) == n_names:  # in tab-separated rows, a quote is mostly a plain quote
-                found = cells
+                record = cells
             lines.give_back(1)  # an open quotation may have swallowed whole rows
         if not lines.taken:
             return
-        if found:
-            n_names = n_names or (len(found) if isinstance(found, list) else 0)
-            yield lines.taken[0][0], found
+        if record:
+            n_names = n_names or (len(record) if isinstance(record, list) else 0)
+            yield lines.taken[0][0], record
 
 
 def _known(cells: Sequence[str], columns: Columns) -> list[str]:
-    """Names of columns; those of texts in lower case. A column that is renamed takes the place of one of its role."""
+    """Names of columns; names of text columns in lower case. A renamed column replaces the column of its role."""
     names = [cell.strip() for cell in cells]
     roles = {column: role for role, column in columns if column in names}
     known = [name.lower() if name.lower() in _TEXTS else name for name in names]

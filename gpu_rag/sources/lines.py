@@ -183,8 +183,8 @@ def _alone(data: bytes, octets: np.ndarray, start: np.ndarray, end: np.ndarray, 
 def count_between(mask: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     """i64[n]: number of True positions of a byte mask in each range."""
     places = np.flatnonzero(mask)
-    found: np.ndarray = np.searchsorted(places, end) - np.searchsorted(places, start)
-    return found
+    counts: np.ndarray = np.searchsorted(places, end) - np.searchsorted(places, start)
+    return counts
 
 
 def cut_out(data: bytes, bounds: np.ndarray, columns: tuple[int, ...]) -> list[pa.LargeStringArray]:

@@ -79,7 +79,7 @@ def read_table_blocks(path: Path, wanted: Columns, n_rows: int, n_bytes: int) ->
     problem = None
     try:
         with pq.ParquetFile(path) as file:
-            columns, said = _checked_columns(file.schema_arrow, wanted), file.metadata.num_rows
+            columns, expected = _checked_columns(file.schema_arrow, wanted), file.metadata.num_rows
             block = TableBlock(columns, [], 0)
             for batch in _batches(path, file, columns):
                 _check_lists(batch, wanted)
@@ -87,8 +87,8 @@ def read_table_blocks(path: Path, wanted: Columns, n_rows: int, n_bytes: int) ->
                 if block.n_rows >= n_rows or block.n_bytes >= n_bytes:
                     yield block
                     block = TableBlock(columns, [], block.before + block.n_rows)
-            if (n := block.before + block.n_rows) != said:
-                raise RowError(f"the table names {said} rows, but {n} can be read")
+            if (n := block.before + block.n_rows) != expected:
+                raise RowError(f"the table names {expected} rows, but {n} can be read")
     except (pa.ArrowException, OSError, RowError, UnicodeDecodeError) as error:  # UnicodeDecodeError: names of columns
         problem = _not_read_on(path, block.before + block.n_rows, error)
     if block.batches or problem is not None:
@@ -150,25 +150,25 @@ def _checked_columns(schema: pa.Schema, wanted: Columns) -> list[str]:
         raise RowError(f"the table has the columns {', '.join(schema.names)[:200]}; expected {wanted.expected}")
     columns = [name for name in wanted.names if name in schema.names]
     for name in columns:
-        found = schema.field(name).type
-        if not _is_readable(found, name in wanted.integers, name in wanted.lists):
+        column_type = schema.field(name).type
+        if not _is_readable(column_type, name in wanted.integers, name in wanted.lists):
             expected = "list of string" if name in wanted.lists else "string"
-            raise RowError(f"the column {name} has the type {found}; expected {expected}")
+            raise RowError(f"the column {name} has the type {column_type}; expected {expected}")
     others = (field for field in schema if wanted.others and field.name not in columns)
     return columns + [field.name for field in others if schema.names.count(field.name) == 1 and _is_scalar(field.type)]
 
 
-def _is_scalar(found: pa.DataType) -> bool:
-    value = found.value_type if types.is_dictionary(found) else found
+def _is_scalar(column_type: pa.DataType) -> bool:
+    value = column_type.value_type if types.is_dictionary(column_type) else column_type
     number = types.is_integer(value) or types.is_floating(value) or types.is_decimal(value) or types.is_boolean(value)
     return number or types.is_date(value) or types.is_timestamp(value) or _is_readable(value, False, False)
 
 
-def _is_readable(found: pa.DataType, integers: bool, lists: bool) -> bool:
+def _is_readable(column_type: pa.DataType, integers: bool, lists: bool) -> bool:
     if lists:
-        is_list = types.is_list(found) or types.is_large_list(found)
-        return types.is_null(found) or (is_list and types.is_string(found.value_type))
-    value = found.value_type if types.is_dictionary(found) else found
+        is_list = types.is_list(column_type) or types.is_large_list(column_type)
+        return types.is_null(column_type) or (is_list and types.is_string(column_type.value_type))
+    value = column_type.value_type if types.is_dictionary(column_type) else column_type
     text = types.is_string(value) or types.is_large_string(value) or types.is_string_view(value)
     return text or types.is_null(value) or (integers and types.is_integer(value))
 

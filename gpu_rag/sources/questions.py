@@ -96,8 +96,7 @@ def read_questions(path: Path, limits: Limits = LIMITS) -> Iterator[QuestionRow 
     """Questions of `path` in order, and a Reject for each row that cannot be used.
 
     A .txt file has one question per line, a .csv or .tsv file has a column `question` and may have id and answer. Rows
-    of
-    JSON Lines or of a JSON array are recognised by their keys:
+    of JSON Lines or of a JSON array are recognised by their keys:
     - {id, question, gold_ids, answers or answer, ...}: all but the question may be missing (a missing id becomes
       "q_" + sha1(question)[:12]); other keys (hops, type, answer_ids, ...) go to meta.
     - OpenAI batch {custom_id, method, url, body: {messages}}: the question is the last user message; method, url and
@@ -105,7 +104,7 @@ def read_questions(path: Path, limits: Limits = LIMITS) -> Iterator[QuestionRow 
     - HotpotQA, 2Wiki, MuSiQue: gold_ids are the ids that `read_corpus` gives the supporting contexts; meta has
       context_ids, and hops and type if known. See `multihop.gold_of` for a missing gold context.
     - CRAG {interaction_id, query, query_time, answer, alternative_answers, search_results}: a question with web pages.
-      {id, question, query_time, pages: [{url, title, html or text, snippet}]} is the same with pages of one's own. See
+      {id, question, query_time, pages: [{url, title, html or text, snippet}]} is the same with your own pages. See
       `pages`; a page that cannot be used is a PageReject after its question.
     - BEIR {_id, text}. In a BEIR folder, gold_ids are the documents judged above 0 in qrels/test.tsv, meta["qrels"] has
       all judgements, and only the judged queries are questions of the test set.
@@ -136,11 +135,11 @@ _MOST_TIME_CHARS = 100
 
 def _unique(rows: Iterator[_Found]) -> Iterator[QuestionRow | Reject]:
     seen = SeenIds()
-    for found in rows:
-        if isinstance(found, Reject):
-            yield found
+    for item in rows:
+        if isinstance(item, Reject):
+            yield item
             continue
-        line, file, row = found
+        line, file, row = item
         _, reason = seen.claim(row.question.id, row.question.text, file, line)
         yield Reject(file, line, reason, row.question.id) if reason else row
 
@@ -169,27 +168,27 @@ def _questions(path: Path, rows: Iterable[Row | Reject], limits: Limits) -> Iter
             id = None
             try:
                 id = row_id(row.value, "custom_id", "id", "_id", "interaction_id")
-                found = _parser(row.value)(id, row.value, limits)
+                parsed = _parser(row.value)(id, row.value, limits)
                 problems: list[RowError] = []
                 if brings_pages(row.value):
                     read = list(pages_of(row.value, limits, parser))
                     problems = [page for page in read if isinstance(page, RowError)]
                     pages = tuple(page for page in read if isinstance(page, Page))
-                    question = replace(found.question, query_time=_query_time(row.value), pages=pages)
-                    meta = _without(found.meta, frozenset({CRAG_KEY, OWN_KEY}))
-                    found = replace(found, question=question, meta=meta)
-                yield row.line, shown(path), found
-                yield from (PageReject(shown(path), row.line, str(p), found.question.id) for p in problems)
+                    question = replace(parsed.question, query_time=_query_time(row.value), pages=pages)
+                    meta = _without(parsed.meta, frozenset({CRAG_KEY, OWN_KEY}))
+                    parsed = replace(parsed, question=question, meta=meta)
+                yield row.line, shown(path), parsed
+                yield from (PageReject(shown(path), row.line, str(p), parsed.question.id) for p in problems)
             except RowError as error:
                 yield Reject(shown(path), row.line, str(error), id or "")
 
 
 def _query_time(row: dict[str, Any]) -> str:
     """Time at which the question was asked. Raises RowError."""
-    said = " ".join(optional_string(row, "query_time").split())
-    if len(said) > _MOST_TIME_CHARS:
-        raise RowError(f"query_time has {len(said)} characters; expected {_MOST_TIME_CHARS} at most")
-    return said
+    time = " ".join(optional_string(row, "query_time").split())
+    if len(time) > _MOST_TIME_CHARS:
+        raise RowError(f"query_time has {len(time)} characters; expected {_MOST_TIME_CHARS} at most")
+    return time
 
 
 def _folder(folder: Path, limits: Limits) -> Iterator[_Found]:
@@ -208,11 +207,11 @@ def _beir(queries: Path, path: Path, limits: Limits) -> Iterator[_Found]:
     qrels: dict[str, _Judged] = {}
     yield from _read_qrels(path, limits, qrels)
     unread = dict(qrels)
-    for found in _file(queries, limits):
-        if isinstance(found, Reject):
-            yield found
+    for item in _file(queries, limits):
+        if isinstance(item, Reject):
+            yield item
             continue
-        line, file, row = found
+        line, file, row = item
         unread.pop(row.question.id, None)
         if row.question.id in qrels:
             scores = qrels[row.question.id][1]
@@ -246,43 +245,43 @@ def _own_row(id: str | None, row: dict[str, Any], limits: Limits) -> QuestionRow
     gold_ids, answers = string_list(row.get("gold_ids"), "gold_ids", ids=True), _answers(row)
     string_list(row.get("answer_ids"), "answer_ids", ids=True)  # checked here, kept unchanged
     taken = _ROLE_KEYS if row.get("answers") is not None else _ROLE_KEYS | {"answer"}
-    return QuestionRow(_asked(id, text), gold_ids, answers, _without(row, taken), "jsonl")
+    return QuestionRow(_question(id, text), gold_ids, answers, _without(row, taken), "jsonl")
 
 
 def _beir_row(id: str | None, row: dict[str, Any], limits: Limits) -> QuestionRow:
     text = document_text(row["text"], limits)
-    return QuestionRow(_asked(id, text), (), (), _without(row, _ROLE_KEYS | {"text"}), "jsonl")
+    return QuestionRow(_question(id, text), (), (), _without(row, _ROLE_KEYS | {"text"}), "jsonl")
 
 
 def _crag_row(id: str | None, row: dict[str, Any], limits: Limits) -> QuestionRow:
     text = document_text(row["query"], limits, "query")
     meta = _without(row, _CRAG_KEYS)
     answers = tuple(dict.fromkeys(_answers(row) + _alternatives(row)))
-    return QuestionRow(_asked(id, text), (), answers, meta, "jsonl")
+    return QuestionRow(_question(id, text), (), answers, meta, "jsonl")
 
 
 def _alternatives(row: dict[str, Any]) -> tuple[str, ...]:
     """Other accepted answers: a list, or a list written as a string."""
-    said = row.get("alternative_answers", row.get("alt_ans"))
-    if isinstance(said, str):
+    value = row.get("alternative_answers", row.get("alt_ans"))
+    if isinstance(value, str):
         try:
-            said = loads(said or "[]")
+            value = loads(value or "[]")
         except JsonError as error:
             raise RowError(f"alternative_answers: {error}") from error
-    return string_list(said, "alternative_answers")
+    return string_list(value, "alternative_answers")
 
 
 def _multihop_row(id: str | None, row: dict[str, Any], limits: Limits) -> QuestionRow:
     text = document_text(row["question"], limits, "question")
     contexts = contexts_of(row, limits)
-    gold_ids, found = gold_of(row, contexts)
+    gold_ids, more_meta = gold_of(row, contexts)
     meta = _without(row, _ROLE_KEYS | _CONTEXT_KEYS | _ANSWER_KEYS)
     if "paragraphs" in row and "type" not in meta and id and "__" in id:
         meta["type"] = id.split("__", 1)[0]  # MuSiQue writes it into the id: 2hop__482757_12019
     usable = (context.id for context in contexts if not context.problem)
-    meta = {**meta, **found, "context_ids": list(dict.fromkeys(usable))}
+    meta = {**meta, **more_meta, "context_ids": list(dict.fromkeys(usable))}
     aliases = string_list(row.get("answer_aliases"), "answer_aliases")
-    return QuestionRow(_asked(id, text), gold_ids, tuple(dict.fromkeys(_answers(row) + aliases)), meta, "jsonl")
+    return QuestionRow(_question(id, text), gold_ids, tuple(dict.fromkeys(_answers(row) + aliases)), meta, "jsonl")
 
 
 def _openai_row(id: str | None, row: dict[str, Any], limits: Limits) -> QuestionRow:
@@ -291,15 +290,15 @@ def _openai_row(id: str | None, row: dict[str, Any], limits: Limits) -> Question
     body = row.get("body")
     if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
         raise RowError("body.messages is missing; expected a chat completion request")
-    said = [m.get("content") for m in body["messages"] if isinstance(m, dict) and m.get("role") == "user"]
-    if not said:
+    messages = [m.get("content") for m in body["messages"] if isinstance(m, dict) and m.get("role") == "user"]
+    if not messages:
         raise RowError("body.messages has no user message")
-    text = document_text(_content(said[-1]), limits, "the last user message")
+    text = document_text(_content(messages[-1]), limits, "the last user message")
     meta = _without(row, _ROLE_KEYS)
     if "model" in body:
         meta["model"] = body["model"]
     return QuestionRow(
-        _asked(id, text), string_list(row.get("gold_ids"), "gold_ids", ids=True), _answers(row), meta, "openai"
+        _question(id, text), string_list(row.get("gold_ids"), "gold_ids", ids=True), _answers(row), meta, "openai"
     )
 
 
@@ -327,5 +326,5 @@ def _without(row: dict[str, Any], keys: frozenset[str]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key not in keys}
 
 
-def _asked(id: str | None, text: str) -> Question:
+def _question(id: str | None, text: str) -> Question:
     return Question(id or question_id(text), text)

@@ -135,13 +135,13 @@ def metadata_of(row: Mapping[str, Any], read: Collection[str]) -> dict[str, Scal
     Decimals become numbers (readers turn dates into ISO text). Left out: null, nested values, numbers beyond 64 bits,
     names and texts of more than 1,000 characters (they are no metadata) or that UTF-8 cannot hold.
     """
-    found: dict[str, Scalar] = {}
+    metadata: dict[str, Scalar] = {}
     inner = row.get("metadata")
     for name, value in [*(inner.items() if isinstance(inner, dict) else ()), *row.items()]:
         value = _scalar(value)
         if name not in read and value is not None and _is_short(name) and name:
-            found[name] = value
-    return found
+            metadata[name] = value
+    return metadata
 
 
 def _scalar(value: object) -> Scalar | None:

@@ -86,7 +86,7 @@ class Bm25:
         """The score of every passage for `query`: f32[N], >= 0; 0 if no token is shared."""
         words = tokenize(query)
         places = (bisect_left(self.tokens, word) for word in words)
-        ids = [at for at, word in zip(places, words) if at < len(self.tokens) and self.tokens[at] == word]
+        ids = [place for place, word in zip(places, words) if place < len(self.tokens) and self.tokens[place] == word]
         if not ids:
             return np.zeros(self.n, dtype=np.float32)
         return self._engine.get_scores_from_ids(ids)
@@ -143,9 +143,9 @@ class Bm25:
             raise IndexCorrupt(
                 "the BM25 index cannot be read", given=f"{folder}: {error}", do="build the index again"
             ) from error
-        found = (saved.format, saved.tokens_version)
-        if found != (_FORMAT, TOKENS_VERSION):
-            given, expected = f"format and tokens_version {found} in {folder}", (_FORMAT, TOKENS_VERSION)
+        versions = (saved.format, saved.tokens_version)
+        if versions != (_FORMAT, TOKENS_VERSION):
+            given, expected = f"format and tokens_version {versions} in {folder}", (_FORMAT, TOKENS_VERSION)
             raise IndexMismatch(
                 "the BM25 index is of another version", given=given, expected=expected, do="build the index again"
             )
@@ -185,12 +185,12 @@ def _no_postings() -> dict[str, np.ndarray]:
 
 def _best(scores: np.ndarray, k: int) -> np.ndarray:
     """Positions of the best k positive scores, by (-score, position)."""
-    found = np.flatnonzero(scores > 0)
-    if found.size > k:
+    candidates = np.flatnonzero(scores > 0)
+    if candidates.size > k:
         # All ties with the k-th score stay candidates, so that the smaller ids win.
-        kth = np.partition(scores[found], found.size - k)[found.size - k]
-        found = found[scores[found] >= kth]
-    return found[np.argsort(-scores[found], kind="stable")][:k]
+        kth = np.partition(scores[candidates], candidates.size - k)[candidates.size - k]
+        candidates = candidates[scores[candidates] >= kth]
+    return candidates[np.argsort(-scores[candidates], kind="stable")][:k]
 
 
 class _Saved(msgspec.Struct):
@@ -209,7 +209,7 @@ def _problem(saved: _Saved, arrays: dict[str, np.ndarray]) -> str:
     if not all(map(lt, saved.tokens, islice(saved.tokens, 1, None))):
         return "tokens that are not sorted or not unique"
     if {name: array.dtype for name, array in arrays.items()} != {name: a.dtype for name, a in _no_postings().items()}:
-        return "arrays that are not those of this format"
+        return "arrays of another format"
     data, indices, indptr = arrays["data"], arrays["indices"], arrays["indptr"]
     if indptr.shape != (len(saved.tokens) + 1,) or data.ndim != 1 or data.shape != indices.shape:
         return f"arrays that do not fit the vocabulary of {len(saved.tokens)} tokens"

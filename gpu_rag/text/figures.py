@@ -66,38 +66,38 @@ def one_form(text: str) -> str:
     if not text.isascii():
         text = unicodedata.normalize("NFKD", text.translate(_PLAIN))
         text = unicodedata.normalize("NFKC", "".join(char for char in text if unicodedata.category(char) != "Mn"))
-    text = _CLOCK.sub(lambda found: f"{int(found[1]) % 12 + 12 * (found[3] in 'pP')}.{found[2]}", text)
+    text = _CLOCK.sub(lambda match: f"{int(match[1]) % 12 + 12 * (match[3] in 'pP')}.{match[2]}", text)
     text = _TIME.sub(r"\1.\2", _SPOKEN_TIME.sub(_time, text))
     text = _HALF_DOZEN.sub("6", text)
     text = _MONTH_YEAR.sub(_date, _DATE.sub(_date, text))
-    text = _SHORT_MONTH.sub(lambda found: next(m for m in MONTHS if m.startswith(found[1][:3].casefold())), text)
-    text = _UNIT.sub(lambda found: f"{found[1]} {_UNITS[found[2]]}", text)
-    text = _REIGN.sub(lambda found: _ROMAN[found[1]], text)
-    text = _ORDINAL_WORD.sub(lambda found: _ORDINAL_VALUES[found[0].casefold()], _ORDINAL.sub(r"\1", text))
-    text = _GROUPED.sub(lambda found: found[0].replace(",", ""), text)
-    return _DECIMAL.sub("p", _NUMERAL.sub(lambda found: _value(found[0]), text))
+    text = _SHORT_MONTH.sub(lambda match: next(m for m in MONTHS if m.startswith(match[1][:3].casefold())), text)
+    text = _UNIT.sub(lambda match: f"{match[1]} {_UNITS[match[2]]}", text)
+    text = _REIGN.sub(lambda match: _ROMAN[match[1]], text)
+    text = _ORDINAL_WORD.sub(lambda match: _ORDINAL_VALUES[match[0].casefold()], _ORDINAL.sub(r"\1", text))
+    text = _GROUPED.sub(lambda match: match[0].replace(",", ""), text)
+    return _DECIMAL.sub("p", _NUMERAL.sub(lambda match: _value(match[0]), text))
 
 
-def _time(found: re.Match[str]) -> str:
+def _time(match: re.Match[str]) -> str:
     """Convert a spoken time of day, such as "half past nine in the evening"."""
-    how, hour = found[1].casefold(), int(_value(found[2]))
-    day = "".join(filter(None, found.groups()[2:])).casefold()
+    how, hour = match[1].casefold(), int(_value(match[2]))
+    day = "".join(filter(None, match.groups()[2:])).casefold()
     if day:
         hour = hour % 12 + 12 * (day in {"afternoon", "evening", "p"} or (day == "night" and 5 < hour < 12))
     minutes = 60 * hour + {"half past": 30}.get(how, -15 if how.endswith("to") else 15)
     return f"{minutes // 60 % 24}.{minutes % 60:02d}"
 
 
-def _date(found: re.Match[str]) -> str:
-    month, day = int(found["m"]), found.groupdict().get("d")
-    named = f"{MONTHS[month - 1]} {found['y']}" if 1 <= month <= 12 else found[0]
-    return f"{int(day)} {named}" if day and named != found[0] else named
+def _date(match: re.Match[str]) -> str:
+    month, day = int(match["m"]), match.groupdict().get("d")
+    named = f"{MONTHS[month - 1]} {match['y']}" if 1 <= month <= 12 else match[0]
+    return f"{int(day)} {named}" if day and named != match[0] else named
 
 
-def _value(said: str) -> str:
+def _value(words: str) -> str:
     """The value of a numeral in words, as digits."""
     total, part = 0.0, 0.0
-    for word in re.split(r"[\s-]+", said.casefold()):
+    for word in re.split(r"[\s-]+", words.casefold()):
         scale = _SCALES.get(word)
         if scale and scale <= 100:
             part = (part or 1) * scale

@@ -64,7 +64,7 @@ _YEAR, _DIGIT = re.compile(r"\b(?:1\d{3}|20\d{2})\b"), re.compile(r"\d")
 _TITLES = word_set("rev reverend dr doctor sir mr mrs ms miss prof professor dame lord ladi st saint capt king queen")
 _UMLAUTS = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "å": "aa", "ø": "oe", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue"})
 _WINDOW = 6  # terms allowed between the terms of one answer, plus two for each of them
-_PER_SLIP = 5  # one word in so many of a sentence may differ from the evidence
+_PER_SLIP = 5  # one in this many words of a sentence may differ from the evidence
 
 
 def grounding(question: str, answer: str, evidence: Sequence[str]) -> str:
@@ -134,11 +134,13 @@ def _terms(text: str) -> list[str]:
 
 def _near(terms: Sequence[str], text: _Words, window: int = _WINDOW) -> bool:
     """Whether a text has all terms, each within reach of one of them."""
-    found = [text.find(term, following) for term, following in pairwise([*terms, ""])]
-    if not found or not all(found):
+    nearby = [text.find(term, following) for term, following in pairwise([*terms, ""])]
+    if not nearby or not all(nearby):
         return False
     reach = 2 * len(terms) + window
-    return any(all(any(abs(at - place) <= reach for place in places) for places in found) for at in min(found, key=len))
+    return any(
+        all(any(abs(here - place) <= reach for place in places) for places in nearby) for here in min(nearby, key=len)
+    )
 
 
 def _in_one(words: _Words, texts: Sequence[_Words]) -> bool:
@@ -181,10 +183,10 @@ def _compared(how: str, options: Sequence[_Words], shown: Sequence[_Words]) -> s
     texts = [[text.text[start:end] for start, end in split_sentences(text.text)] for text in shown]
     sentences = [_words(sentence) for text in texts for sentence in text]
     figure, superlative = _YEAR if how in _BY_TIME else _DIGIT, how.removesuffix("er").removesuffix("r") + "est"
-    figured = [bool(figure.search(f"{one} {behind}")) for text in texts for one, behind in pairwise([*text, ""])]
+    figured = [bool(figure.search(f"{part} {behind}")) for text in texts for part, behind in pairwise([*text, ""])]
     have = [[_near(option.terms, sentence) for sentence in sentences] for option in options]
     together = any(map(all, zip(*have)))
-    by_figure = all(any(has and said for has, said in zip(row, figured)) for row in have)
+    by_figure = all(any(has and has_figure for has, has_figure in zip(row, figured)) for row in have)
     named = any(has and superlative in s.text.casefold() for row in have for has, s in zip(row, sentences))
     if together or by_figure or named:
         return MENTIONED
@@ -210,9 +212,9 @@ def _is_absent(words: _Words, asked: _Words, shown: Sequence[_Words]) -> bool:
     new = {term for term in words.terms if term not in asked.places}
     if translated or _NEGATED.search(words.text):
         return False
-    said = {term for term in new if term not in missing and not _NUMBER.fullmatch(term)}
+    present = {term for term in new if term not in missing and not _NUMBER.fullmatch(term)}
     n_missing = len(new.intersection(missing))
-    return n_missing == len(new) > 0 or (not said and n_missing > 1) or (len(said) == 1 and n_missing > 3)
+    return n_missing == len(new) > 0 or (not present and n_missing > 1) or (len(present) == 1 and n_missing > 3)
 
 
 def _is_translated(asked: _Words, shown: Sequence[_Words]) -> bool:
@@ -247,12 +249,12 @@ def _begins_another(name: str, shown: Sequence[_Words]) -> bool:
 
 
 def _has_addition(part: str, asked: _Words, shown: Sequence[_Words]) -> bool:
-    """Whether the answer adds something to what the evidence states: a piece with no word in it."""
+    """Whether the answer adds something to the evidence: a piece of which the evidence has no word."""
     pieces = [piece for piece in map(_words, _PIECES.split(part)) if piece.terms]
     least = 1 if len(pieces) > 2 and max(len(piece.terms) for piece in pieces) <= 2 else 2
-    found = [{term for term in piece.terms if any(text.find(term) for text in shown)} for piece in pieces]
+    present = [{term for term in piece.terms if any(text.find(term) for text in shown)} for piece in pieces]
     new = [{*piece.terms} - asked.places.keys() for piece in pieces]
-    return any(found) and any(len(added) >= least and not added & said for added, said in zip(new, found))
+    return any(present) and any(len(added) >= least and not added & known for added, known in zip(new, present))
 
 
 def _in_another_unit(words: _Words, shown: Sequence[_Words]) -> bool:
@@ -270,20 +272,20 @@ def _in_another_unit(words: _Words, shown: Sequence[_Words]) -> bool:
 
 def _is_counted(asked: _Words, shown: Sequence[_Words]) -> bool:
     """Whether the evidence has a number before the noun asked for; "of the nine muses" does not count."""
-    of = _HOW_MANY.search(asked.text)
-    if of is None:
+    match = _HOW_MANY.search(asked.text)
+    if match is None:
         return False
-    said = re.compile(rf"(?<!of the )\b\d+ {re.escape(of[1])}\b", re.IGNORECASE)
-    return any(said.search(one_form(text.text)) for text in shown)
+    count = re.compile(rf"(?<!of the )\b\d+ {re.escape(match[1])}\b", re.IGNORECASE)
+    return any(count.search(one_form(text.text)) for text in shown)
 
 
 def _capitalised(text: str) -> set[str]:
     """The terms of capitalised words, without a first word that other words follow."""
-    found = _CAPITAL.findall(text)
+    capitals = _CAPITAL.findall(text)
     a_name = all(word[0].isupper() for word in text.split())
-    if found and text.lstrip().startswith(found[0]) and not a_name:
-        found = found[1:]
-    terms = {term for word in found for term in _terms(word)} - _MONTH_TERMS
+    if capitals and text.lstrip().startswith(capitals[0]) and not a_name:
+        capitals = capitals[1:]
+    terms = {term for word in capitals for term in _terms(word)} - _MONTH_TERMS
     return {term for term in terms if not term[0].isdigit()}
 
 
@@ -292,14 +294,12 @@ def _number(term: str) -> float:
 
 
 def _is_multiple(number: float, known: Set[float]) -> bool:
-    return any(
-        abs(one * by - number) < 1e-6 * number or abs(one - by * number) < 1e-6 * one for one in known for by in _RATIOS
-    )
+    return any(abs(x * by - number) < 1e-6 * number or abs(x - by * number) < 1e-6 * x for x in known for by in _RATIOS)
 
 
 def _is_later(year: float, known: Set[float]) -> bool:
     """Whether a year is a known year plus a known number, as in "nine years later"."""
-    return any(year - one in known for one in known if one >= _FIRST_YEAR)
+    return any(year - figure in known for figure in known if figure >= _FIRST_YEAR)
 
 
 def _is_sum(number: float, known: Set[float]) -> bool:
@@ -307,5 +307,5 @@ def _is_sum(number: float, known: Set[float]) -> bool:
     some = sorted(known)[:_MOST_ADDED]
     sums = {sum(added) for n in (2, 3) for added in combinations(some, n)}
     differences = {b - a for a, b in combinations(some, 2)}
-    multiples = {one * by for one in some for by in (2, *some) if by <= _MOST_COUNTED}
-    return any(abs(number - one) < 1e-6 * number for one in sums | differences | multiples)
+    multiples = {figure * by for figure in some for by in (2, *some) if by <= _MOST_COUNTED}
+    return any(abs(number - figure) < 1e-6 * number for figure in sums | differences | multiples)

@@ -25,8 +25,8 @@ def names(text: str) -> frozenset[str]:
     >>> sorted(names("Which river crosses Port Maru since 3 May 1904?"))
     ['3 may 1904', 'port maru']
     """
-    found = {normalise_name(mention.name) for _, mentions in _sentences(text) for mention in mentions}
-    return frozenset(found - {""} - STOP_WORDS)
+    phrases = {normalise_name(mention.name) for _, mentions in _sentences(text) for mention in mentions}
+    return frozenset(phrases - {""} - STOP_WORDS)
 
 
 def written_names(text: str) -> list[str]:
@@ -35,8 +35,8 @@ def written_names(text: str) -> list[str]:
     >>> written_names("Hugo Brandt founded the University of Loss in 1871.")
     ['Hugo Brandt', 'University of Loss']
     """
-    found = (mention.name for _, mentions in _sentences(text) for mention in mentions)
-    return list(dict.fromkeys(name for name in found if any(map(str.isupper, name)) and not _DATED.search(name)))
+    written = (mention.name for _, mentions in _sentences(text) for mention in mentions)
+    return list(dict.fromkeys(name for name in written if any(map(str.isupper, name)) and not _DATED.search(name)))
 
 
 def keywords(text: str) -> frozenset[str]:
@@ -50,18 +50,18 @@ def keywords(text: str) -> frozenset[str]:
     >>> sorted(keywords("Which river crosses Port Maru since 3 May 1904?"))
     ['3 may 1904', 'crosses', 'port maru', 'river']
     """
-    found: set[str] = set()
+    result: set[str] = set()
     for tokens, mentions in _sentences(text):
         covered: set[int] = set()
         for mention in mentions:
             covered.update(range(mention.first, mention.last))
-            found.add(normalise_name(mention.name))
+            result.add(normalise_name(mention.name))
         for i, token in enumerate(tokens):
             if i in covered or token.kind == MARK or token.low in _SILENT:
                 continue
             if token.kind == NUMBER or 2 <= len(token.text) <= _MAX_WORD_CHARS:
-                found.add(normalise_name(token.text[:_MAX_WORD_CHARS]))
-    return frozenset(found - {""} - _SILENT)
+                result.add(normalise_name(token.text[:_MAX_WORD_CHARS]))
+    return frozenset(result - {""} - _SILENT)
 
 
 def _sentences(text: str) -> Iterator[tuple[Sequence[Token], list[Mention]]]:

@@ -250,21 +250,21 @@ def mentioned_names(text: str, known: Mapping[str, int]) -> list[int]:
     """
     flat = normalise_name(text)
     words = [match.span() for match in _WORD.finditer(flat)]
-    found: set[int] = set()
+    rows: set[int] = set()
     first = 0
     while first < len(words):
-        length = _longest(flat, words, first, known, found)
+        length = _longest(flat, words, first, known, rows)
         first += max(length, 1)
-    return sorted(found)
+    return sorted(rows)
 
 
-def _longest(flat: str, words: list[tuple[int, int]], first: int, known: Mapping[str, int], found: set[int]) -> int:
+def _longest(flat: str, words: list[tuple[int, int]], first: int, known: Mapping[str, int], rows: set[int]) -> int:
     """Add the longest name that begins at word `first`; return its number of words, or 0."""
     for last in range(min(len(words), first + MAX_WORDS) - 1, first - 1, -1):
         span = flat[words[first][0] : words[last][1]]
         for name in (span, _POSSESSIVE.sub("", span)):
             if name in known and _says_something(name):
-                found.add(known[name])
+                rows.add(known[name])
                 return last - first + 1
     return 0
 

@@ -139,15 +139,15 @@ class NameHashes:
         """The row of each hash among the prefixes, i64; -1 if it is not there."""
         bucket = (hashes >> self._shift).astype(np.int64)
         row, end = self._bucket[bucket].astype(np.int64), self._bucket[bucket + 1]
-        found = np.full(len(hashes), -1, np.int64)
+        rows = np.full(len(hashes), -1, np.int64)
         open_ = np.flatnonzero(row < end)
         while open_.size:
             prefix, wanted = self._prefixes[row[open_]], hashes[open_]
-            found[open_[prefix == wanted]] = row[open_[prefix == wanted]]
+            rows[open_[prefix == wanted]] = row[open_[prefix == wanted]]
             open_ = open_[prefix < wanted]
             row[open_] += 1
             open_ = open_[row[open_] < end[open_]]
-        return found
+        return rows
 
     def _equal(self, codes: np.ndarray, start: np.ndarray, end: np.ndarray, name: np.ndarray) -> np.ndarray:
         """Whether codes[start:end] are the characters of the name: bool."""

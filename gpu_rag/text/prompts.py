@@ -92,8 +92,8 @@ class Prompt:
                 given=f"{name} with {len(separators)} lines {SEPARATOR!r}",
                 expected="exactly one such line",
             )
-        at = separators[0]
-        system, template = "\n".join(lines[:at]).strip(), "\n".join(lines[at + 1 :]).strip()
+        separator = separators[0]
+        system, template = "\n".join(lines[:separator]).strip(), "\n".join(lines[separator + 1 :]).strip()
         if not system or not template:
             raise UsageError(
                 "a part of the prompt file is empty", given=name, expected="text before and after the line"

@@ -121,10 +121,10 @@ def _resolves(target: str, root: Any) -> bool:
 
 def _unwrap(text: str) -> str:
     """`text` without thinking blocks before it and without a fence around it."""
-    at = 0
-    while match := _THINKING.match(text, at):
-        at = match.end()
-    rest = text[at:].strip()
+    start = 0
+    while match := _THINKING.match(text, start):
+        start = match.end()
+    rest = text[start:].strip()
     fenced = _FENCE.match(rest)
     return fenced[1] if fenced else rest
 

@@ -13,7 +13,7 @@ _STOP = re.compile(
   | [。！？]+[」』”’）]*
   | \n(?:[^\S\n]*+\n)++                        # empty lines
   | \n(?=[ ]{0,3}\#{1,6}[^\S\n])               # the end of the line above a Markdown heading
-  | ^[ ]{0,3}\#{1,6}[^\S\n][^\n]*+\n          # the heading, whatever stands in it
+  | ^[ ]{0,3}\#{1,6}[^\S\n][^\n]*+\n          # the heading, with any text
   | \n[ ]{0,3}(?:={2,}+|-{2,}+)[^\S\n]*+\n     # the line under a heading, or a rule
     """,
     re.VERBOSE | re.MULTILINE,

@@ -57,18 +57,18 @@ class _Limits(NamedTuple):
 
 def _shape(kind: types.Type, name: str, limits: _Limits, is_item: bool = False) -> dict[str, Any]:
     """The schema of a type, for the field of this name or for an item in it."""
-    most = None if is_item else limits.most.get(name)
+    limit = None if is_item else limits.most.get(name)
     match kind:
         case types.StructType():
             hints = get_type_hints(kind.cls)
             return object_of({field.encode_name: _shape_of(field, hints, limits) for field in kind.fields})
         case types.VarTupleType() | types.ListType():
             items = _shape(kind.item_type, name, limits, is_item=True)
-            return {"type": "array", "items": items, **_bounds(kind, 1, most)}
+            return {"type": "array", "items": items, **_bounds(kind, 1, limit)}
         case types.StrType() | types.LiteralType() if name in limits.options:
             return {"enum": list(limits.options[name])}
         case types.StrType():
-            return {"type": "string", **_bounds(kind, 0, most)}
+            return {"type": "string", **_bounds(kind, 0, limit)}
         case types.IntType():
             return {"type": "integer", **_bounds(kind, 0)}
         case types.FloatType():
@@ -87,8 +87,8 @@ def _shape_of(field: types.Field, hints: dict[str, Any], limits: _Limits) -> dic
     return _shape(field.type, field.encode_name, limits)
 
 
-def _bounds(kind: types.Type, of_list: int, most: int | None = None) -> dict[str, Any]:
+def _bounds(kind: types.Type, of_list: int, limit: int | None = None) -> dict[str, Any]:
     """The bounds of a type under their JSON Schema names; `most` replaces its maximum length."""
     given = {names[of_list]: getattr(kind, field, None) for field, names in _BOUNDS.items()}
-    given |= {_BOUNDS["max_length"][of_list]: most} if most is not None else {}
+    given |= {_BOUNDS["max_length"][of_list]: limit} if limit is not None else {}
     return {name: value for name, value in given.items() if name and value is not None}

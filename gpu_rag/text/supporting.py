@@ -110,13 +110,13 @@ class _Sentence:
 
     @cached_property
     def units(self) -> list[tuple[int, Unit]]:
-        """(token, unit of its word). Two dates in brackets are those of a birth and a death."""
-        found = [(i, unit[0]) for i, token in enumerate(self.tokens) if (unit := _units(token.low))]
+        """(token, unit of its word). Two dates in brackets are a birth and a death."""
+        units = [(i, unit[0]) for i, token in enumerate(self.tokens) if (unit := _units(token.low))]
         for birth, death in pairwise(mention for mention in self.mentions if mention.kind == DATE):
             around = [self.tokens[i].text for i in (birth.first - 1, birth.last, death.last % len(self.tokens))]
             if around[0] == "(" and around[1] in "-–—" and around[2] == ")":
-                found += [(birth.first - 1, _units("born")[0]), (death.last, _units("died")[0])]
-        return found
+                units += [(birth.first - 1, _units("born")[0]), (death.last, _units("died")[0])]
+        return units
 
     def places(self, word: Unit) -> list[int]:
         """Tokens that say the same as a word of a question. "daughter of" says the same as "father"."""
@@ -128,7 +128,7 @@ class _Sentence:
         first, last = place
         if first <= i < last:
             return 0
-        if i == self.verb and first == self.subject:  # whatever stands between them
+        if i == self.verb and first == self.subject:  # in spite of the words between them
             return 1
         behind = [token.low for token in self.tokens[last : last + 3]]
         if i == last + 1 and behind[0] == "," and is_verb(behind[1], "") and behind[-1] not in PREPOSITIONS:
@@ -191,8 +191,8 @@ def _units(word: str) -> list[Unit]:
 
 @lru_cache(maxsize=2048)
 def _sentences(title: str, text: str) -> list[_Sentence]:
-    found = (_Sentence(title, text, start, end) for start, end in split_sentences(text))
-    return [sentence for sentence in found if len(sentence.tokens) <= _MOST_TOKENS]
+    sentences = (_Sentence(title, text, start, end) for start, end in split_sentences(text))
+    return [sentence for sentence in sentences if len(sentence.tokens) <= _MOST_TOKENS]
 
 
 @lru_cache(maxsize=1024)
@@ -260,13 +260,13 @@ def _wanted(asked: _Question, answer: str) -> tuple[str, ...]:
 
 
 def _place(sentence: _Sentence, wanted: Sequence[str], in_order: bool) -> Place | None:
-    """The shortest place that has all terms; None if there is none that is short. A pronoun that begins the sentence
+    """The shortest place that has all terms; None if no such place is short. A pronoun that begins the sentence
     stands for the title of the passage."""
-    at = [i for i, term in enumerate(sentence.terms) if term in wanted]
+    matches = [i for i, term in enumerate(sentence.terms) if term in wanted]
     reach, best = 2 * len(wanted) + 4, None
-    for n, first in enumerate(at):
+    for n, first in enumerate(matches):
         missing = set(wanted)
-        for last in at[n:]:
+        for last in matches[n:]:
             missing.discard(sentence.terms[last])
             if last - first >= reach or not missing:
                 break
@@ -283,12 +283,12 @@ def _has_names(asked: _Question, sentences: Sequence[_Sentence]) -> bool:
     """Whether the question's names stand in the sentences, their titles, or what their first words may refer to, with
     no word in between: Robert Louis Stevenson is not Robert Stevenson. A last name will do if the whole name stands
     earlier in the passage."""
-    held = [sentence.terms for sentence in sentences]
+    terms_of = [sentence.terms for sentence in sentences]
     titles = [_sequence(sentence.title) for sentence in sentences]
     before = [_sequence(sentence.before) for sentence in sentences]
-    around = [*held, *titles, *(b for s, b in zip(sentences, before) if s.is_pronominal or s.is_definite)]
+    around = [*terms_of, *titles, *(b for s, b in zip(sentences, before) if s.is_pronominal or s.is_definite)]
     for name in asked.names:
-        last = any(name[-1] in terms for terms in held)
+        last = any(name[-1] in terms for terms in terms_of)
         if not any(_has_run(terms, name) for terms in (*around, *(before if last else ()))):
             return False
     return True
@@ -306,7 +306,7 @@ def _fits(
     others: Sequence[_Sentence] = (),
     bridges: Set[str] = frozenset(),
 ) -> bool:
-    """Whether a sentence says of its answer what the question asks.
+    """Whether a sentence states the fact about its answer for which the question asks.
 
     others: the other sentences of a path; bridges: terms of the names that join them.
     """
@@ -318,10 +318,10 @@ def _fits(
         places = [i for i in sentence.places(word) if not place[0] <= i < place[1]]
         if places:
             (verbs if verb else nouns).append(places)
-        held = bool(places) or any(other.places(word) for other in others)
-        if verb and not held:
+        is_there = bool(places) or any(other.places(word) for other in others)
+        if verb and not is_there:
             return False
-        n_held += held or any(_same(word, unit) for unit in context)
+        n_held += is_there or any(_same(word, unit) for unit in context)
     nouns += [places for word in asked.optional if (places := sentence.places(word))]
     anchors = [*nouns, *verbs]
     if not anchors or 3 * n_held < 2 * len(asked.words):
@@ -384,13 +384,13 @@ def _of_path(
 ) -> tuple[Span, ...]:
     """The sentences of one path that support an answer together; () if they do not."""
     ends = [(_terms(subject), _terms(object_), number) for subject, object_, number in path]
-    held: list[tuple[int, _Sentence]] = []
+    sentences: list[tuple[int, _Sentence]] = []
     for subject, object_, number in ends:
         for sentence in _sentences(*passages[number]):
-            if (number, sentence) not in held and subject | object_ <= {*sentence.terms, *_terms(sentence.title)}:
-                held.append((number, sentence))
-    for number, sentence in held:
-        others = [(n, other) for n, other in held if other is not sentence]
+            if (number, sentence) not in sentences and subject | object_ <= {*sentence.terms, *_terms(sentence.title)}:
+                sentences.append((number, sentence))
+    for number, sentence in sentences:
+        others = [(n, other) for n, other in sentences if other is not sentence]
         texts = [other for _, other in others]
         place = _place(sentence, wanted, asked.kind == "number")
         if place is None or not others or _has_names(asked, [sentence]) or not _has_names(asked, [sentence, *texts]):

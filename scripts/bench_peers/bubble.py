@@ -18,7 +18,7 @@ Inputs = Callable[[int, int], Given]
 
 
 def matrices(inputs: Inputs) -> Callable[[int, int], list[tuple[Any, list[list[int]]]]]:
-    """Every question as scipy's CSR with the cost of a column as its entry, and the rows of each group's anchors."""
+    """Each question as a CSR of scipy, whose entries are the costs of their columns, and the anchors of each group."""
 
     def convert(one: Given) -> tuple[Any, list[list[int]]]:
         from scipy.sparse import csr_matrix
@@ -49,7 +49,7 @@ def by_scipy(inputs: Inputs) -> Peer:
 
 @peer("igraph distances", needs="igraph", one_thread=True)
 def by_igraph(inputs: Inputs) -> Peer:
-    """igraph's Dijkstra from one more node a group, joined to its anchors at no cost."""
+    """Dijkstra of igraph from an added node per group, which is joined to its anchors at no cost."""
     import igraph
 
     def convert(matrix: Any, groups: list[list[int]]) -> tuple[Any, list[float], int]:

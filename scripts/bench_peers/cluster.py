@@ -13,7 +13,7 @@ SKLEARN_ROWS = 10_000
 
 @peer("Python dict")
 def by_python(keys: list[list[int]]) -> Peer:
-    """A dictionary of first rows, and union-find."""
+    """Union-find over a dictionary of the first row of each key."""
 
     def run(_: None) -> np.ndarray:
         root = list(range(len(keys)))

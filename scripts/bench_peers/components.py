@@ -12,7 +12,7 @@ from gpu_rag.graph.components.bench import everything, scipy_labels
 
 @peer("scipy")
 def scipy_components(matrix: Any, kept: int | None = None) -> Peer:
-    """The first `kept` labels, None: all."""
+    """Components by scipy: the first `kept` labels, or all if it is None."""
     return Peer("", everything, lambda _: scipy_labels(matrix)[:kept])
 
 

@@ -17,21 +17,21 @@ Converted = Callable[[int, int], list[tuple[CSR, np.ndarray]]]  # graph and rest
 
 @peer("igraph prpack", needs="igraph", one_thread=True)
 def by_igraph(converted: Converted, damping: float) -> Peer:
-    """One subgraph after another."""
+    """PageRank of igraph, one subgraph after another."""
 
     def graphs(start: int, count: int) -> list[tuple[Any, list[float], list[float] | None]]:
-        found = []
+        result = []
         for csr, pi in converted(start, count):
             matrix = adjacency(csr)
-            found.append((igraph_of(matrix), pi.tolist(), None if csr.weight is None else matrix.data.tolist()))
-        return found
+            result.append((igraph_of(matrix), pi.tolist(), None if csr.weight is None else matrix.data.tolist()))
+        return result
 
     return alone(graphs, lambda given: peer_file("pagerank").prpack(damping, True, *given))
 
 
 @peer("networkx", needs="networkx")
 def by_networkx(converted: Converted, damping: float) -> Peer:
-    """One subgraph after another; it converts the graph in every call."""
+    """PageRank of networkx, one subgraph after another; each call converts the graph."""
     import networkx as nx
 
     def graphs(start: int, count: int) -> list[tuple[Any, dict[int, float]]]:
@@ -46,7 +46,7 @@ def by_networkx(converted: Converted, damping: float) -> Peer:
 
 @peer("scipy CSR @ vector")
 def by_scipy(converted: Converted, damping: float) -> Peer:
-    """Subgraph after subgraph: power iteration in f32 without any look at the error."""
+    """Power iteration in f32, one subgraph after another, without a check of the error."""
 
     def matrices(start: int, count: int) -> list[tuple[Any, np.ndarray, np.ndarray]]:
         return [(*pull_matrix(adjacency(csr)), pi.astype(np.float32)) for csr, pi in converted(start, count)]

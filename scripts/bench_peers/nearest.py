@@ -34,8 +34,8 @@ def by_numpy(base: np.ndarray, queries: np.ndarray, k: int) -> Peer:
         ids = np.argpartition(scores, len(base) - k, axis=1)[:, len(base) - k :]
         kept = np.take_along_axis(scores, ids, 1)
         order = np.argsort(-kept, axis=1, kind="stable")
-        found = np.take_along_axis(ids, order, 1), np.take_along_axis(kept, order, 1)
-        return TopK(torch.from_numpy(found[0]), torch.from_numpy(found[1]))
+        best = np.take_along_axis(ids, order, 1), np.take_along_axis(kept, order, 1)
+        return TopK(torch.from_numpy(best[0]), torch.from_numpy(best[1]))
 
     threads = 1 if single_openmp_thread() else None
     return Peer("", lambda start, count: queries[start : start + count], run, most=MOST_TILED, threads=threads)

@@ -14,14 +14,14 @@ from gpu_rag.graph.pagerank.bench import TOL, Problem
 
 
 def prpack(damping: float, directed: bool, graph: Any, reset: list[float], weights: list[float] | None) -> list[float]:
-    """igraph's prpack, which solves one question at a time."""
+    """PageRank by prpack of igraph, which solves one question at a time."""
     return graph.personalized_pagerank(
         reset=reset, damping=damping, weights=weights, directed=directed, implementation="prpack"
     )
 
 
 def networkx_pagerank(damping: float, graph: Any, reset: dict[int, float]) -> list[float]:
-    """Power iteration by scipy, one question at a time, the graph converted in every call.
+    """Power iteration of networkx by scipy, one question at a time. Each call converts the graph.
 
     It compares the L1 length s of a step with n * tol; the error after it is at most d s / (1-d).
     """
@@ -32,7 +32,7 @@ def networkx_pagerank(damping: float, graph: Any, reset: dict[int, float]) -> li
 
 
 def power_iteration(damping: float, pull: Any, lost: Any, pi: Any) -> Any:
-    """dtype[N] or dtype[N, B]: power iteration in f32 from pi, without any look at the error."""
+    """Power iteration in f32 from pi, without a check of the error: dtype[N] or dtype[N, B]."""
     restart, p = pi * np.float32(1 - damping), pi
     for _ in range(n_power_steps(damping, TOL)):
         following = pull @ p
@@ -60,7 +60,7 @@ def by_igraph(problem: Problem, damping: float) -> Peer:
 
 
 def as_list(pi: np.ndarray) -> list[float]:
-    """A list whose zeros are one object: a million floats of their own take 32 MB."""
+    """A list whose zeros are one object: a million separate floats take 32 MB."""
     values = [0.0] * len(pi)
     for node in np.flatnonzero(pi):
         values[node] = float(pi[node])
@@ -97,7 +97,7 @@ def by_torch(problem: Problem, damping: float) -> Peer:
     pull, lost = problem.pull
     rows, columns, values = map(torch.from_numpy, (pull.indptr, pull.indices, pull.data))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that its CSR is in beta
+        warnings.simplefilter("ignore")  # the warning that its CSR is in beta
         sparse = torch.sparse_csr_tensor(rows, columns, values, pull.shape, check_invariants=False)
     rows_lost = torch.from_numpy(lost)
 

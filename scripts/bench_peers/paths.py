@@ -11,7 +11,7 @@ from gpu_rag.bench.case import Peer, alone, peer, too_large
 from gpu_rag.graph.paths import PathGraph
 from gpu_rag.graph.paths.bench import Loops, Scored, World, ranked
 
-NETWORKX_NODES = 5_000  # four hops by Python generators take seconds a question on larger graphs with hubs
+NETWORKX_NODES = 5_000  # on larger graphs with hubs, four hops by Python generators take seconds per question
 
 
 IGRAPH_NODES = 200_000
@@ -21,7 +21,7 @@ NOTE = "looks at every path, without a beam"
 
 
 def every_path(world: World, paths: Callable[[int, int], Iterable[list[int]]]) -> Peer:
-    """A peer that looks at all `paths` between two nodes, and ranks them."""
+    """A peer that ranks all `paths` between two nodes."""
     loops = Loops(world)
 
     def one(question: int) -> Scored:

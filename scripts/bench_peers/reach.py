@@ -9,15 +9,15 @@ from gpu_rag.graph.reach.bench import Labelled, Question, Questions, by_scipy
 
 
 @peer("scipy CSR a relation")
-def by_matrices(one: Labelled, questions: Questions) -> Peer:
-    return alone(questions, partial(by_scipy, one))
+def by_matrices(labelled: Labelled, questions: Questions) -> Peer:
+    return alone(questions, partial(by_scipy, labelled))
 
 
 @peer("Python dict")
-def by_dict(one: Labelled, questions: Questions) -> Peer:
+def by_dict(labelled: Labelled, questions: Questions) -> Peer:
     """A dictionary from (node, relation) to neighbours."""
     beside: dict[tuple[int, int], list[int]] = {}
-    for a, relation, b in zip(*(column.tolist() for column in one.edges)):
+    for a, relation, b in zip(*(column.tolist() for column in labelled.edges)):
         beside.setdefault((a, relation), []).append(b)
         beside.setdefault((b, relation), []).append(a)
 

@@ -44,15 +44,15 @@ class KbPaths:
 class KnowledgeBase:
     """N nodes and E edges. A node stands for all records that are linked as one thing, see `fuse`.
 
-    sources: by name, then the own extraction and the passages.
+    sources: by name, then the index's own extraction and the passages.
     node_ids: unique, ascending; node_names: as written; node_aliases: other names. node_type: i32[N], rows of
     type_names (ascending; "entity" for a node without a type, "literal" for a value). node_sources: bool[N, sources],
     whether a source has a record of the node.
     head, relation, tail, source: i32[E]: head --relation--> tail, by (head, relation, tail, source), each once.
     relation_names: ascending, unique, as shown and written on paths; relation_texts: the same in words.
-    provenance: E texts such as "kg.tsv:12", "" for the own extraction; edge_passages: E lists of passages that state an
+    provenance: E texts such as "kg.tsv:12", "" if extracted here; edge_passages: E lists of passages that state an
     edge, ascending, empty for other sources (on the CPU).
-    node_passages: N lists of passages: first those of the node's own document (n_own: i32[N], their number), then
+    node_passages: N lists of passages: first passages of the node's own document (n_own: i32[N], their number), then
     passages that mention it, by descending number of mentions. passage_ids: P ids; passage_source: i32[P], rows of
     sources. texts: S stand-in texts of nodes without any passage; text_row: i32[N], their rows, -1 elsewhere.
     vectors(stage): unit rows f32|f16 of "kb_name_vectors" [N, D], "kb_edge_vectors" [E, D] (of "head relation tail"),

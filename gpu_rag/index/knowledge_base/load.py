@@ -52,13 +52,13 @@ def load_kb(index: Index) -> KnowledgeBase:
 
 def _check_rows(loaded: Mapping[str, pa.Table], n_passages: int) -> None:
     """Raise IndexCorrupt for a row number out of range, because compiled code would read outside its arrays."""
-    for table, column, of in KB_ROWS:
-        limit = n_passages if of == "passages" else loaded[of].num_rows
+    for table, column, target in KB_ROWS:
+        limit = n_passages if target == "passages" else loaded[target].num_rows
         values = loaded[table][column]
         given = values.combine_chunks().flatten() if pa.types.is_list(values.type) else values
-        least, most = pc.min_max(given).as_py().values()
-        if len(given) and (given.null_count or least < 0 or most >= limit):
-            what = f"kb_{table}.parquet: {column} from {least} to {most} of {limit} {of}"
+        lowest, highest = pc.min_max(given).as_py().values()
+        if len(given) and (given.null_count or lowest < 0 or highest >= limit):
+            what = f"kb_{table}.parquet: {column} from {lowest} to {highest} of {limit} {target}"
             raise IndexCorrupt("a table of the index names rows that do not exist", given=what, do="run gpu-rag verify")
     if loaded["passages"].num_rows != n_passages:
         given = f"{loaded['passages'].num_rows} rows in kb_passages.parquet"

@@ -39,9 +39,9 @@ class NameTable:
             some, others = names[start : start + _ROWS], aliases[start : start + _ROWS]
             texts.append(pa.array(some, pa.large_string()))
             rows.append(start + np.arange(len(some)))
-            if also := [alias for one in others for alias in one]:
+            if also := [alias for group in others for alias in group]:
                 texts.append(pa.array(also, pa.large_string()))
-                rows.append(start + np.repeat(np.arange(len(others)), [len(one) for one in others]))
+                rows.append(start + np.repeat(np.arange(len(others)), [len(group) for group in others]))
         keys, row = name_keys(pa.concat_arrays(texts)), np.concatenate(rows)
         order = pc.sort_indices(pa.table({"key": keys, "row": row}), [("key", "ascending"), ("row", "ascending")])
         self._keys: TextColumn[str] = TextColumn(pa.chunked_array([keys.take(order)]))
@@ -52,8 +52,8 @@ class NameTable:
         if not key:
             return []
         first, last = bisect_left(self._keys, key), bisect_right(self._keys, key)
-        found: list[int] = np.unique(self._rows[first:last]).tolist()
-        return found
+        rows: list[int] = np.unique(self._rows[first:last]).tolist()
+        return rows
 
 
 # --- in words ------------------------------------------------------------------------------------------
@@ -88,9 +88,9 @@ def standin_text(name: str, type: str, out: Sequence[tuple[str, str]], into: Seq
     'Bern (city). Bern capital of Switzerland. Ada, Eve born in Bern.'
     """
     name = in_words(name)
-    said = [f"{name} {relation} {names}." for relation, names in _grouped(out)]
-    said += [f"{names} {relation} {name}." for relation, names in _grouped(into)]
-    return " ".join([f"{name} ({type}).", *said[:MOST_RELATIONS]])
+    sentences = [f"{name} {relation} {names}." for relation, names in _grouped(out)]
+    sentences += [f"{names} {relation} {name}." for relation, names in _grouped(into)]
+    return " ".join([f"{name} ({type}).", *sentences[:MOST_RELATIONS]])
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

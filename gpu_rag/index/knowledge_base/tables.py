@@ -49,7 +49,7 @@ KB_EDGES = pa.schema(  # sorted by (head, relation, tail, source), without dupli
         ("relation", pa.int32()),
         ("tail", pa.int32()),
         ("source", pa.int32()),
-        ("provenance", pa.string()),  # "file:line", then in brackets what the row itself states; "" if extracted
+        ("provenance", pa.string()),  # "file:line", then in brackets the note of the row itself; "" if extracted
         ("passages", pa.list_(pa.int32())),  # passages that state the edge, ascending
     ]
 )

@@ -60,11 +60,11 @@ def _names(loaded: dict[str, pa.Table]) -> Iterator[str]:
 
 
 def _strange_rows(loaded: dict[str, pa.Table], n_passages: int) -> Iterator[str]:
-    for table, column, of in (*KB_ROWS, *_LINK_ROWS):
+    for table, column, target in (*KB_ROWS, *_LINK_ROWS):
         values = loaded[table][column].combine_chunks()
         values = values.flatten() if pa.types.is_list(values.type) else values
-        if bad := outside(values.to_numpy(), n_passages if of == "passages" else loaded[of].num_rows):
-            yield f"kb {table}: {bad} with a row number as {column} that none of the {of} has"
+        if bad := outside(values.to_numpy(), n_passages if target == "passages" else loaded[target].num_rows):
+            yield f"kb {table}: {bad} with a row number as {column} that none of the {target} has"
 
 
 def _sizes(table: pa.Table) -> np.ndarray:
@@ -109,7 +109,7 @@ def _records(loaded: dict[str, pa.Table]) -> Iterator[str]:
     if lost := n - len(np.unique(node)):
         yield f"kb nodes: {lost} have no record"
     if bad := len(node) - len(np.unique(node * max(loaded["sources"].num_rows, 1) + source)):
-        yield f"kb records: {bad} are of one source and one node as another record is"
+        yield f"kb records: {bad} have the source and the node of another record"
     left, right = (links[name].to_numpy() for name in ("left", "right"))
     if bad := int((node[left] != node[right]).sum()):
         yield f"kb links: {bad} join records of different nodes"
@@ -118,7 +118,7 @@ def _records(loaded: dict[str, pa.Table]) -> Iterator[str]:
 
 
 def _texts_and_vectors(index: Index, loaded: dict[str, pa.Table]) -> Iterator[str]:
-    sizes = {f"kb_{one}_vectors": loaded[f"{one}s"].num_rows for one in ("edge", "relation")}
+    sizes = {f"kb_{kind}_vectors": loaded[f"{kind}s"].num_rows for kind in ("edge", "relation")}
     sizes["kb_name_vectors"] = loaded["nodes"].num_rows
     if "kb_texts" in index.stages:
         table = tables.read_table(index.folder("kb_texts") / "kb_texts.parquet", KB_TEXTS)

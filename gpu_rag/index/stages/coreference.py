@@ -157,10 +157,10 @@ def _form(text: str, start: int, end: int, name: str) -> str:
 def keeps_text(original: str, rewrite: str) -> bool:
     """Whether `rewrite` keeps at least 80 % of the content words of `original`, with their counts, and all of its
     numbers, and is at most twice as long. Stop words and pronouns do not count."""
-    wanted, found = _content(original), _content(rewrite)
-    kept = wanted & found
-    numbers = all(kept[word] == n for word, n in wanted.items() if word.isdigit())
-    enough = sum(kept.values()) >= KEPT_SHARE * sum(wanted.values())
+    original_words, rewrite_words = _content(original), _content(rewrite)
+    kept = original_words & rewrite_words
+    numbers = all(kept[word] == n for word, n in original_words.items() if word.isdigit())
+    enough = sum(kept.values()) >= KEPT_SHARE * sum(original_words.values())
     return enough and numbers and len(rewrite) <= GROWTH * len(original)
 
 

@@ -144,12 +144,12 @@ def extraction_stage(work: Work) -> dict[str, int]:
 
 
 def _with_skipped(batches: Iterable[pa.RecordBatch], chosen: np.ndarray, n: int) -> Iterator[pa.RecordBatch]:
-    """Batches with one row for each of n passages. chosen: ascending rows of those that were extracted from; the others
-    are skipped."""
+    """Batches with one row for each of n passages. chosen: ascending rows of the passages that were extracted from; the
+    others are skipped."""
     skipped = _batch([(_NOTHING, "skipped")])
-    begin = at = 0
+    begin = place = 0
     for batch in chain(batches, (None,)):
-        rows = chosen[at : at + (0 if batch is None else len(batch))]
+        rows = chosen[place : place + (0 if batch is None else len(batch))]
         end = n if batch is None else int(rows[-1]) + 1
         if batch is None:
             batch = skipped.slice(0, 0)
@@ -157,7 +157,7 @@ def _with_skipped(batches: Iterable[pa.RecordBatch], chosen: np.ndarray, n: int)
         order[rows - begin] = np.arange(len(batch))
         if len(order):
             yield pa.concat_batches([batch, skipped]).take(pa.array(order))
-        begin, at = end, at + len(rows)
+        begin, place = end, place + len(rows)
 
 
 def _write(work: Work, batches: Iterable[pa.RecordBatch]) -> Counter[str]:
@@ -196,8 +196,8 @@ def _batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
         yield _batch(part)
 
 
-def _status(found: Extraction) -> str:
-    return "ok" if found.entities else "empty"
+def _status(extraction: Extraction) -> str:
+    return "ok" if extraction.entities else "empty"
 
 
 def by_patterns(work: Work, passages: pa.Table) -> Iterator[pa.RecordBatch]:
@@ -247,10 +247,10 @@ def _matched(work: Work, passages: pa.Table, rejects: Rejects) -> Iterator[tuple
         items = iter(read_openie(path))
         while block := list(islice(items, tables.ROWS_A_GROUP)):
             wanted = pa.array([item.id if isinstance(item, OpenIERow) else "" for item in block], pa.large_string())
-            for item, row, of in zip(block, rows_of(wanted, ids).tolist(), rows_of(wanted, documents).tolist()):
-                rows = (
-                    [row] if row >= 0 and is_part[row] else order[ends[of] : ends[of + 1]].tolist() if of >= 0 else []
-                )
+            for item, row, doc in zip(block, rows_of(wanted, ids).tolist(), rows_of(wanted, documents).tolist()):
+                rows = order[ends[doc] : ends[doc + 1]].tolist() if doc >= 0 else []
+                if row >= 0 and is_part[row]:
+                    rows = [row]
                 if isinstance(item, Reject):
                     rejects.add(item)
                 elif rows:
@@ -262,14 +262,14 @@ def _matched(work: Work, passages: pa.Table, rejects: Rejects) -> Iterator[tuple
 
 def _in_order(db: Database, n: int) -> Iterator[Row]:
     """The imported rows of n passages; parts of one passage are joined in the order of the files."""
-    at = 0
+    next_row = 0
     rows = (row for batch in db.batches("SELECT * FROM imported ORDER BY passage, seq") for row in batch.to_pylist())
     for passage, parts in groupby(rows, itemgetter("passage")):
-        yield from repeat((_NOTHING, "absent"), passage - at)
-        found = reduce(_joined, (Extraction(tuple(p["entities"]), tuple(map(tuple, p["triples"]))) for p in parts))
-        yield found, _status(found)
-        at = passage + 1
-    yield from repeat((_NOTHING, "absent"), n - at)
+        yield from repeat((_NOTHING, "absent"), passage - next_row)
+        extraction = reduce(_joined, (Extraction(tuple(p["entities"]), tuple(map(tuple, p["triples"]))) for p in parts))
+        yield extraction, _status(extraction)
+        next_row = passage + 1
+    yield from repeat((_NOTHING, "absent"), n - next_row)
 
 
 def _distribute(item: OpenIERow, rows: list[int], passages: pa.Table) -> Iterator[tuple[int, Extraction]]:

@@ -75,9 +75,9 @@ def synonyms_stage(work: Work) -> dict[str, int]:
         alone = np.arange(len(numbers), dtype=np.uint64)  # one group per name that never pairs
         groups, threshold = np.where(usable, numbers, alone), index.synonym_threshold
         close = close_pairs(base, groups, threshold)
-        sampled, held = sampled_recall(base, groups, *close[:2], threshold)
-        counts = {"synonyms_sampled": sampled, "synonyms_sampled_and_found": held}
-        _log.info("synonyms by candidates: %d of %d exact pairs of a sample are among them", held, sampled)
+        sampled, n_found = sampled_recall(base, groups, *close[:2], threshold)
+        counts = {"synonyms_sampled": sampled, "synonyms_sampled_and_found": n_found}
+        _log.info("synonyms by candidates: %d of %d exact pairs of a sample are among them", n_found, sampled)
         pairs = _nearest_of_each(*close, index.synonym_k)
         work.progress.advance(len(numbers))
     columns = dict(zip(("left", "right", "score"), pairs))

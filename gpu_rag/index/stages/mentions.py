@@ -98,10 +98,10 @@ def _occurrences(work: Work, entities: Path, schema: pa.Schema) -> Iterator[tupl
     entity_of = np.concatenate(owners) if owners else np.zeros(0, np.int32)
     path, first = work.stage_folders["passages"] / "passages.parquet", 0
     for batch in tables.read_batches(path, tables.PASSAGES, ("text",)):
-        found = finder.find(batch["text"].to_pylist())
-        owner = entity_of[found.name]
+        mentions = finder.find(batch["text"].to_pylist())
+        owner = entity_of[mentions.name]
         entity = np.where(owner < 0, ~owner, owner)
-        rows = np.stack([found.text + np.int32(first), found.start, found.end, entity], 1)
+        rows = np.stack([mentions.text + np.int32(first), mentions.start, mentions.end, entity], 1)
         first += batch.num_rows
         yield first, _distinct(rows), owner[owner >= 0]
         work.progress.advance(batch.num_rows)

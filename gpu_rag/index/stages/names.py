@@ -1,4 +1,4 @@
-"""Stages of names that questions are searched for, of titles and of entities, as tables that asking maps."""
+"""Stages of two tables of names, of titles and of entities. Their names are found in questions."""
 
 from __future__ import annotations
 

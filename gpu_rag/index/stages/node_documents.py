@@ -88,12 +88,12 @@ def _parts(
     """Rows of the tables, without documents of form -1."""
     owner, texts, start, end = passages
     ids, passage_ids = _under(source, block["id"], form), _under(source, passage_ids, form[owner])
-    n, of, titles = len(ids), pa.array(owner), block["name"]
+    n, doc, titles = len(ids), pa.array(owner), block["name"]
     pages = pa.ListArray.from_arrays(np.zeros(n + 1, np.int32), pa.array([], pa.int64()))
     files, sources, unknown = (pa.repeat(pa.scalar(text, TEXT), n) for text in (file, source, ""))
     columns = {
         "documents": (ids, titles, files, block.line, pages, unknown, unknown),
-        "passages": (passage_ids, ids.take(of), titles.take(of), texts, start, end, np.zeros(len(owner), np.int32)),
+        "passages": (passage_ids, ids.take(doc), titles.take(doc), texts, start, end, np.zeros(len(owner), np.int32)),
         "origins": (ids, sources, block["id"]),
     }
     parts = {name: batch_of(SCHEMAS[name], *given) for name, given in columns.items()}
@@ -125,24 +125,24 @@ def cut(
             end.append(last)
     whole = np.delete(np.arange(len(texts)), longer)
     length = np.asarray(pc.utf8_length(texts)).astype(np.int64)
-    of = np.concatenate([whole, np.array(owner, np.int64)])
-    order = np.argsort(of, kind="stable")
+    document = np.concatenate([whole, np.array(owner, np.int64)])
+    order = np.argsort(document, kind="stable")
     text = pa.concat_arrays([texts.take(pa.array(whole)), pa.array(pieces, pa.large_string())]).take(pa.array(order))
     starts = np.concatenate([np.zeros(len(whole), np.int64), np.array(start, np.int64)])
     ends = np.concatenate([length[whole], np.array(end, np.int64)])
-    return of[order], text, starts[order], ends[order]
+    return document[order], text, starts[order], ends[order]
 
 
 def _passage_ids(ids: pa.LargeStringArray, owner: np.ndarray) -> pa.LargeStringArray:
     """Passage ids: the document's id if the passage is all of it, else "ID#NUMBER"."""
     several = np.flatnonzero(np.bincount(owner, minlength=len(ids))[owner] > 1)
-    of = ids.take(pa.array(owner))
+    owners = ids.take(pa.array(owner))
     number = several - np.searchsorted(owner, owner[several])
-    return replaced(of, several, [f"{id}#{k}" for id, k in zip(of.take(pa.array(several)).to_pylist(), number)])
+    return replaced(owners, several, [f"{id}#{k}" for id, k in zip(owners.take(pa.array(several)).to_pylist(), number)])
 
 
 def _under(source: str, ids: pa.LargeStringArray, form: np.ndarray) -> pa.LargeStringArray:
-    """The ids; those of form 1 as "SOURCE:ID"."""
+    """The ids; ids of form 1 become "SOURCE:ID"."""
     rows = np.flatnonzero(form == 1)
     return replaced(ids, rows, [f"{source}:{id}" for id in ids.take(pa.array(rows)).to_pylist()])
 

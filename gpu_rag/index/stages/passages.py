@@ -274,12 +274,12 @@ def passages_stage(work: Work) -> dict[str, int]:
     with Rejects(work) as rejects, database(work) as db:
 
         def parts() -> Iterator[Parts]:
-            for found in read_passages(work.sources, work.settings):
-                if isinstance(found, Reject):
-                    rejects.write(found)
+            for item in read_passages(work.sources, work.settings):
+                if isinstance(item, Reject):
+                    rejects.write(item)
                 else:
-                    yield found
-                    work.progress.advance(found["documents"].num_rows)
+                    yield item
+                    work.progress.advance(item["documents"].num_rows)
 
         n_documents, n_passages = keep_passages(db, parts())
         if not n_passages and (work.sources.corpus or not work.sources.named):

@@ -113,8 +113,8 @@ def _advance(work: Work, request: Request, reply: Outcome) -> None:
 
 
 def _repair(llm: LLM | StreamingLLM, item: _Sent, malformed: Malformed) -> _Sent:
-    ways = repairs(item.request.prompt, item.request.max_tokens, malformed)
-    prompt, max_tokens = next((way for way in ways if fits(llm, item.request.system, *way)), ways[-1])
+    choices = repairs(item.request.prompt, item.request.max_tokens, malformed)
+    prompt, max_tokens = next((choice for choice in choices if fits(llm, item.request.system, *choice)), choices[-1])
     request = replace(item.request, prompt=prompt, max_tokens=max_tokens, attempt=1, temperature=REPAIR_TEMPERATURE)
     return replace(item, request=request)
 

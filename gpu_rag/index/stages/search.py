@@ -31,14 +31,14 @@ class TextRows(Sequence[str]):
         return self.n
 
     @overload
-    def __getitem__(self, at: int) -> str: ...
+    def __getitem__(self, index: int) -> str: ...
     @overload
-    def __getitem__(self, at: slice) -> list[str]: ...
-    def __getitem__(self, at: int | slice) -> str | list[str]:
-        if isinstance(at, slice):
-            start, stop, _ = at.indices(self.n)
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            start, stop, _ = index.indices(self.n)
             return self.make(slice(start, stop))
-        return self.make(slice(at, at + 1))[0]
+        return self.make(slice(index, index + 1))[0]
 
     def blocks(self) -> Iterator[list[str]]:
         """The texts, a row group at a time."""
@@ -70,7 +70,7 @@ def relation_texts(folder: Path) -> TextRows:
 
 
 def triple_texts(names: pa.ChunkedArray, table: pa.Table) -> TextRows:
-    """Each row of a table of relations as "subject label object". names: those of its ends, by row."""
+    """Each row of a table of relations as "subject label object". names: of entities, by row."""
     names, columns = tables.whole_text(names), table.select(["subject", "label", "object"])
 
     def make(rows: slice) -> list[str]:
@@ -81,13 +81,13 @@ def triple_texts(names: pa.ChunkedArray, table: pa.Table) -> TextRows:
     return TextRows(len(columns), make)
 
 
-def _windows(texts: Sequence[str], most: int) -> Iterator[tuple[int, Sequence[str]]]:
+def _windows(texts: Sequence[str], limit: int) -> Iterator[tuple[int, Sequence[str]]]:
     """(first row, texts): at most `most` texts, and at most 256 times as many characters unless it is one text."""
     start = 0
     while start < len(texts):
-        some = texts[start : start + most]
+        some = texts[start : start + limit]
         ends = np.cumsum([len(text) for text in some])
-        n = max(int(np.searchsorted(ends, CHARS_A_TEXT * most, "right")), 1)
+        n = max(int(np.searchsorted(ends, CHARS_A_TEXT * limit, "right")), 1)
         yield start, some[:n]
         start += n
 

@@ -98,12 +98,10 @@ def read_corpus(
       Without a column text, the text of a row of .csv, .tsv and .parquet is a line for each of its columns.
     - .xml, also .bz2 and .gz: a dump of Wikipedia, one document per article, see `wikipedia`.
     - HotpotQA, 2Wiki, MuSiQue (array or lines): the contexts of all questions, each passage once, ids as above; for
-    CRAG
-      and other questions with web pages, see `pages`: these pages, each with its address as metadata.
+      CRAG and other questions with web pages, see `pages`: these pages, each with its address as metadata.
     Of rows with one id the first is kept, across all paths; the others are Rejects that name the first one's place. The
     order of paths, files and ids does not depend on the locale. `Document.text` is the source's text, unchanged (for
-    parsed
-    files, see the module of their kind).
+    parsed files, see the module of their kind).
 
     Rows and files above the limits are Rejects.
     Raises at once BadInput for a missing path or an unknown type, and MissingBackend for a file that needs the extra
@@ -127,7 +125,7 @@ def reader_versions(paths: Sequence[Path], left_out: LeftOut = lambda file: Fals
             below = (os.fsdecode(name) for name in list_files(path))
             names += (name for name in below if not left_out(shown(path / name)))
     if any(name.lower().endswith(_ZIP_SUFFIXES) for name in names):
-        names += PARSED_SUFFIXES  # what it holds is not known yet
+        names += PARSED_SUFFIXES  # its members are not known yet
     return versions_for(names)
 
 
@@ -137,8 +135,8 @@ def unread(paths: Sequence[Path]) -> list[str]:
     lines = []
     for folder in (path for path in paths if path.is_dir() and not _corpora(path)):
         counts = _unread_endings(list_files(folder))
-        found = (f"{n:,} {ending} ({why})" for ending, (n, why) in counts.items())
-        lines += [f"not read in {shown(folder)}: {', '.join(found)}"] if counts else []
+        numbers = (f"{n:,} {ending} ({why})" for ending, (n, why) in counts.items())
+        lines += [f"not read in {shown(folder)}: {', '.join(numbers)}"] if counts else []
     return lines
 
 
@@ -174,20 +172,20 @@ def _suffix_of(name: bytes) -> str:
 def _unique(readers: list[_Reader], limits: Limits, left_out: LeftOut) -> Iterator[Document | Reject]:
     seen = SeenIds()
     with closing(Parser(limits)) as parser:
-        for found, repeatable, other_id in (item for reader in readers for item in reader(limits, parser)):
-            if left_out(found.file):
+        for outcome, repeatable, other_id in (item for reader in readers for item in reader(limits, parser)):
+            if left_out(outcome.file):
                 continue
-            if isinstance(found, Document) and len(found.title) > MAX_TITLE_CHARS:
-                reason = f"title has {len(found.title)} characters; expected at most {MAX_TITLE_CHARS}"
-                found = Reject(found.file, found.line, reason, found.id)
-            same, reason = (True, "") if isinstance(found, Reject) else seen.claim_document(found)
-            if other_id and not same and isinstance(found, Document):
-                found = replace(found, id=other_id)
-                same, reason = seen.claim_document(found)
+            if isinstance(outcome, Document) and len(outcome.title) > MAX_TITLE_CHARS:
+                reason = f"title has {len(outcome.title)} characters; expected at most {MAX_TITLE_CHARS}"
+                outcome = Reject(outcome.file, outcome.line, reason, outcome.id)
+            same, reason = (True, "") if isinstance(outcome, Reject) else seen.claim_document(outcome)
+            if other_id and not same and isinstance(outcome, Document):
+                outcome = replace(outcome, id=other_id)
+                same, reason = seen.claim_document(outcome)
             if not reason:
-                yield found
+                yield outcome
             elif not (same and repeatable):
-                yield Reject(found.file, found.line, reason, found.id)
+                yield Reject(outcome.file, outcome.line, reason, outcome.id)
 
 
 def _reader(path: Path) -> _Reader:
@@ -206,13 +204,13 @@ def _file(path: Path, limits: Limits, parser: Parser) -> Iterator[_Found]:
 
 def _documents(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterator[_Found]:
     """The documents of `read_file`; of a sheet whose first line names all of `limits.columns`, one a row."""
-    for found in read_file(path, name, limits, parser):
-        is_table = limits.columns and has_suffix(path, SHEET_SUFFIXES) and isinstance(found, Document)
-        rows = list(_sheet_rows(found, limits.columns)) if is_table and isinstance(found, Document) else []
+    for outcome in read_file(path, name, limits, parser):
+        is_table = limits.columns and has_suffix(path, SHEET_SUFFIXES) and isinstance(outcome, Document)
+        rows = list(_sheet_rows(outcome, limits.columns)) if is_table and isinstance(outcome, Document) else []
         for document in (_document(path, row, limits) for row in rows):
             yield _Found(document, other_id=f"{name.decode('utf-8', 'backslashreplace')}:{document.id}")
         if not rows:
-            yield _Found(found)
+            yield _Found(outcome)
 
 
 def _sheet_rows(sheets: Document, columns: Columns) -> Iterator[Row]:
@@ -244,13 +242,13 @@ def _zipped(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterator
         except (RowError, BadInput, MissingBackend) as error:
             yield _Found(Reject(place, 0, str(error).replace(temporary, place)))
             return
-        for found, repeatable, other_id in read(limits, parser):
-            file = found.file.replace(shown(folder), place, 1)
-            if found.line:
-                other_id = f"{archive}/{other_id}" if other_id else f"{archive}:{found.id}"
-                yield _Found(replace(found, file=file), repeatable, other_id)
+        for outcome, repeatable, other_id in read(limits, parser):
+            file = outcome.file.replace(shown(folder), place, 1)
+            if outcome.line:
+                other_id = f"{archive}/{other_id}" if other_id else f"{archive}:{outcome.id}"
+                yield _Found(replace(outcome, file=file), repeatable, other_id)
             else:
-                yield _Found(replace(found, file=file, id=f"{archive}/{found.id}" if found.id else ""))
+                yield _Found(replace(outcome, file=file, id=f"{archive}/{outcome.id}" if outcome.id else ""))
 
 
 def _row_reader(path: Path) -> Callable[[Path, Limits], Iterator[Row | Reject]]:
@@ -353,8 +351,8 @@ _QUESTIONS = ("qrels", *(f"{name}{suffix}" for name in ("queries", "questions") 
 
 def _corpora(folder: Path) -> list[Path]:
     """Corpus files of a BEIR folder, the only ones read from it; [] for another folder. More than one is an error."""
-    found = [path for suffix in LINES_SUFFIXES if (path := folder / f"corpus{suffix}").exists()]
-    return found if len(found) > 1 or any((folder / name).exists() for name in _QUESTIONS) else []
+    corpora = [path for suffix in LINES_SUFFIXES if (path := folder / f"corpus{suffix}").exists()]
+    return corpora if len(corpora) > 1 or any((folder / name).exists() for name in _QUESTIONS) else []
 
 
 def _document(path: Path, row: Row, limits: Limits) -> Document | Reject:

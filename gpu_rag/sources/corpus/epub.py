@@ -24,13 +24,13 @@ def read_epub(data: bytes, limits: Limits) -> Parsed:
     book, locked, or without text.
     """
     package = Package(data, limits)
-    roots = [found.get("full-path", "") for tag, found, _ in package.elements(_CONTAINER) if tag == "rootfile"]
+    roots = [attrs.get("full-path", "") for tag, attrs, _ in package.elements(_CONTAINER) if tag == "rootfile"]
     if not roots:
         raise RowError(f"{_CONTAINER} names no book")
     book = package.elements(roots[0])
     locked: set[str] = set()
     if _LOCKS in package:
-        uris = (found.get("URI", "") for tag, found, _ in package.elements(_LOCKS) if tag == "CipherReference")
+        uris = (attrs.get("URI", "") for tag, attrs, _ in package.elements(_LOCKS) if tag == "CipherReference")
         locked = {beside("", unquote(uri)) for uri in uris}
     texts: list[str] = []
     problems: list[str] = []
@@ -47,26 +47,26 @@ def read_epub(data: bytes, limits: Limits) -> Parsed:
         if chapter is None:
             continue
         texts.append(chapter.text)
-        headings += ((size + at, words) for at, words in chapter.headings or ((0, chapter.title),))
+        headings += ((size + offset, words) for offset, words in chapter.headings or ((0, chapter.title),))
         size += len(chapter.text) + 2
         if size > limits.max_document_chars:
             raise RowError(f"the text has more than max_document_chars = {limits.max_document_chars} characters")
     if not texts:
         raise RowError(f"no chapter of the book has text: {'; '.join(problems[:3]) or 'it is empty'}")
-    known = {tag: ", ".join(_said(book, tag)) for tag in ("title", "creator", "date", "language", "publisher")}
-    title = next(iter(_said(book, "title")), "")
+    known = {tag: ", ".join(_values(book, tag)) for tag in ("title", "creator", "date", "language", "publisher")}
+    title = next(iter(_values(book, "title")), "")
     metadata = properties(known["creator"], known["date"], language=known["language"], publisher=known["publisher"])
     return Parsed(title, "\n\n".join(texts), (), tuple(problems), dict(metadata), tuple(headings))
 
 
-def _said(book: Iterable[Element], tag: str) -> list[str]:
-    return list(dict.fromkeys(said for found, _, said in book if found == tag and said))
+def _values(book: Iterable[Element], tag: str) -> list[str]:
+    return list(dict.fromkeys(text for name, _, text in book if name == tag and text))
 
 
 def _chapters(root: str, book: list[Element]) -> list[str]:
     """Names of the chapters, in the order of the spine."""
-    items = {found.get("id", ""): found for tag, found, _ in book if tag == "item"}
-    named = [items.get(found.get("idref", ""), {}) for tag, found, _ in book if tag == "itemref"]
+    items = {attrs.get("id", ""): attrs for tag, attrs, _ in book if tag == "item"}
+    named = [items.get(attrs.get("idref", ""), {}) for tag, attrs, _ in book if tag == "itemref"]
     texts = (item for item in named if item.get("media-type") in _CHAPTERS and "href" in item)
     read = (item["href"].partition("#")[0] for item in texts if "nav" not in item.get("properties", "").split())
     return [beside(root, unquote(href)) for href in read]

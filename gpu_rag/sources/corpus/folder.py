@@ -81,16 +81,16 @@ def read_file(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterat
     file = shown(path)
     try:
         id = _id_of(name)
-        found = _parsed(path, parser) if is_parsed(id) else _as_written(path, name, limits)
+        parsed = _parsed(path, parser) if is_parsed(id) else _as_written(path, name, limits)
     except RowError as error:
         yield Reject(file, 0, str(error))
         return
     except OSError as error:
         yield Reject(file, 0, f"the file cannot be read: {error.strerror}")
         return
-    title = found.title if len(found.title) <= MAX_TITLE_CHARS else ""  # too long: a paragraph marked as a heading
-    yield Document(id, title or Path(id).stem, found.text, file, 0, found.pages, found.metadata, found.headings)
-    yield from (Reject(file, 0, f"{problem}; the rest of the file is read", id) for problem in found.problems)
+    title = parsed.title if len(parsed.title) <= MAX_TITLE_CHARS else ""  # too long: a paragraph marked as a heading
+    yield Document(id, title or Path(id).stem, parsed.text, file, 0, parsed.pages, parsed.metadata, parsed.headings)
+    yield from (Reject(file, 0, f"{problem}; the rest of the file is read", id) for problem in parsed.problems)
 
 
 def _parsed(path: Path, parser: Parser) -> Parsed:
@@ -103,8 +103,8 @@ def _parsed(path: Path, parser: Parser) -> Parsed:
 
 def _as_written(path: Path, name: bytes, limits: Limits) -> Parsed:
     # A character has at most 4 bytes in any charset, and so has a byte order mark.
-    most = 4 * limits.max_document_chars + 4
-    text = document_text(read_whole(path, most, "4 * max_document_chars + 4", decode_text), limits)
+    limit = 4 * limits.max_document_chars + 4
+    text = document_text(read_whole(path, limit, "4 * max_document_chars + 4", decode_text), limits)
     headings: list[tuple[int, str]] = []
     if has_ending(name, (".md",)):
         headings = list(_headings(text))

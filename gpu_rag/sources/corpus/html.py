@@ -113,12 +113,12 @@ def _bare_where_flooded(part: re.Match[str]) -> str:
 
 
 def _text_of(body: LexborNode, limits: Limits, main_only: bool = False) -> tuple[str, Headings]:
-    found = _Text(limits.max_document_chars, main_only=main_only, without_frame=True)
-    text = found.of(body)
-    if found.n_dropped > 3 * len(text):
-        found = _Text(limits.max_document_chars, main_only=main_only)
-        text = found.of(body)
-    return text, tuple(found.headings)
+    collector = _Text(limits.max_document_chars, main_only=main_only, without_frame=True)
+    text = collector.of(body)
+    if collector.n_dropped > 3 * len(text):
+        collector = _Text(limits.max_document_chars, main_only=main_only)
+        text = collector.of(body)
+    return text, tuple(collector.headings)
 
 
 def _title(tree: LexborHTMLParser, limits: Limits) -> str:
@@ -230,16 +230,16 @@ class _Text:
         """A mark if the element may be frame of the page, else None."""
         is_outer = not self._inside["content"]
         words = _WORD.findall(f"{attributes.get('class') or ''} {attributes.get('id') or ''}")
-        most = 0
+        limit = 0
         for word in map(str.lower, words):
             if word.startswith(_COOKIE_WORDS):
-                most = _MOST_COOKIE
+                limit = _MOST_COOKIE
             elif word in _FRAME_WORDS or (is_outer and word in _OUTER_WORDS):
-                most = max(most, _MOST_FRAME)
-        if not most and not (is_outer and tag in _BLOCKS):
+                limit = max(limit, _MOST_FRAME)
+        if not limit and not (is_outer and tag in _BLOCKS):
             return None
         size = len(self._parts), self._size, self._n_links, self._link_size, self._n_heads
-        return _Mark(most, *size, self._owed, self._gap)
+        return _Mark(limit, *size, self._owed, self._gap)
 
     def _is_frame(self, mark: _Mark) -> bool:
         """Whether the text since a mark is frame of the page."""
@@ -346,7 +346,7 @@ def _declared(data: bytes) -> str:
     for declaration in (_META, _XML):
         if match := declaration.search(head):
             label = match[1].strip().lower().decode("ascii", "replace")
-            found = webencodings.lookup(_LABELS.get(label, label))
-            if found is not None and found.name != "replacement":
-                return _CODECS.get(found.name, found.codec_info.name)
+            codec = webencodings.lookup(_LABELS.get(label, label))
+            if codec is not None and codec.name != "replacement":
+                return _CODECS.get(codec.name, codec.codec_info.name)
     return ""

@@ -48,14 +48,14 @@ def is_multihop(row: dict[str, Any]) -> bool:
 def contexts_of(row: dict[str, Any], limits: Limits) -> list[Context]:
     """Contexts of a row, in order, one for each element."""
     joint = " " if any(key in row for key in _TWO_WIKI_KEYS) else ""
-    found = []
+    contexts = []
     for item in row["paragraphs"] if isinstance(row.get("paragraphs"), list) else row["context"]:
         try:
             title, text = _paragraph(item) if isinstance(row.get("paragraphs"), list) else _sentences(item, joint)
-            found.append(Context(title, document_text(text, limits)))
+            contexts.append(Context(title, document_text(text, limits)))
         except RowError as error:
-            found.append(Context("", "", str(error)))
-    return found
+            contexts.append(Context("", "", str(error)))
+    return contexts
 
 
 def _sentences(item: object, joint: str) -> tuple[str, str]:
@@ -126,9 +126,9 @@ def _hops(steps: object, by_number: dict[Any, Context]) -> list[tuple[dict[str, 
         return []
     if not (isinstance(steps, list) and all(isinstance(step, dict) for step in steps)):
         raise RowError("question_decomposition is not a list of objects")
-    found = []
+    hops = []
     for step in steps:
         number = step.get("paragraph_support_idx")
         context = by_number.get(number) if isinstance(number, int) else None
-        found.append(({key: step[key] for key in ("question", "answer") if key in step}, context))
-    return found
+        hops.append(({key: step[key] for key in ("question", "answer") if key in step}, context))
+    return hops

@@ -63,7 +63,7 @@ def read_pptx(data: bytes, limits: Limits) -> Parsed:
     """
     package, main, about = _opened(data, limits, "pptx", "ppt/presentation.xml")
     targets = _targets(package, main, "/slide")
-    order = [targets.get(found.get("id", ""), "") for tag, found, _ in package.elements(main) if tag == "sldId"]
+    order = [targets.get(attrs.get("id", ""), "") for tag, attrs, _ in package.elements(main) if tag == "sldId"]
     text = _Body({}, limits)
     problems: list[str] = []
     for name in filter(None, dict.fromkeys([*order, *targets.values()])):
@@ -98,8 +98,8 @@ def read_rtf(data: bytes, limits: Limits) -> Parsed:
     try:
         text = rtf_to_text(markup).strip()
         title, author = (
-            " ".join(rtf_to_text(f"{{\\rtf1 {found[1]}}}").split()) if found else ""
-            for found in (re.search(_PROPERTY % name, markup) for name in ("title", "author"))
+            " ".join(rtf_to_text(f"{{\\rtf1 {match[1]}}}").split()) if match else ""
+            for match in (re.search(_PROPERTY % name, markup) for name in ("title", "author"))
         )
     except (ValueError, LookupError, ArithmeticError, TypeError, AttributeError) as error:
         raise RowError(one_line(f"the file cannot be read: {type(error).__name__}: {error}")) from error
@@ -121,9 +121,9 @@ def _targets(package: Package, name: str, kind: str) -> dict[str, str]:
     """{id: member} of the relations of a member ("": of the package) whose type ends in `kind`."""
     relations = beside(name, f"_rels/{name.rsplit('/', 1)[-1]}.rels")
     return {
-        found.get("Id", ""): beside(name, found.get("Target", ""))
-        for tag, found, _ in (package.elements(relations) if relations in package else ())
-        if tag == "Relationship" and found.get("Type", "").endswith(kind)
+        attrs.get("Id", ""): beside(name, attrs.get("Target", ""))
+        for tag, attrs, _ in (package.elements(relations) if relations in package else ())
+        if tag == "Relationship" and attrs.get("Type", "").endswith(kind)
     }
 
 
@@ -137,14 +137,14 @@ def _walk(package: Package, name: str, text: _Body, problems: list[str]) -> None
 
 
 def _parsed(package: Package, about: str, text: _Body, problems: list[str], own_title: bool = False) -> Parsed:
-    """Contents of the document; own_title: prefer a title in the text to that of the properties."""
+    """Contents of the document; own_title: prefer a title in the text to the title in the properties."""
     pages = text.pages()
     if not any(pages):
         raise RowError(one_line(f"the document has no text {'; '.join(problems[:3])}".strip()))
     known: dict[str, str] = {}
     if about in package:
         try:
-            known = {tag: said for tag, _, said in package.elements(about) if said}
+            known = {tag: words for tag, _, words in package.elements(about) if words}
         except RowError as error:
             problems.append(str(error))
     author = known.get("initial-creator") or known.get("creator", "")
@@ -158,14 +158,14 @@ def _parsed(package: Package, about: str, text: _Body, problems: list[str], own_
 
 def _styles(package: Package, name: str) -> dict[str, str]:
     """{style id: name of the style}. Ids depend on the language of the program; names are always English."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     style = ""
     for tag, attributes, _ in package.elements(name) if name in package else ():
         if tag == "style":
             style = attributes.get("styleId", "")
         elif tag == "name" and style:
-            found.setdefault(style, attributes.get("val", "").lower())
-    return found
+            names.setdefault(style, attributes.get("val", "").lower())
+    return names
 
 
 class _Body:
@@ -180,7 +180,7 @@ class _Body:
         self.abandon()
 
     def abandon(self) -> None:
-        """Forget what is open, after a part that ended too early."""
+        """Forget all open elements, after a part that ended too early."""
         self._cells: list[list[str]] = []  # paragraphs of the open cells, outermost first
         self._rows: list[list[str]] = []  # cells of the open rows
         self._words: list[str] = []  # pieces of text in the open paragraph

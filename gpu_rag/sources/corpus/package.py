@@ -85,7 +85,7 @@ class Package:
                 continue
             elif stat.S_ISLNK(member.external_attr >> 16):
                 yield name, "a link in a zip file is not followed"
-            elif member.compress_type not in (ZIP_STORED, ZIP_DEFLATED):  # LZMA takes what memory a file asks for
+            elif member.compress_type not in (ZIP_STORED, ZIP_DEFLATED):  # LZMA takes as much memory as a file asks for
                 yield name, "its compression is neither deflate nor none"
             elif name in written:
                 yield name, "the zip file has two files of this name"
@@ -115,7 +115,7 @@ class Package:
         parser = expat.ParserCreate(namespace_separator=" ")
         parser.buffer_text = True
         parser.EntityDeclHandler = refuse
-        parser.StartElementHandler = lambda tag, found: start(_local(tag), {_local(k): v for k, v in found.items()})
+        parser.StartElementHandler = lambda tag, attrs: start(_local(tag), {_local(k): v for k, v in attrs.items()})
         parser.EndElementHandler = lambda tag: end(_local(tag))
         parser.CharacterDataHandler = text
         try:
@@ -125,21 +125,21 @@ class Package:
 
     def elements(self, name: str) -> list[Element]:
         """Elements of a small XML member, in the order of their start tags: (name, attributes, text)."""
-        found: list[tuple[str, dict[str, str], list[str]]] = []
+        elements: list[tuple[str, dict[str, str], list[str]]] = []
         open_: list[int] = []
 
         def start(tag: str, attributes: dict[str, str]) -> None:
-            open_.append(len(found))
-            found.append((tag, attributes, []))
+            open_.append(len(elements))
+            elements.append((tag, attributes, []))
 
         def text(data: str) -> None:
-            found[open_[-1]][2].append(data)
+            elements[open_[-1]][2].append(data)
 
         def end(_: str) -> None:
             open_.pop()
 
         self.walk(name, start, end, text)
-        return [(tag, attributes, " ".join("".join(parts).split())) for tag, attributes, parts in found]
+        return [(tag, attributes, " ".join("".join(parts).split())) for tag, attributes, parts in elements]
 
 
 def _local(name: str) -> str:

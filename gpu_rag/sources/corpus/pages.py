@@ -1,9 +1,9 @@
-"""Web pages that come with a question: rows of CRAG, and rows of one's own with `pages`.
+"""Web pages that come with a question: rows of CRAG, and your own rows with `pages`.
 
 | | list | address | title | content | else |
 |---|---|---|---|---|---|
 | CRAG | search_results | page_url | page_name | page_result (HTML) | page_snippet |
-| one's own | pages | url | title | html, or text | snippet |
+| your own | pages | url | title | html, or text | snippet |
 
 If the content of a page is empty or cannot be read, its search snippet is used. A page that repeats another one of the
 question is left out.
@@ -33,7 +33,7 @@ def is_crag(row: dict[str, Any]) -> bool:
 def brings_pages(row: dict[str, Any]) -> bool:
     """Whether a row is a question with web pages. A list without any object, such as of numbers, does not count."""
     own = row.get(OWN_KEY)
-    return is_crag(row) or ("question" in row and isinstance(own, list) and any(isinstance(one, dict) for one in own))
+    return is_crag(row) or ("question" in row and isinstance(own, list) and any(isinstance(page, dict) for page in own))
 
 
 def pages_of(row: dict[str, Any], limits: Limits, parser: Parser) -> Iterator[Page | RowError]:
@@ -43,11 +43,11 @@ def pages_of(row: dict[str, Any], limits: Limits, parser: Parser) -> Iterator[Pa
     """
     names = _CRAG if is_crag(row) else {name: name for name in ("url", "title", "html", "text", "snippet")}
     seen: set[tuple[str, ...]] = set()
-    for number, found in enumerate(row[CRAG_KEY if is_crag(row) else OWN_KEY], 1):
+    for number, entry in enumerate(row[CRAG_KEY if is_crag(row) else OWN_KEY], 1):
         try:
-            if not isinstance(found, dict):
-                raise RowError(f"it is {kind(found)}; expected an object")
-            fields = {name: optional_string(found, key) for name, key in names.items()}
+            if not isinstance(entry, dict):
+                raise RowError(f"it is {kind(entry)}; expected an object")
+            fields = {name: optional_string(entry, key) for name, key in names.items()}
             content = tuple(fields.values())
             if content not in seen:
                 seen.add(content)

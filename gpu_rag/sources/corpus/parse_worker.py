@@ -78,11 +78,11 @@ def _address_space() -> int:
 def _contents(path: Path, limits: Limits) -> bytes:
     """Bytes of a regular file. Raises RowError."""
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise RowError("not a regular file")
-        if found.st_size > limits.max_file_bytes:
-            raise RowError(f"the file has {found.st_size} bytes, more than max_file_bytes = {limits.max_file_bytes}")
+        if status.st_size > limits.max_file_bytes:
+            raise RowError(f"the file has {status.st_size} bytes, more than max_file_bytes = {limits.max_file_bytes}")
         with path.open("rb") as stream:
             data = stream.read(limits.max_file_bytes + 1)
     except OSError as error:

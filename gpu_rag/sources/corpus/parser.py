@@ -161,27 +161,27 @@ class Parser:
         limits, seconds = self._limits, _CLOCK_FACTOR * self._limits.max_parse_s
         # A character takes up to 12 bytes in ASCII JSON, and may be in a heading too; a page has an offset, and may
         # have a problem.
-        most = 24 * limits.max_document_chars + (32 + 12 * REASON_CHARS) * limits.max_pages + (1 << 20)
+        limit = 24 * limits.max_document_chars + (32 + 12 * REASON_CHARS) * limits.max_pages + (1 << 20)
         clock, until = Timer(seconds, process.kill), time.monotonic() + seconds
         clock.start()
         try:
             process.stdin.write(request)
             process.stdin.flush()
-            reply = process.stdout.readline(most + 1)
+            reply = process.stdout.readline(limit + 1)
         except BrokenPipeError:
             reply = b""
         finally:
             clock.cancel()
-        if len(reply) > most:
+        if len(reply) > limit:
             raise RowError("the parser gave more than the limits allow")
         if not reply.endswith(b"\n"):
             late = f"parsing it takes more than {_CLOCK_FACTOR} * max_parse_s = {seconds} s"
             raise RowError(late if time.monotonic() >= until else _how_it_ended(process, limits))
         try:
-            found: dict[str, Any] = json.loads(reply)
+            contents: dict[str, Any] = json.loads(reply)
         except ValueError as error:
             raise RowError("the parser did not answer in JSON") from error
-        return found
+        return contents
 
 
 def _started() -> subprocess.Popen[bytes]:

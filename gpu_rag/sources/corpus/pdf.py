@@ -86,13 +86,13 @@ def read_pdf(data: bytes, limits: Limits) -> Parsed:
 
 def _bookmarks(document: PdfDocument) -> dict[int, str]:
     """First chapter or section that begins on each page, by the outline of the PDF."""
-    found: dict[int, str] = {}
+    bookmarks: dict[int, str] = {}
     for bookmark in islice(document.get_toc(max_depth=3), len(document)):
         target = bookmark.get_dest()
         page = target.get_index() if target is not None else None
         if page is not None and 0 <= page < len(document):
-            found.setdefault(page, " ".join(_CONTROL.sub("", bookmark.get_title()).split()))
-    return found
+            bookmarks.setdefault(page, " ".join(_CONTROL.sub("", bookmark.get_title()).split()))
+    return bookmarks
 
 
 def _page_text(page: PdfPage) -> str:

@@ -62,7 +62,7 @@ class _Dump:
     def __init__(self, limits: Limits):
         self.silent = self.n = 0
         self._limits, self._most = limits, _MARKUP * limits.max_document_chars
-        self._found: list[tuple[int, dict[str, str]]] = []
+        self._pages: list[tuple[int, dict[str, str]]] = []
         self._page: dict[str, list[str]] = {}
         self._within: list[str] | None = None
         self._chars = 0
@@ -78,7 +78,7 @@ class _Dump:
             self._page["redirect"] = []
         elif name in ("title", "ns", "id", "text", "namespace"):
             self._is_place = name == "namespace" and attributes.get("key") in ("6", "14")
-            # only the first of each: a page's own id comes before those of revisions
+            # only the first of each: a page's own id comes before the ids of revisions
             self._within = self._page.setdefault(name, []) if name not in self._page or name == "namespace" else None
 
     def characters(self, text: str) -> None:
@@ -90,13 +90,13 @@ class _Dump:
     def end(self, name: str) -> None:
         self.silent, self._within = 0, None
         if name == "namespace":
-            said = "".join(self._page.pop("namespace", []))
-            self._places |= {said.casefold()} if self._is_place and len(self._places) < 100 else set()
+            namespace = "".join(self._page.pop("namespace", []))
+            self._places |= {namespace.casefold()} if self._is_place and len(self._places) < 100 else set()
             self._chars = 0
         elif name == "page" and "redirect" not in self._page:
             page = {key: "".join(parts) for key, parts in self._page.items()}
             if page.get("ns", "0").strip() == "0":
-                self._found.append((self.n, page if self._chars <= self._most else {"too": "long"}))
+                self._pages.append((self.n, page if self._chars <= self._most else {"too": "long"}))
             self._page = {}
 
     def refuse(self, *given: object) -> None:
@@ -104,8 +104,8 @@ class _Dump:
 
     def taken(self, file: str) -> Iterator[Row | Reject]:
         """Pages that have ended since the last call."""
-        found, self._found = self._found, []
-        for number, page in found:
+        pages, self._pages = self._pages, []
+        for number, page in pages:
             id, title = page.get("id", "").strip(), " ".join(page.get("title", "").split())
             if "too" in page:
                 yield Reject(file, number, f"the page has more than {self._most} characters")
@@ -127,17 +127,17 @@ def plain_text(wikitext: str, places: set[str]) -> str:
     for tag in _DROPPED:
         text = _without(text, f"<{tag}", f"</{tag}>")
     frames: list[tuple[str, list[str]]] = [("", [])]
-    at = 0
-    for found in _TOKENS.finditer(text):
-        frames[-1][1].append(text[at : found.start()])
-        at, token = found.end(), found[0]
+    place = 0
+    for match in _TOKENS.finditer(text):
+        frames[-1][1].append(text[place : match.start()])
+        place, token = match.end(), match[0]
         if token not in _PAIRS:
             frames.append((token, []))
         elif frames[-1][0] == _PAIRS[token]:
             kind, parts = frames.pop()
             if kind == "[[":
                 frames[-1][1].append(_link("".join(parts), places))
-    words = "".join(part for _, parts in frames for part in parts) + text[at:]
+    words = "".join(part for _, parts in frames for part in parts) + text[place:]
     words = _TAG.sub("", _OUTER_LINK.sub(r"\1", words).replace("'''", "").replace("''", ""))
     lines = (line.strip(" =\t").lstrip("*#:; ") for line in unescape(words).split("\n"))
     return _EMPTY_LINES.sub("\n\n", "\n".join(lines)).strip()
@@ -153,13 +153,13 @@ def _link(inner: str, places: set[str]) -> str:
 def _without(text: str, opens: str, closes: str) -> str:
     """Text without the parts from each `opens` to the next `closes`; the rest stays if `closes` is missing. An opening
     tag that ends in "/>" is removed alone."""
-    parts, at, low = [], 0, text.lower()
-    while (first := low.find(opens, at)) >= 0:
+    parts, place, low = [], 0, text.lower()
+    while (first := low.find(opens, place)) >= 0:
         end = low.find(">", first) if opens[1:].isalpha() else -1
         alone = end > 0 and low[end - 1] == "/"
         last = end + 1 if alone else low.find(closes, first) + len(closes)
         if not alone and last < len(closes):
             break
-        parts.append(text[at:first])
-        at = last
-    return "".join([*parts, text[at:]])
+        parts.append(text[place:first])
+        place = last
+    return "".join([*parts, text[place:]])

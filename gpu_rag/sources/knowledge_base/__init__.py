@@ -56,13 +56,13 @@ def skb_files(folder: Path) -> SkbFiles:
 
 
 def _one(folder: Path, names: tuple[str, ...]) -> Path | None:
-    found = [path for name in names for suffix in _SUFFIXES if (path := folder / f"{name}{suffix}").exists()]
-    if len(found) > 1:
-        given = " and ".join(path.name for path in found)
+    files = [path for name in names for suffix in _SUFFIXES if (path := folder / f"{name}{suffix}").exists()]
+    if len(files) > 1:
+        given = " and ".join(path.name for path in files)
         raise BadInput(
             "the knowledge base has one table twice", given=f"{folder}: {given}", do="leave one in the folder"
         )
-    return found[0] if found else None
+    return files[0] if files else None
 
 
 def read_node_blocks(folder: Path, limits: Limits = LIMITS) -> Iterator[Block]:

@@ -41,18 +41,18 @@ def read_json_nodes(path: Path, limits: Limits) -> Iterator[Block]:
     id_types = [pa.string(), pa.int64()]  # the type of the previous block first
 
     def plain(block: LineBlock) -> tuple[Block, np.ndarray]:
-        found, read = [block_of(NODES.schema, ())], [np.zeros(0, np.int64)]
+        blocks, read = [block_of(NODES.schema, ())], [np.zeros(0, np.int64)]
         stack = [np.flatnonzero(_may_be_read(block))]
         while stack:
             rows = stack.pop()
             columns = _columns(block, rows, id_types) if len(rows) else None
             if columns is not None:
                 part, odd = NODES.plain(columns, block.number[rows], limits)
-                found.append(part)
+                blocks.append(part)
                 read.append(np.delete(rows, odd))
             elif len(rows) > _LEAST:
                 stack += [rows[len(rows) // 2 :], rows[: len(rows) // 2]]
-        return joined(found), np.setdiff1d(np.arange(len(block.start)), np.concatenate(read), assume_unique=True)
+        return joined(blocks), np.setdiff1d(np.arange(len(block.start)), np.concatenate(read), assume_unique=True)
 
     return read_lines_in_blocks(NODES.schema, path, limits, plain, lambda line: node_of(row_of(line), limits))
 

@@ -96,7 +96,7 @@ def _texts(column: pa.Array | None, n: int, limits: Limits) -> tuple[pa.LargeStr
     good &= octets[first] != 0xEF  # a byte order mark, or a character with the same first byte
     looked_at = np.flatnonzero((bounds[1:] > bounds[:-1]) & may_be_blank(octets, first))
     blank = np.zeros(n, bool)
-    blank[looked_at] = [said.isspace() for said in text.take(pa.array(looked_at)).to_pylist()]
+    blank[looked_at] = [value.isspace() for value in text.take(pa.array(looked_at)).to_pylist()]
     return (pc.if_else(pa.array(blank), "", text).cast(TEXT) if blank.any() else text), good
 
 

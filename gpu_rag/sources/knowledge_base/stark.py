@@ -93,21 +93,21 @@ def _node(id: str, entry: Any, types: Mapping[str, str], limits: Limits, line: i
     type = types.get(id) or entry.get("type") or UNTYPED
     text = entry.get("text")
     if not isinstance(text, str):
-        text = "\n".join(f"{key}: {said}" for key, value in entry.items() if (said := _said(value)))
+        text = "\n".join(f"{key}: {words}" for key, value in entry.items() if (words := _in_words(value)))
     text = document_text(text, limits) if text.strip() else ""
     return SkbNode(id, part_of(name, "name"), part_of(type, "type"), text, (), line)
 
 
-def _said(value: Any, depth: int = 0) -> str:
+def _in_words(value: Any, depth: int = 0) -> str:
     """Value in words: lists separated by commas, objects as "key: value; key: value"."""
     if isinstance(value, str):
         return clean_string(value, "a text").strip()
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return str(value)
     if depth < _MOST_DEPTH and isinstance(value, list):
-        return ", ".join(said for item in value if (said := _said(item, depth + 1)))
+        return ", ".join(words for item in value if (words := _in_words(item, depth + 1)))
     if depth < _MOST_DEPTH and isinstance(value, dict):
-        return "; ".join(f"{key}: {said}" for key, item in value.items() if (said := _said(item, depth + 1)))
+        return "; ".join(f"{key}: {words}" for key, item in value.items() if (words := _in_words(item, depth + 1)))
     return ""
 
 
@@ -131,19 +131,19 @@ def _integers(path: Path, dimensions: int) -> np.ndarray:
     try:
         with path.open("rb") as file:
             start = file.read(_MOST_HEADER)
-        found = _NPY.match(start)
-        if found is None:
+        match = _NPY.match(start)
+        if match is None:
             raise RowError(f"{path.name} is no NumPy array of integers")
-        shape = tuple(int(size) for size in found[3].split(b",") if size.strip())
-        dtype = np.dtype(found[1].decode())
+        shape = tuple(int(size) for size in match[3].split(b",") if size.strip())
+        dtype = np.dtype(match[1].decode())
         if len(shape) != dimensions:
             raise RowError(f"{path.name} has {len(shape)} dimensions; expected {dimensions}")
-        if found.end() + dtype.itemsize * math.prod(shape) != path.stat().st_size:
+        if match.end() + dtype.itemsize * math.prod(shape) != path.stat().st_size:
             raise RowError(f"{path.name} is no NumPy array: its size is not that of {shape}")
         if not math.prod(shape):
             return np.zeros(shape, dtype)
-        order: Literal["F", "C"] = "F" if found[2] == b"True" else "C"
-        return np.memmap(path, dtype, "r", found.end(), shape, order)
+        order: Literal["F", "C"] = "F" if match[2] == b"True" else "C"
+        return np.memmap(path, dtype, "r", match.end(), shape, order)
     except OSError as error:
         raise RowError(read_problem(error)) from error
 

@@ -30,7 +30,7 @@ _ENDS = np.isin(np.arange(256), [*range(0x21), 0x85, 0xA0, *range(0x80, 0x8B), 0
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of one file by ascending line. columns: those of its schema, with `line` i64; rejects: rows left out."""
+    """Rows of one file by ascending line. columns: as in its schema, with `line` i64; rejects: rows left out."""
 
     columns: pa.RecordBatch
     rejects: list[Reject] = field(default_factory=list)
@@ -126,12 +126,12 @@ def read_table(kind: RowKind, path: Path, limits: Limits) -> Iterator[Block]:
         if block.batches:
             columns, line = block.by_name(), block.before + 1 + np.arange(block.n_rows)
             texts = {name: _as_text(column) for name, column in columns.items()}
-            found, others = block_of(kind.schema, ()), np.arange(len(line))
+            ready, others = block_of(kind.schema, ()), np.arange(len(line))
             if all(column is not None for column in texts.values()):
-                found, others = kind.plain(texts, line, limits)
+                ready, others = kind.plain(texts, line, limits)
             rows = rows_at(path, columns, others, block.before)
             singles = (singly(kind, path, row, limits) for row in rows)
-            yield joined([found, block_of(kind.schema, singles)])
+            yield joined([ready, block_of(kind.schema, singles)])
         if block.problem is not None:
             yield block_of(kind.schema, [block.problem])
 
@@ -173,10 +173,10 @@ def rows_of_lines(
         if isinstance(block, Reject):
             yield block_of(schema, [block])
             continue
-        found, others = plain(block)
+        ready, others = plain(block)
         alone = (block.line(row) for row in others.tolist())
         singles = (x if isinstance(x, Reject) else attempted(path, x.number, single, x) for x in alone)
-        yield joined([found, block_of(schema, [*block.rejects, *(row for row in singles if row is not None)])])
+        yield joined([ready, block_of(schema, [*block.rejects, *(row for row in singles if row is not None)])])
 
 
 def plain_fields(
@@ -190,13 +190,13 @@ def plain_fields(
     end, bounds, begin = block.end[rows], list[np.ndarray](), block.start[rows]
     tabs = np.append(tabs, 0)
     for number in range(len(keys)):
-        at = first[rows] + number
-        stop = np.where(at < last[rows], tabs[np.minimum(at, len(tabs) - 1)], end)
+        field = first[rows] + number
+        stop = np.where(field < last[rows], tabs[np.minimum(field, len(tabs) - 1)], end)
         bounds += [begin, stop]
         begin = np.minimum(stop + 1, end)
     columns = cut_out(block.data, np.stack(bounds, 1), tuple(range(0, 2 * len(keys), 2)))
-    found, odd = kind.plain(dict(zip(keys, columns)), block.number[rows], limits)
-    return found, np.setdiff1d(np.arange(len(block.start)), np.delete(rows, odd), assume_unique=True)
+    ready, odd = kind.plain(dict(zip(keys, columns)), block.number[rows], limits)
+    return ready, np.setdiff1d(np.arange(len(block.start)), np.delete(rows, odd), assume_unique=True)
 
 
 # --- texts of a column ---------------------------------------------------------------------------------
@@ -225,23 +225,23 @@ def may_have_edges(text: pa.LargeStringArray) -> np.ndarray:
         return np.zeros(len(text), bool)
     first = np.minimum(bounds[:-1], len(octets) - 1)
     edges = may_be_blank(octets, first) | (octets[first] == 0xEF) | _ENDS[octets[np.maximum(bounds[1:] - 1, 0)]]
-    found: np.ndarray = edges & (bounds[1:] > bounds[:-1])
-    return found
+    result: np.ndarray = edges & (bounds[1:] > bounds[:-1])
+    return result
 
 
 def may_be_blank(octets: np.ndarray, start: np.ndarray) -> np.ndarray:
     """bool[n]: whether the character at each position of valid UTF-8 may be white space in Python's sense."""
     first, second = octets[start], octets[np.minimum(start + 1, len(octets) - 1)]
-    found: np.ndarray = _SPACES[first] | ((first == 0xE3) & (second == 0x80))
-    return found
+    result: np.ndarray = _SPACES[first] | ((first == 0xE3) & (second == 0x80))
+    return result
 
 
 def are_plain(text: pa.LargeStringArray, most: int = MAX_ID_CHARS) -> np.ndarray:
     """bool[n]: whether a text is short enough, without NUL, white space at its ends and a leading byte order mark."""
     good: np.ndarray = (np.asarray(pc.binary_length(text)) <= most) & ~has_nul(text)
     looked_at = np.flatnonzero(may_have_edges(text))
-    for row, said in zip(looked_at.tolist(), text.take(pa.array(looked_at)).to_pylist()):
-        good[row] &= said == said.strip() and not said.startswith("\ufeff")
+    for row, value in zip(looked_at.tolist(), text.take(pa.array(looked_at)).to_pylist()):
+        good[row] &= value == value.strip() and not value.startswith("\ufeff")
     return good
 
 

@@ -139,8 +139,8 @@ def _plain_statements(block: LineBlock, form: RdfFormat) -> tuple[Block, np.ndar
     good &= ~np.asarray(pc.ends_with(tail, f'"^^<{STRING}>'))
     for column in (head, relation, tail):
         good &= np.asarray(pc.binary_length(column)) <= MAX_ID_CHARS
-    found = Block(batch_of(TRIPLES.schema, head, relation, tail, note, block.number[rows]))
-    return found.take(np.flatnonzero(good)), np.setdiff1d(np.arange(len(block.start)), rows[good], assume_unique=True)
+    ready = Block(batch_of(TRIPLES.schema, head, relation, tail, note, block.number[rows]))
+    return ready.take(np.flatnonzero(good)), np.setdiff1d(np.arange(len(block.start)), rows[good], assume_unique=True)
 
 
 def _without_brackets(terms: pa.LargeStringArray) -> pa.LargeStringArray:

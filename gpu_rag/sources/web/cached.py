@@ -33,8 +33,8 @@ class CachedProvider:
 
     def search(self, queries: Sequence[str], k: int) -> list[list[WebResult] | RequestFailed]:
         """First k results of each query, or the reason of its failure."""
-        found = self._all([(query, k) for query in queries], lambda new: self._provider.search([q for q, _ in new], k))
-        return [one if isinstance(one, RequestFailed) else list(one) for one in found]
+        lists = self._all([(query, k) for query in queries], lambda new: self._provider.search([q for q, _ in new], k))
+        return [item if isinstance(item, RequestFailed) else list(item) for item in lists]
 
     def read(self, urls: Sequence[str]) -> list[WebPage]:
         """Pages of results."""

@@ -1,4 +1,4 @@
-"""Web search by one's own SearXNG server (https://docs.searxng.org/dev/search_api.html, format json)."""
+"""Web search by your own SearXNG server (https://docs.searxng.org/dev/search_api.html, format json)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class _Inside(httpx.RequestError):
-    """A page has an address in the own network."""
+    """The address of a page is in the network of this machine."""
 
 
 def _place(url: httpx.URL) -> tuple[str, int]:
@@ -40,10 +40,10 @@ def is_public(host: str, port: int) -> bool:
     A name is looked up. Raises httpx.ConnectError if it has no address.
     """
     try:
-        found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+        addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
     except (OSError, UnicodeError) as error:
         raise httpx.ConnectError(f"{host} has no address: {error}") from error
-    return all(ip_address(address).is_global for address in found)
+    return all(ip_address(address).is_global for address in addresses)
 
 
 class SearxngProvider:
@@ -52,9 +52,9 @@ class SearxngProvider:
 
     base: such as http://127.0.0.1:8888; results come only from it, its redirects are not followed. Pages: http and
     https, HTML or plain text, at most MAX_PAGE_BYTES and PAGE_S seconds, from the server itself or from public
-    addresses, also after redirects: a result never leads into the own network. (A name is looked up twice, for the
-    check and for the connection, so a lying name server can still send a request there.) HTML is parsed in the process
-    of `sources.parser`. transport: for tests.
+    addresses, also after redirects: a result never leads into the network of this machine. (A name is looked up twice,
+    for the check and for the connection, so a lying name server can still send a request there.) HTML is parsed in the
+    process of `sources.parser`. transport: for tests.
     """
 
     def __init__(self, base: str, *, transport: httpx.BaseTransport | None = None, timeout_s: float = TIMEOUT_S):
@@ -90,8 +90,8 @@ class SearxngProvider:
             answer = self._client.get(f"{self.name}/search", params={"q": query, "format": "json"})
             answer.raise_for_status()
             keys, rows = ("url", "title", "content"), answer.json()["results"]
-            found = [WebResult(*(" ".join(str(row.get(key) or "").split()) for key in keys)) for row in rows]
-            return [result for result in found if result.url][:k]
+            results = [WebResult(*(" ".join(str(row.get(key) or "").split()) for key in keys)) for row in rows]
+            return [result for result in results if result.url][:k]
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             return RequestFailed("the search server did not answer", given=f"{self.name}: {error}")
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -106,7 +106,7 @@ class SearxngProvider:
         """Pages of results."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             fetched = list(pool.map(self._fetch, urls))
-        return [self._page(url, *found) for url, found in zip(urls, fetched)]
+        return [self._page(url, *reply) for url, reply in zip(urls, fetched)]
 
     def _check(self, request: httpx.Request) -> None:
         """Raise `_Inside` for a page that is neither on the server nor public. Called before every redirect too."""

@@ -78,22 +78,22 @@ def read_pages(path: Path, limits: Limits = LIMITS) -> tuple[list[WebPage], list
     """
     pages: dict[str, WebPage] = {}
     rejects: list[Reject] = []
-    for found in _found(path, limits):
-        if isinstance(found, Reject):
-            rejects.append(found)
-        elif found.url in pages:
-            rejects.append(Reject(shown(path), 0, "another page has this url", found.url))
+    for page in _read(path, limits):
+        if isinstance(page, Reject):
+            rejects.append(page)
+        elif page.url in pages:
+            rejects.append(Reject(shown(path), 0, "another page has this url", page.url))
         else:
-            pages[found.url] = found
+            pages[page.url] = page
     return list(pages.values()), rejects
 
 
-def _found(path: Path, limits: Limits) -> Iterator[WebPage | Reject]:
+def _read(path: Path, limits: Limits) -> Iterator[WebPage | Reject]:
     if path.is_dir():
         if not list_files(path):
             raise BadInput("the snapshot has no page", given=path, expected=_EXPECTED)
-        for found in read_corpus([path], Limits(limits.max_document_chars)):
-            yield found if isinstance(found, Reject) else WebPage(found.id, found.title, found.text)
+        for document in read_corpus([path], Limits(limits.max_document_chars)):
+            yield document if isinstance(document, Reject) else WebPage(document.id, document.title, document.text)
         return
     if not path.exists() or not has_suffix(path, (*LINES_SUFFIXES, ".parquet")):
         raise BadInput("there is no snapshot of the web", given=path, expected=_EXPECTED)
@@ -123,5 +123,5 @@ def page_of(row: dict[str, Any], limits: Limits, parser: Parser) -> WebPage:
 
 def parsed_page(url: str, data: bytes, parser: Parser, title: str = "") -> WebPage:
     """Page from HTML bytes, parsed by the child process of `parser`. Raises RowError."""
-    found = parser.parse_html(data)
-    return WebPage(url, title or found.title, found.text)
+    parsed = parser.parse_html(data)
+    return WebPage(url, title or parsed.title, parsed.text)

@@ -69,14 +69,14 @@ class NameRules:
     """
 
     def __init__(self, names: Mapping[int, Sequence[str]], others: Iterable[Sequence[str]] = ()):
-        self._names = {thing: _distinct(_name(way) for way in ways) for thing, ways in names.items()}
-        asked = {form for ways in self._names.values() for name in ways for form in (name.tokens, name.head)}
-        asked.discard(())
+        self._names = {thing: _distinct(_name(way) for way in forms) for thing, forms in names.items()}
+        wanted = {form for forms in self._names.values() for name in forms for form in (name.tokens, name.head)}
+        wanted.discard(())
         self._places, self._middles, self._acronyms = (
-            {form: set[tuple[str, ...]]() for form in asked} for _ in range(3)
+            {form: set[tuple[str, ...]]() for form in wanted} for _ in range(3)
         )
-        for ways in chain(names.values(), others):
-            for name in map(_name, ways):
+        for forms in chain(names.values(), others):
+            for name in map(_name, forms):
                 for longer, form in (
                     (self._places, name.head if name.tail else None),
                     (self._middles, (name.tokens[0], name.tokens[-1]) if len(name.tokens) > 2 else None),
@@ -92,9 +92,9 @@ class NameRules:
         """
         for one in self._names[a]:
             for other in self._names[b]:
-                found = self._rule(one, other, together) or self._rule(other, one, together)
-                if found:
-                    return found
+                name = self._rule(one, other, together) or self._rule(other, one, together)
+                if name:
+                    return name
         return ""
 
     def _rule(self, one: _Name, other: _Name, together: bool) -> str:

@@ -163,9 +163,9 @@ class EdgeColumns:
         self.notes.append(note if pc.any(pc.not_equal(note, "")).as_py() else len(line))
         self.relations.add(relation)
 
-    def edges(self, head: np.ndarray, tail: np.ndarray, one: np.ndarray, codes: list[np.ndarray]) -> Edges:
+    def edges(self, head: np.ndarray, tail: np.ndarray, row_of: np.ndarray, codes: list[np.ndarray]) -> Edges:
         """All edges that were added. one: for each code of a relation, its row."""
-        relation = one[joined(codes)] if codes else np.zeros(0, np.int32)
+        relation = row_of[joined(codes)] if codes else np.zeros(0, np.int32)
         line = np.concatenate([np.zeros(0, np.int64), *self.lines])
         note = None
         if not all(isinstance(part, int) for part in self.notes):

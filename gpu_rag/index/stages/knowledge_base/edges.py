@@ -100,10 +100,10 @@ def _provenance(
     order = np.argsort(source, kind="stable")
     for number in np.unique(source).tolist():
         mine = order[source[order] == number]
-        at, one = pa.array(rows[mine] - start[number]), sources[number]
-        where.append(_said(one, at))
-        listed = one.edges.passages
-        passages.append(pa.repeat(_NO_PASSAGES, len(at)) if listed is None else listed.take(at))
+        places, part = pa.array(rows[mine] - start[number]), sources[number]
+        where.append(_own_provenance(part, places))
+        listed = part.edges.passages
+        passages.append(pa.repeat(_NO_PASSAGES, len(places)) if listed is None else listed.take(places))
     if not where:
         return pa.array([], pa.string()), pa.array([], _NO_PASSAGES.type)
     back = np.empty(len(order), np.int64)
@@ -111,14 +111,14 @@ def _provenance(
     return pa.concat_arrays(where).take(pa.array(back)), pa.concat_arrays(passages).take(pa.array(back))
 
 
-def _said(one: SourceColumns, at: pa.Array) -> pa.Array:
-    if not one.file:
-        return pa.repeat("", len(at))
-    line = pa.array(one.edges.line).take(at).cast(pa.string())
-    text = pc.binary_join_element_wise(one.file, line, ":")
-    if one.edges.note is None:
+def _own_provenance(part: SourceColumns, places: pa.Array) -> pa.Array:
+    if not part.file:
+        return pa.repeat("", len(places))
+    line = pa.array(part.edges.line).take(places).cast(pa.string())
+    text = pc.binary_join_element_wise(part.file, line, ":")
+    if part.edges.note is None:
         return text
-    note = one.edges.note.take(at).cast(pa.string())
+    note = part.edges.note.take(places).cast(pa.string())
     noted = pc.binary_join_element_wise(text, " (", note, ")", "")
     return pc.if_else(pc.equal(note, ""), text, noted)
 
@@ -126,8 +126,8 @@ def _said(one: SourceColumns, at: pa.Array) -> pa.Array:
 def relation_names(sources: Sequence[SourceColumns]) -> dict[str, str]:
     """A unique name for each relation id. If two would share a name, the later one by id gets its id as name."""
     names: dict[str, str] = {}
-    for one in sources:
-        for id, name in one.relations:
+    for part in sources:
+        for id, name in part.relations:
             names.setdefault(id, name)
     taken: set[str] = {id for id, name in names.items() if id == name}
     for id in sorted(names):

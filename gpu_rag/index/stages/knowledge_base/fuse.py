@@ -39,8 +39,8 @@ def global_id(id: str) -> tuple[str, str] | None:
     >>> global_id("http://www.wikidata.org/entity/Q42") == global_id("Q42")
     True
     """
-    if found := _WIKIDATA.fullmatch(id):
-        return "wikidata", found[1]
+    if match := _WIKIDATA.fullmatch(id):
+        return "wikidata", match[1]
     if _IRI.fullmatch(id):
         return _LOCAL.sub("", id), id
     return None
@@ -81,13 +81,13 @@ def fuse(ids: pa.LargeStringArray, names: pa.LargeStringArray, is_value: np.ndar
 def _classes_by_id(ids: pa.LargeStringArray, is_value: np.ndarray, source: np.ndarray) -> list[Class]:
     """Records of several sources with one id, sorted by id."""
     keys = pc.replace_substring_regex(ids, _IN_WIKIDATA, "")
-    found: dict[tuple[str, str], list[int]] = defaultdict(list)
+    rows_of: dict[tuple[str, str], list[int]] = defaultdict(list)
     for rows in _shared(keys, np.ones(len(ids), bool), source):
         texts = ids.take(pa.array(rows)).to_pylist()
         for row, text in zip(rows.tolist(), texts):
             if (id := (LITERAL, text) if is_value[row] else global_id(text)) is not None:
-                found[id].append(row)
-    return sorted((id, rows) for id, rows in found.items() if len({source[row] for row in rows}) > 1)
+                rows_of[id].append(row)
+    return sorted((id, rows) for id, rows in rows_of.items() if len({source[row] for row in rows}) > 1)
 
 
 def _classes_by_name(names: pa.LargeStringArray, is_value: np.ndarray, source: np.ndarray) -> list[Class]:

@@ -35,31 +35,31 @@ def collapse_mediators(source: SourceColumns) -> SourceColumns:
     n_facts = np.bincount(edges.head, minlength=source.n) + np.bincount(edges.tail, minlength=source.n)
     taken = nameless & ~chained & (n_facts <= MOST_ENDS) & (n_facts > 1)
     out = taken[edges.head]
-    of = np.flatnonzero(out | taken[edges.tail])
-    if not len(of):
+    fact = np.flatnonzero(out | taken[edges.tail])
+    if not len(fact):
         return source
-    out = out[of]
-    middle, end = np.where(out, edges.head[of], edges.tail[of]), np.where(out, edges.tail[of], edges.head[of])
-    order = np.lexsort((end, edges.relation[of], out, middle))
-    of, middle, end = of[order], middle[order], end[order]
-    found = [np.flatnonzero(middle[:-k] == middle[k:]) for k in range(1, min(MOST_ENDS, len(of)))]
-    one = np.concatenate(found)
-    other = one + np.repeat(np.arange(1, len(found) + 1), [len(rows) for rows in found])
-    apart = end[one] != end[other]
-    one, other = one[apart], other[apart]
+    out = out[fact]
+    middle, end = np.where(out, edges.head[fact], edges.tail[fact]), np.where(out, edges.tail[fact], edges.head[fact])
+    order = np.lexsort((end, edges.relation[fact], out, middle))
+    fact, middle, end = fact[order], middle[order], end[order]
+    pair_starts = [np.flatnonzero(middle[:-k] == middle[k:]) for k in range(1, min(MOST_ENDS, len(fact)))]
+    first = np.concatenate(pair_starts)
+    second = first + np.repeat(np.arange(1, len(pair_starts) + 1), [len(rows) for rows in pair_starts])
+    apart = end[first] != end[second]
+    first, second = first[apart], second[apart]
     pairs, number = np.unique(
-        np.stack([edges.relation[of[one]], edges.relation[of[other]]], 1), axis=0, return_inverse=True
+        np.stack([edges.relation[fact[first]], edges.relation[fact[second]]], 1), axis=0, return_inverse=True
     )
     named = [(source.relations[a], source.relations[b]) for a, b in pairs.tolist()]
     joined = [(f"{a[0]}/{b[0]}", f"{a[1]}/{b[1]}") for a, b in named]
     stays = np.flatnonzero(~(taken[edges.head] | taken[edges.tail]))
-    rows = np.concatenate([stays, of[one]])
+    rows = np.concatenate([stays, fact[first]])
     kept = ~taken
     row = np.cumsum(kept, dtype=np.int32) - 1
     made = Edges(
-        row[np.concatenate([edges.head[stays], end[one]])],
+        row[np.concatenate([edges.head[stays], end[first]])],
         np.concatenate([edges.relation[stays], len(source.relations) + number.reshape(-1)]).astype(np.int32),
-        row[np.concatenate([edges.tail[stays], end[other]])],
+        row[np.concatenate([edges.tail[stays], end[second]])],
         edges.line[rows],
         None if edges.note is None else edges.note.take(pa.array(rows)),
     )

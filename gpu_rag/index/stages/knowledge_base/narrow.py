@@ -1,9 +1,9 @@
 """Knowledge base of an index under a filter, see `index.narrow`: complete graphs, but only the kept documents.
 
-Records and edges of knowledge graphs and bases stay, because no document states them. Those of the own extraction are
-the view's. A node stays if it has a record; its name, aliases, type and passages are computed from what is kept. Web
-pages are no documents, and stay. A node without remaining passages gets a stand-in text; if the whole index has no
-vector of that text, the vector of its name is used.
+Records and edges of knowledge graphs and bases stay, because no document states them. The index's own records and edges
+come from the view. A node stays if it has a record; its name, aliases, type and passages are computed from the kept
+rows. Web pages are no documents, and stay. A node without remaining passages gets a stand-in text; if the whole index
+has no vector of that text, the vector of its name is used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _kb(view: View) -> Files:
     sources = old["sources"]["name"].to_pylist()
     extracted = np.array([kind == EXTRACTION for kind in old["sources"]["kind"].to_pylist()], bool)
     source = _ints(old["records"], "source")
-    stays = ~extracted[source]  # the own records come last: the entities, in their order
+    stays = ~extracted[source]  # the index's own records come last: its entities, in order
     others = old["records"].filter(pa.array(stays))
     parts = [tuple(_large(others[name]) for name in ("id", "name", "aliases", "types"))]
     with view.scratch("passages", *(("extraction", "entities", "mentions") if extracted.any() else ())) as work:
@@ -54,11 +54,11 @@ def _kb(view: View) -> Files:
         "edges": _edges(view, old["edges"], old["relations"].num_rows, extracted),
         "records": [records.source, records.ids, records.names, records.aliases, records.types, node],
     }
-    found = {name: _table(KB_TABLES[name], part) for name, part in columns.items()}
-    found["sources"], found["relations"] = old["sources"], old["relations"].take(pa.array(view.kept(_RELATIONS)))
-    found["passages"] = old["passages"].take(pa.array(view.kept(PASSAGES)))
-    found["links"] = view.masked("kb/kb_links", old["links"], {"left": _RECORDS, "right": _RECORDS})
-    return {f"kb_{name}.parquet": table for name, table in found.items()}
+    files = {name: _table(KB_TABLES[name], part) for name, part in columns.items()}
+    files["sources"], files["relations"] = old["sources"], old["relations"].take(pa.array(view.kept(_RELATIONS)))
+    files["passages"] = old["passages"].take(pa.array(view.kept(PASSAGES)))
+    files["links"] = view.masked("kb/kb_links", old["links"], {"left": _RECORDS, "right": _RECORDS})
+    return {f"kb_{name}.parquet": table for name, table in files.items()}
 
 
 def _edges(view: View, old: pa.Table, n_relations: int, extracted: np.ndarray) -> list[Any]:
@@ -74,7 +74,7 @@ def _edges(view: View, old: pa.Table, n_relations: int, extracted: np.ndarray) -
     edges = old.filter(pa.array(stays))
     view.keep(_RELATIONS, np.unique(_ints(edges, "relation")), n_relations)
     ends = (("head", _NODES), ("relation", _RELATIONS), ("tail", _NODES))
-    return [*(view.new(of)[_ints(edges, name)] for name, of in ends), edges["source"], edges["provenance"], lists]
+    return [*(view.new(table)[_ints(edges, name)] for name, table in ends), edges["source"], edges["provenance"], lists]
 
 
 def _table(schema: pa.Schema, columns: list[Any]) -> pa.Table:
@@ -96,11 +96,11 @@ def _text_vectors(view: View) -> Files:
     node = view.kept(_NODES)[_ints(new, "node")]
     row = pc.index_in(new["text"], value_set=whole_text(old["text"]).cast(new["text"].type)).fill_null(-1).to_numpy()
     vectors = view.base.arrays("kb_text_vectors")["vectors"]
-    found = np.zeros((len(node), vectors.shape[1]), vectors.dtype)
-    found[row >= 0] = vectors[row[row >= 0]]
+    result = np.zeros((len(node), vectors.shape[1]), vectors.dtype)
+    result[row >= 0] = vectors[row[row >= 0]]
     if (row < 0).any() and "kb_name_vectors" in view.stages:
-        found[row < 0] = view.base.arrays("kb_name_vectors")["vectors"][node[row < 0]]
-    return {"vectors.safetensors": {"vectors": found}}
+        result[row < 0] = view.base.arrays("kb_name_vectors")["vectors"][node[row < 0]]
+    return {"vectors.safetensors": {"vectors": result}}
 
 
 def _edge_vectors(view: View) -> Files:

@@ -58,17 +58,17 @@ class Nodes:
     @classmethod
     def of(cls, sources: Sequence[SourceColumns]) -> Nodes:
         """Link the records and number the nodes. Memory: some 60 bytes a record plus twice its strings."""
-        source = np.repeat(np.arange(len(sources)), [one.n for one in sources])
-        records = Records.of(source, ((one.ids, one.names, one.aliases, one.types) for one in sources))
+        source = np.repeat(np.arange(len(sources)), [part.n for part in sources])
+        records = Records.of(source, ((part.ids, part.names, part.aliases, part.types) for part in sources))
         is_value = np.asarray(pc.equal(records.first_type, LITERAL).fill_null(False))
         fused = fuse(records.ids, records.names, is_value, records.source)
         first = np.flatnonzero(fused.node == np.arange(len(fused.node)))
-        ids = _own_ids(records.ids.take(pa.array(first)), records.source[first], [one.name for one in sources])
+        ids = _own_ids(records.ids.take(pa.array(first)), records.source[first], [part.name for part in sources])
         order = pc.sort_indices(ids)
         number = np.empty(len(records.ids), np.int32)
         number[first[order.to_numpy()]] = np.arange(len(first), dtype=np.int32)
         node = number[fused.node]
-        start = np.cumsum([0, *(one.n for one in sources)])
+        start = np.cumsum([0, *(part.n for part in sources)])
         names, aliases = names_of(records, node, len(first))
         type, type_names = types_of(records, node, len(first))
         return cls(records, fused, node, start, ids.take(order), names, aliases, type, type_names)
@@ -92,8 +92,8 @@ class Nodes:
 
 def _first_or_null(lists: pa.LargeListArray) -> pa.LargeStringArray:
     offsets = lists.offsets.to_numpy()
-    at = np.where(np.diff(offsets) > 0, offsets[:-1], -1)
-    return lists.values.take(pa.array(at, mask=at < 0))
+    place = np.where(np.diff(offsets) > 0, offsets[:-1], -1)
+    return lists.values.take(pa.array(place, mask=place < 0))
 
 
 def _own_ids(ids: pa.LargeStringArray, source: np.ndarray, names: Sequence[str]) -> pa.LargeStringArray:
@@ -117,10 +117,10 @@ def names_of(records: Records, node: np.ndarray, n: int) -> tuple[pa.LargeString
     rank = np.empty(len(node), np.int64)
     rank[order] = record
     owner = np.repeat(record, np.diff(records.aliases.offsets.to_numpy()))
-    of = np.concatenate([record, owner])
+    text_record = np.concatenate([record, owner])
     texts = pa.concat_arrays([records.names, records.aliases.flatten()])
-    at = np.argsort(rank[of], kind="stable")  # a record's name comes before its aliases
-    named = lists_of(node[of[at]].astype(np.int64), texts.take(pa.array(at)), n)
+    by_rank = np.argsort(rank[text_record], kind="stable")  # a record's name comes before its aliases
+    named = lists_of(node[text_record[by_rank]].astype(np.int64), texts.take(pa.array(by_rank)), n)
     return first_of(named), rest_of(named)
 
 
@@ -130,9 +130,9 @@ def types_of(records: Records, node: np.ndarray, n: int) -> tuple[np.ndarray, li
     typed = order[np.asarray(records.first_type.is_valid())[order]]
     nodes, first = np.unique(node[typed], return_index=True)
     encoded = records.first_type.take(pa.array(typed[first])).dictionary_encode()
-    found = encoded.dictionary.to_pylist()
-    type_names = sorted({*found, *([UNTYPED] if len(nodes) < n else [])})
+    names = encoded.dictionary.to_pylist()
+    type_names = sorted({*names, *([UNTYPED] if len(nodes) < n else [])})
     row = {name: row for row, name in enumerate(type_names)}
     type = np.full(n, row.get(UNTYPED, -1), np.int32)
-    type[nodes] = np.array([row[name] for name in found], np.int32)[encoded.indices.to_numpy()]
+    type[nodes] = np.array([row[name] for name in names], np.int32)[encoded.indices.to_numpy()]
     return type, type_names

@@ -58,7 +58,7 @@ def link_passages(
     names.
 
     After a node's own document come at most 100 passages that mention it, by descending number of mentions. Mentions
-    come from the own extraction, and from whole-word search of the names of other sources, see `says_something`.
+    come from the index's extraction, and from whole-word search of the names of other sources, see `says_something`.
     """
     owner, own = _own(passages, nodes, sources)
     node, passage = _ranked(*_mentioned(work, passages, nodes, sources), len(passages.source))
@@ -66,9 +66,9 @@ def link_passages(
     others = ~np.isin(node * width + passage, owner * width + own)
     node, passage = node[others], passage[others]
     first = np.arange(len(node)) - np.searchsorted(node, node) < MOST_LINKED
-    of = np.concatenate([owner, node[first]])
-    order = np.argsort(of, kind="stable")
-    offsets = np.searchsorted(of[order], np.arange(nodes.n + 1))
+    pair_node = np.concatenate([owner, node[first]])
+    order = np.argsort(pair_node, kind="stable")
+    offsets = np.searchsorted(pair_node[order], np.arange(nodes.n + 1))
     rows = np.concatenate([own, passage[first]])[order]
     linked = pa.ListArray.from_arrays(offsets.astype(np.int32), rows.astype(np.int32))
     return linked, np.bincount(owner, minlength=nodes.n).astype(np.int32)
@@ -80,10 +80,10 @@ def _own(passages: PassageRows, nodes: Nodes, sources: Sequence[str]) -> tuple[n
     for number, name in enumerate(sources):
         mine = [(id, rows) for (source, id), rows in passages.own.items() if source == name]
         node = nodes.with_ids(number, [id for id, _ in mine])
-        of = np.repeat(node, [len(rows) for _, rows in mine])
+        repeated = np.repeat(node, [len(rows) for _, rows in mine])
         rows = np.array([row for _, some in mine for row in some], np.int64)
-        owner.append(of[of >= 0])
-        own.append(rows[of >= 0])
+        owner.append(repeated[repeated >= 0])
+        own.append(rows[repeated >= 0])
     return np.concatenate(owner), np.concatenate(own)
 
 
@@ -108,10 +108,10 @@ def _mentioned(
     searched[extracted] = False
     owners: list[np.ndarray] = []
     finder = MentionFinder(_searched(nodes, np.flatnonzero(searched & ~nodes.is_value()), owners))
-    of, first = np.concatenate([np.zeros(0, np.int64), *owners]), 0
-    for batch in tables.read_batches(passages.path, tables.PASSAGES, ("text",)) if len(of) else ():
+    owner, first = np.concatenate([np.zeros(0, np.int64), *owners]), 0
+    for batch in tables.read_batches(passages.path, tables.PASSAGES, ("text",)) if len(owner) else ():
         mentions_of = finder.find(batch["text"].to_pylist())
-        found_node.append(of[mentions_of.name])
+        found_node.append(owner[mentions_of.name])
         found_passage.append(mentions_of.text.astype(np.int64) + first)
         first += batch.num_rows
     return np.concatenate(found_node), np.concatenate(found_passage)
@@ -122,9 +122,9 @@ def _searched(nodes: Nodes, rows: np.ndarray, owners: list[np.ndarray]) -> Itera
     for start in range(0, len(rows), tables.ROWS_A_GROUP):
         part = rows[start : start + tables.ROWS_A_GROUP]
         names, aliases = (column.take(pa.array(part)).to_pylist() for column in (nodes.names, nodes.aliases))
-        said = [[text for text in (name, *more) if says_something(text)] for name, more in zip(names, aliases)]
-        owners.append(np.repeat(part, [len(texts) for texts in said]))
-        yield from (text.replace("_", " ") for texts in said for text in texts)
+        searched = [[text for text in (name, *more) if says_something(text)] for name, more in zip(names, aliases)]
+        owners.append(np.repeat(part, [len(texts) for texts in searched]))
+        yield from (text.replace("_", " ") for texts in searched for text in texts)
 
 
 def says_something(name: str) -> bool:
@@ -134,8 +134,8 @@ def says_something(name: str) -> bool:
     [True, False, False, False]
     """
     words = name.replace("_", " ").casefold().split()
-    said = [char for char in name if char.isalnum()]
-    return len(said) >= 3 and any(map(str.isalpha, said)) and any(word not in STOP_WORDS for word in words)
+    characters = [char for char in name if char.isalnum()]
+    return len(characters) >= 3 and any(map(str.isalpha, characters)) and any(word not in STOP_WORDS for word in words)
 
 
 def _ranked(node: np.ndarray, passage: np.ndarray, n_passages: int) -> tuple[np.ndarray, np.ndarray]:

@@ -39,7 +39,7 @@ _ENTITY = r"http://www.wikidata.org/entity/\1"
 _INSTANCE_OF = r"^https?://www\.wikidata\.org/prop/direct/P31$"
 _OF_PAGES = r"^https?://(?:schema\.org/|wikiba\.se/ontology#)"
 _FOREIGN_TEXT = r"@(?:[a-df-z]|e[a-mo-z]|en-)[^\"]*$"
-# Literals are in canonical N-Triples: a quote, the text with escapes (those of JSON), a quote, a language or datatype
+# Literals are in canonical N-Triples: a quote, the text with escapes as in JSON, a quote, a language or datatype
 # mark.
 _PARTS = r'(?s)^"(?P<text>.*)"(?P<mark>[^"]*)$'
 _MAY_BE_BLANK = r'^"(?:[\pZ\pC]|\\[tnrf]|\\u00[0-9A-F]{2})*"'
@@ -131,23 +131,23 @@ class RdfStatements:
 
 
 def _without_pages(block: Block) -> Block:
-    """Statements without those of Wikidata pages, and without foreign-language texts of Wikidata."""
-    there = np.asarray(pc.match_substring_regex(block["head"], _WIKIDATA))
-    if not there.any():
+    """Statements, without statements about Wikidata pages and without foreign-language texts of Wikidata."""
+    stays = np.asarray(pc.match_substring_regex(block["head"], _WIKIDATA))
+    if not stays.any():
         return block
-    there &= np.asarray(
+    stays &= np.asarray(
         pc.or_(
             pc.match_substring_regex(block["relation"], _OF_PAGES),
             pc.match_substring_regex(block["tail"], _FOREIGN_TEXT),
         )
     )
-    return block.take(np.flatnonzero(~there))
+    return block.take(np.flatnonzero(~stays))
 
 
 def _type_names(
     ids: pa.LargeStringArray, names: pa.LargeStringArray, row: np.ndarray, unlabelled: np.ndarray
 ) -> pa.LargeStringArray:
-    """Names of types: like those of nodes, but a blank node without a label gets its id in the file."""
+    """Names of types: like names of nodes, but a blank node without a label gets its id in the file."""
     rows = np.flatnonzero(unlabelled & np.asarray(pc.starts_with(ids, "_:")))
     return replaced(names.take(pa.array(row)), rows, [local_name(id) for id in ids.take(pa.array(rows)).to_pylist()])
 
@@ -162,7 +162,7 @@ def _types(row: np.ndarray, names: pa.LargeStringArray, literal: np.ndarray) -> 
 
 
 def _keys(strings: pa.LargeStringArray, source: str) -> pa.LargeStringArray:
-    """Ids of the knowledge base: those of blank nodes include their source."""
+    """Ids of the knowledge base; ids of blank nodes include their source."""
     rows = np.flatnonzero(pc.starts_with(strings, "_:"))
     return replaced(strings, rows, [f"{id}@{source}" for id in strings.take(pa.array(rows)).to_pylist()])
 
@@ -170,11 +170,11 @@ def _keys(strings: pa.LargeStringArray, source: str) -> pa.LargeStringArray:
 def default_names(strings: pa.LargeStringArray, has_label: np.ndarray, source: str) -> pa.LargeStringArray:
     """Names of ids without a label: the text of a value, the key of a blank node without any label, the last part of an
     IRI."""
-    found = pc.struct_field(pc.extract_regex(strings, _LOCAL), "name")
-    usual = pc.and_not(found.is_valid(), pc.match_substring(strings, "%")).fill_null(False)
+    names = pc.struct_field(pc.extract_regex(strings, _LOCAL), "name")
+    usual = pc.and_not(names.is_valid(), pc.match_substring(strings, "%")).fill_null(False)
     literal = np.asarray(pc.starts_with(strings, '"'))
     odd = np.flatnonzero(~np.asarray(usual) & ~literal)
-    named = replaced(found.fill_null(""), odd, [local_name(id) for id in strings.take(pa.array(odd)).to_pylist()])
+    named = replaced(names.fill_null(""), odd, [local_name(id) for id in strings.take(pa.array(odd)).to_pylist()])
     values = np.flatnonzero(literal)
     ids = strings.take(pa.array(values))
     named = replaced(named, values, literal_parts(ids)[0].to_pylist())
@@ -201,11 +201,11 @@ def literal_parts(literals: pa.LargeStringArray) -> tuple[pa.LargeStringArray, p
 
 def _blank(literals: pa.LargeStringArray) -> np.ndarray:
     """bool[n]: whether a literal is only white space."""
-    found = np.asarray(pc.match_substring_regex(literals, _MAY_BE_BLANK)).copy()
-    rows = np.flatnonzero(found)
+    is_blank = np.asarray(pc.match_substring_regex(literals, _MAY_BE_BLANK)).copy()
+    rows = np.flatnonzero(is_blank)
     texts = literal_parts(literals.take(pa.array(rows)))[0].to_pylist()
-    found[rows] = [not text.strip() for text in texts]
-    return found
+    is_blank[rows] = [not text.strip() for text in texts]
+    return is_blank
 
 
 def local_name(iri: str) -> str:

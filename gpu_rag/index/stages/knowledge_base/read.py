@@ -61,12 +61,12 @@ def read_source(
     return _triples(source, blocks)
 
 
-def _first(blocks: Iterator[Block], most: int) -> Iterator[Block]:
+def _first(blocks: Iterator[Block], limit: int) -> Iterator[Block]:
     """Blocks with only the first `most` rows."""
     for block in blocks:
-        yield block if block.n <= most else block.take(np.arange(most))
-        most -= block.n
-        if most <= 0:
+        yield block if block.n <= limit else block.take(np.arange(limit))
+        limit -= block.n
+        if limit <= 0:
             break
 
 
@@ -122,11 +122,11 @@ def _skb(source: NamedSource, on_reject: OnReject, max_document_chars: int, on_r
 
 
 def _lost(block: Block, rows: np.ndarray, head: np.ndarray, file: str) -> Iterator[Reject]:
-    """Rejects of edges without nodes; if the nodes are those of another base, that is every edge."""
+    """Rejects of edges without nodes; if the nodes belong to another base, every edge is one."""
     for start in range(0, len(rows), _NODES):
         some = rows[start : start + _NODES]
-        at = pa.array(some)
-        for row, h, t in zip(some.tolist(), block["head"].take(at).to_pylist(), block["tail"].take(at).to_pylist()):
+        few = pa.array(some)
+        for row, h, t in zip(some.tolist(), block["head"].take(few).to_pylist(), block["tail"].take(few).to_pylist()):
             yield Reject(file, int(block.line[row]), f"no node has the id {(h if head[row] < 0 else t)[:100]!r}")
 
 

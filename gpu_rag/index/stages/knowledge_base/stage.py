@@ -1,4 +1,4 @@
-"""Stage of the knowledge base: nodes and edges of all its sources and of the own extraction, and their links."""
+"""Stage of the knowledge base: nodes and edges of all its sources and of the index's extraction, and links."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gpu_rag.text.normalise import normalise_name
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
-    """Content of the sources; that of documents is in the passages."""
+    """Content of the sources. The content of documents is in the passages."""
     named = [[s.name, s.kind, "" if s.kind in ("documents", "web") else content_hash((s.path,))] for s in sources.named]
     collapsed = {} if settings.index.mediators == "keep" else {"mediators": settings.index.mediators}
     return {"named": named, "max_document_chars": settings.index.max_document_chars, **collapsed}
@@ -69,7 +69,7 @@ def kb_stage(work: Work) -> dict[str, int]:
 
 def _write_sources(work: Work, parts: Sequence[SourceColumns], passages: PassageRows) -> list[str]:
     """Write the table `kb_sources`. Returns the names."""
-    rows: list[dict[str, Any]] = [{"name": one.name, "kind": one.kind, "files": one.files} for one in parts]
+    rows: list[dict[str, Any]] = [{"name": part.name, "kind": part.kind, "files": part.files} for part in parts]
     documents = work.sources.of_kind("documents")
     rows += [{"name": s.name, "kind": s.kind, "files": [s.path.name]} for s in documents]
     if "documents" in passages.source:
@@ -85,7 +85,7 @@ def write_kb(work: Work, parts: Sequence[SourceColumns], passages: PassageRows, 
     """Write all tables but `kb_sources`. Returns their counts. sources: the names in `kb_sources`."""
     nodes = Nodes.of(parts)
     records, out = nodes.records, work.out
-    linked, n_own = link_passages(work, passages, nodes, [one.name for one in parts])
+    linked, n_own = link_passages(work, passages, nodes, [part.name for part in parts])
     tables.write_table(out / "kb_types.parquet", KB_TYPES, {"name": nodes.type_names})
     write_columns(
         out / "kb_nodes.parquet", KB_NODES, [nodes.ids, nodes.names, nodes.aliases, nodes.type, linked, n_own]
@@ -95,8 +95,8 @@ def write_kb(work: Work, parts: Sequence[SourceColumns], passages: PassageRows, 
     links = {name: [link[place] for link in nodes.fused.links] for place, name in enumerate(KB_LINKS.names)}
     tables.write_table(out / "kb_links.parquet", KB_LINKS, links)
     source_row = {name: row for row, name in enumerate(sources)}
-    of = [source_row[name] for name in passages.source]
-    tables.write_table(out / "kb_passages.parquet", KB_PASSAGES, {"source": of})
+    source_of = [source_row[name] for name in passages.source]
+    tables.write_table(out / "kb_passages.parquet", KB_PASSAGES, {"source": source_of})
     n_relations, n_edges, n_repeated = write_edges(work, nodes, parts)
     return {
         "kb_sources": len(sources), "kb_nodes": nodes.n, "kb_edges": n_edges, "kb_relations": n_relations,
@@ -105,7 +105,7 @@ def write_kb(work: Work, parts: Sequence[SourceColumns], passages: PassageRows, 
     }  # fmt: skip
 
 
-# --- the own extraction as a source --------------------------------------------------------------------
+# --- the index's extraction as a source ----------------------------------------------------------------
 
 
 def read_extraction(work: Work) -> SourceColumns:

@@ -60,11 +60,11 @@ def kb_web_stage(work: Work) -> dict[str, int]:
                 id = f"{source.name}:{page.url}" if page.url in rows else page.url
                 rows[id] = {"id": id, "title": page.title, "text": page.text, "url": page.url, "source": source.name}
             work.progress.advance(len(pages))
-    found = [rows[id] for id in sorted(rows)]
-    tables.write_rows(work.out / "web_pages.parquet", WEB_PAGES, found)
+    kept_rows = [rows[id] for id in sorted(rows)]
+    tables.write_rows(work.out / "web_pages.parquet", WEB_PAGES, kept_rows)
     index = work.settings.index
-    Bm25.build([f"{p['title']}\n{p['text']}" for p in found], k1=index.bm25_k1, b=index.bm25_b).save(work.out)
-    return {"web_pages": len(found), "rejects": rejects.n}
+    Bm25.build([f"{p['title']}\n{p['text']}" for p in kept_rows], k1=index.bm25_k1, b=index.bm25_b).save(work.out)
+    return {"web_pages": len(kept_rows), "rejects": rejects.n}
 
 
 NODES_AT_ONCE = 1 << 14
@@ -119,14 +119,14 @@ class Surroundings:
         first, relations, others = side
         sizes = first[rows + 1] - first[rows]
         owner = np.repeat(np.arange(len(rows)), sizes)
-        at = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + np.repeat(first[rows], sizes)
-        chosen = _first_named(owner, relations[at], self.words[others[at]])
-        owner, at = owner[chosen], at[chosen]
-        found: dict[int, Pairs] = {}
-        names = self.names.take(pa.array(others[at])).to_pylist()
-        for row, relation, name in zip(rows[owner].tolist(), relations[at].tolist(), names):
-            found.setdefault(row, []).append((self.texts[relation], name))
-        return found
+        edge = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + np.repeat(first[rows], sizes)
+        chosen = _first_named(owner, relations[edge], self.words[others[edge]])
+        owner, edge = owner[chosen], edge[chosen]
+        shown: dict[int, Pairs] = {}
+        names = self.names.take(pa.array(others[edge])).to_pylist()
+        for row, relation, name in zip(rows[owner].tolist(), relations[edge].tolist(), names):
+            shown.setdefault(row, []).append((self.texts[relation], name))
+        return shown
 
 
 def _side(end: np.ndarray, relation: np.ndarray, other: np.ndarray, n: int) -> _Side:
@@ -145,7 +145,7 @@ def _first_named(owner: np.ndarray, relation: np.ndarray, word: np.ndarray) -> n
         return place
     group = owner * (int(relation.max()) + 1) + relation
     _, first, group = np.unique(group, return_index=True, return_inverse=True)
-    nth = np.empty(len(first), np.int64)  # rank of a relation among those of its node, by its first edge
+    nth = np.empty(len(first), np.int64)  # rank of a relation among the relations of its node, by its first edge
     order = np.argsort(first)
     start = np.searchsorted(owner[first[order]], owner[first[order]])
     nth[order] = np.arange(len(order)) - start
@@ -189,15 +189,15 @@ class EdgeTexts(Sequence[str]):
         return len(self._head)
 
     @overload
-    def __getitem__(self, at: int) -> str: ...
+    def __getitem__(self, index: int) -> str: ...
 
     @overload
-    def __getitem__(self, at: slice) -> list[str]: ...
+    def __getitem__(self, index: slice) -> list[str]: ...
 
-    def __getitem__(self, at: int | slice) -> str | list[str]:
-        if not isinstance(at, slice):
-            return self._of(np.array([range(len(self))[as_index(at)]]))[0]
-        return self._of(np.arange(*at.indices(len(self))))
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if not isinstance(index, slice):
+            return self._of(np.array([range(len(self))[as_index(index)]]))[0]
+        return self._of(np.arange(*index.indices(len(self))))
 
     def _of(self, rows: np.ndarray) -> list[str]:
         columns = ((self._names, self._head), (self._relations, self._relation), (self._names, self._tail))

@@ -95,8 +95,8 @@ def plan_by_rules(question: str) -> Plan:
     steps: list[PlanStep] = []
     finals: list[PlanStep] = []
     for part in comparison.questions if comparison is not None else (text,):
-        found, rest = _reduced(part, len(steps) + 1)
-        steps.extend(step for step, _ in found)
+        reduced, rest = _reduced(part, len(steps) + 1)
+        steps.extend(step for step, _ in reduced)
         finals.append(PlanStep(0, rest, references(rest)))
     if len(steps) + len(finals) > MAX_STEPS:
         return Plan(_subject(text), (PlanStep(1, text),))
@@ -111,23 +111,23 @@ def _reduced(text: str, first: int) -> tuple[list[tuple[PlanStep, str]], str]:
     """Steps (with their kinds) for the phrases of a question, numbered from `first`, and the remaining question."""
     steps: list[tuple[PlanStep, str]] = []
     while len(steps) < MAX_STEPS:
-        found = innermost(text)
-        if found is None:
+        described = innermost(text)
+        if described is None:
             break
-        phrase, number = text[found.start : found.end], first + len(steps)
-        rest = f"{text[: found.start]}#{number}{text[found.end :]}"
+        phrase, number = text[described.start : described.end], first + len(steps)
+        rest = f"{text[: described.start]}#{number}{text[described.end :]}"
         if _TRIVIAL.fullmatch(rest):
             break  # the phrase is the whole question
-        steps.append((PlanStep(number, _question_for(phrase, found), references(phrase), phrase), found.kind))
+        steps.append((PlanStep(number, _question_for(phrase, described), references(phrase), phrase), described.kind))
         text = rest
     return steps, text
 
 
-def _question_for(phrase: str, found: Described) -> str:
+def _question_for(phrase: str, described: Described) -> str:
     relative = next((word for word in phrase.split() if word in RELATIVES), "")
-    person = is_person(found.head) or (found.kind == RELATIVE and relative in ("who", "whom"))
+    person = is_person(described.head) or (described.kind == RELATIVE and relative in ("who", "whom"))
     word = "Who" if person else "What"
-    return f"{word} {'are' if found.head in PLURALS else 'is'} {phrase}?"
+    return f"{word} {'are' if described.head in PLURALS else 'is'} {phrase}?"
 
 
 def _phrases(steps: list[tuple[PlanStep, str]]) -> dict[int, str]:

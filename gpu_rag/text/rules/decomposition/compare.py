@@ -92,19 +92,19 @@ def _when(thing: str, what: str) -> str:
 
 
 def _same_as(text: str) -> Compared | None:
-    found = _SAME_AS.fullmatch(text)
-    if found is None:
+    match = _SAME_AS.fullmatch(text)
+    if match is None:
         return None
-    options = (found["a"].strip(), found["b"].strip())
-    questions = [f"{_prep(found)} which {found['noun']} was {option} {found['verb']}?" for option in options]
+    options = (match["a"].strip(), match["b"].strip())
+    questions = [f"{_prep(match)} which {match['noun']} was {option} {match['verb']}?" for option in options]
     return Compared(SAME, options, (questions[0], questions[1]))
 
 
 def _both_same(text: str) -> Compared | None:
-    found = _SAME.fullmatch(text)
-    if found is None:
+    match = _SAME.fullmatch(text)
+    if match is None:
         return None
-    first, second, noun = found["a"].strip(), found["b"].strip(" ,").removesuffix(" both"), found["noun"].lower()
+    first, second, noun = match["a"].strip(), match["b"].strip(" ,").removesuffix(" both"), match["noun"].lower()
     role, have = _ROLES_OF.match(first), _HAVE_ROLE.fullmatch(second)
     first = first[role.end() :] if role else first
     options = (_bare(first), _bare(have["thing"] if have else second))
@@ -112,17 +112,17 @@ def _both_same(text: str) -> Compared | None:
     things = [f"the {maker.lower().removesuffix('s')} of {option}" if maker else option for option in options]
     if noun == "nationality":
         questions = [f"What is the nationality of {thing}?" for thing in things]
-    elif found["verb"]:
-        questions = [f"{_prep(found)} which {noun} was {thing} {found['verb'].lower()}?" for thing in things]
-    elif (found["prep"] or "").lower() == "from" or noun == "country":
+    elif match["verb"]:
+        questions = [f"{_prep(match)} which {noun} was {thing} {match['verb'].lower()}?" for thing in things]
+    elif (match["prep"] or "").lower() == "from" or noun == "country":
         questions = [f"Which {noun} is {thing} from?" for thing in things]
     else:
         return None
     return Compared(SAME, options, (questions[0], questions[1]))
 
 
-def _prep(found: re.Match[str]) -> str:
-    return (found["prep"] or "in").capitalize()
+def _prep(match: re.Match[str]) -> str:
+    return (match["prep"] or "in").capitalize()
 
 
 def _bare(name: str) -> str:

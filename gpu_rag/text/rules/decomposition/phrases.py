@@ -87,32 +87,32 @@ class Unit:
 def units_of(text: str) -> list[Unit]:
     """The units of a question, in order. Read only: the list is cached. Linear."""
     tokens = tokenise(text, 0, len(text))
-    found = {m.first: m.last for m in find_mentions_in(text, tokens, passage_words("", [], [tokens]))}
+    ends = {m.first: m.last for m in find_mentions_in(text, tokens, passage_words("", [], [tokens]))}
     units: list[Unit] = []
     i = 0
     while i < len(tokens):
-        last = _name_end(tokens, i, found)
+        last = _name_end(tokens, i, ends)
         first, final = tokens[i], tokens[last - 1]
-        kind = NAME_UNIT if last > i + 1 or i in found or first.kind == NAME else WORD_UNIT
+        kind = NAME_UNIT if last > i + 1 or i in ends or first.kind == NAME else WORD_UNIT
         if kind == WORD_UNIT and first.kind == MARK:
             kind = MARK_UNIT
-        if i == 0 and last == 1 and i not in found:  # a sentence opens with a capital
+        if i == 0 and last == 1 and i not in ends:  # a sentence opens with a capital
             kind = WORD_UNIT
         units.append(Unit(text[first.start : final.end].casefold(), first.start, final.end, kind, final.possessive))
         i = last
     return units
 
 
-def _name_end(tokens: list[Token], i: int, found: dict[int, int]) -> int:
+def _name_end(tokens: list[Token], i: int, ends: dict[int, int]) -> int:
     if tokens[i].text == "#" and i + 1 < len(tokens) and tokens[i + 1].kind == NUMBER:
         return i + 2
-    last = found.get(i, i + 1)
+    last = ends.get(i, i + 1)
     if i > 0 and tokens[i].kind == NAME and tokens[i].low in FUNCTION_WORDS:  # a title: "On the Origin of Species"
         after = last + (last < len(tokens) and tokens[last].low in ("the", "a"))
-        last = found.get(after, last)
+        last = ends.get(after, last)
     if last + 1 < len(tokens) and tokens[last].text in ("'", "\u2019") and tokens[last + 1].kind == NAME:
-        last = found.get(last + 1, last + 2) if tokens[last].start == tokens[last - 1].end else last  # "de' Medici"
-    return _behind_parenthesis(tokens, last) if i in found or tokens[i].kind == NAME else last
+        last = ends.get(last + 1, last + 2) if tokens[last].start == tokens[last - 1].end else last  # "de' Medici"
+    return _behind_parenthesis(tokens, last) if i in ends or tokens[i].kind == NAME else last
 
 
 def _behind_parenthesis(tokens: list[Token], last: int) -> int:
@@ -171,9 +171,9 @@ def innermost(text: str) -> Described | None:
     """The phrase to find first in a question; None if the question asks for one thing only."""
     units = units_of(text)
     for i in reversed(range(len(units))):
-        found = _Reader(units, i).read()
-        if found is not None:
-            kind, first, last, head = found
+        parts = _Reader(units, i).read()
+        if parts is not None:
+            kind, first, last, head = parts
             return Described(kind, units[first].start, units[last - 1].end, head)
     return None
 
@@ -268,14 +268,14 @@ class _Reader:
         return self.units[i].kind == WORD_UNIT and (low in ADVERBS or (len(low) > 4 and low.endswith("ly")))
 
     def _relative(self, head: int) -> Found | None:
-        at = head
-        if at < self.n and self.units[at].low in PREPOSITIONS and self.units[at].low != "of":
-            at += 1
-        if at >= self.n or self.units[at].kind != WORD_UNIT or self.units[at].low not in RELATIVES:
+        start = head
+        if start < self.n and self.units[start].low in PREPOSITIONS and self.units[start].low != "of":
+            start += 1
+        if start >= self.n or self.units[start].kind != WORD_UNIT or self.units[start].low not in RELATIVES:
             return None
-        if at > head and self.units[at].low not in ("which", "whom", "whose"):
+        if start > head and self.units[start].low not in ("which", "whom", "whose"):
             return None
-        return self._made(RELATIVE, self._clause_end(at + 1), head)
+        return self._made(RELATIVE, self._clause_end(start + 1), head)
 
     def _contact(self, head: int) -> Found | None:
         """Read "the country Marta Orlo is from": a name directly after the noun, then a verb."""
@@ -286,18 +286,18 @@ class _Reader:
         return self._made(RELATIVE, self._clause_end(head), head) if verb_at(self.units, head + 1) else None
 
     def _reduced(self, head: int) -> Found | None:
-        at = head
-        while at < self.n and self._is_adverb(at):
-            at += 1
+        start = head
+        while start < self.n and self._is_adverb(start):
+            start += 1
         before = self.units[self.first - 1] if self.first else None
         as_object = before is not None and (before.low in _OBJECT_BEFORE or self._is_verb(self.first - 1))
-        if not as_object or at + 1 >= self.n or is_aux(self.units[at]) or not self._is_verb(at):
+        if not as_object or start + 1 >= self.n or is_aux(self.units[start]) or not self._is_verb(start):
             return None
-        low, following = self.units[at].low, self.units[at + 1]
+        low, following = self.units[start].low, self.units[start + 1]
         participle = low.endswith(("ed", "ing", "en")) or low in ("built", "made", "born", "sung", "held", "led", "won")
         if not participle or not (following.is_name or following.low in REDUCED_AFTER or low.endswith("ing")):
             return None
-        return self._made(REDUCED, self._complement_end(at + 1), head)
+        return self._made(REDUCED, self._complement_end(start + 1), head)
 
     def _of(self, head: int) -> Found | None:
         noun = self.units[head - 1].low
@@ -315,15 +315,15 @@ class _Reader:
 
     def _possessive(self) -> Found | None:
         """Read "Grey Port's main director": the words up to the first relational noun."""
-        at = self.first + 1
-        while at < min(self.n, self.first + 4) and self.units[at].is_word and not is_aux(self.units[at]):
-            low = self.units[at].low
-            if low in COMPOUND_HEAD and self._has_tail(at + 1):
-                return self._made(POSSESSIVE, at + 3, at + 1)
+        place = self.first + 1
+        while place < min(self.n, self.first + 4) and self.units[place].is_word and not is_aux(self.units[place]):
+            low = self.units[place].low
+            if low in COMPOUND_HEAD and self._has_tail(place + 1):
+                return self._made(POSSESSIVE, place + 3, place + 1)
             if is_relational(low):
-                more = at + 1 < self.n and self.units[at + 1].is_word and is_relational(self.units[at + 1].low)
-                return self._made(POSSESSIVE, at + 1 + more, at + 1 + more)
-            at += 1
+                more = place + 1 < self.n and self.units[place + 1].is_word and is_relational(self.units[place + 1].low)
+                return self._made(POSSESSIVE, place + 1 + more, place + 1 + more)
+            place += 1
         return None
 
     def _made(self, kind: str, last: int | None, head: int) -> Found | None:

@@ -54,12 +54,12 @@ def extract_patterns(title: str, text: str, *, connect: bool = True) -> Extracti
     full_names = resolve_aliases(name, mentions)
     normal = cache(normalise_name)
     spelling: dict[str, str] = {}  # normal form -> first spelling
-    for entity in (name, *full_names, *(mention.name for found in mentions for mention in found)):
+    for entity in (name, *full_names, *(mention.name for group in mentions for mention in group)):
         if normal(entity):
             spelling.setdefault(normal(entity), entity)
     triples: list[Triple] = [(name, ALSO_CALLED, full) for full in full_names]
-    for tokens, found in zip(sentences, mentions, strict=True):
-        triples += sentence_triples(text, tokens, found, name)
+    for tokens, group in zip(sentences, mentions, strict=True):
+        triples += sentence_triples(text, tokens, group, name)
     kept = _distinct(triples, normal, spelling)
     if connect and normal(name):
         linked = {normal(end) for triple in kept for end in (triple[0], triple[2])} | {normal(name)}

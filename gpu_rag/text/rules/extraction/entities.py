@@ -45,13 +45,13 @@ def find_mentions_in(text: str, tokens: Sequence[Token], words: PassageWords) ->
     quotes = _quotes(tokens)
     i, n = 0, len(tokens)
     while i < n:
-        found = _mention_at(text, tokens, i, words, quotes)
-        if found is None:
+        mention = _mention_at(text, tokens, i, words, quotes)
+        if mention is None:
             i += 1
             continue
-        i = found.last
-        if found.name:
-            mentions.append(found)
+        i = mention.last
+        if mention.name:
+            mentions.append(mention)
     return mentions
 
 

@@ -483,19 +483,19 @@ def classes(text: str, tokens: Sequence[Token], copula: int) -> list[str]:
     copula: index of is/was/are/were in `tokens`. Classes follow "a" or "an", end with a lower-case word, and have 2 to
     6 words (a single word, "city", is too common to be useful); at most 6 classes.
     """
-    found: list[str] = []
+    result: list[str] = []
     i = copula + 1
     while i < len(tokens) and tokens[i].low in lexicon.ADVERBS:
         i += 1
     if i >= len(tokens) or tokens[i].low not in ("a", "an"):
-        return found
+        return result
     for _ in range(_MAX_CLASSES):
         i += 1
         last = _class_end(tokens, i)
         if last == i or tokens[last - 1].kind != WORD:
             break
         if last > i + 1:
-            found.append(" ".join(text[tokens[i].start : tokens[last - 1].end].split()))
+            result.append(" ".join(text[tokens[i].start : tokens[last - 1].end].split()))
         i = last
         while i + 1 < len(tokens) and tokens[i].low in (",", "and", "or") and tokens[i + 1].low in (",", "and", "or"):
             i += 1
@@ -503,7 +503,7 @@ def classes(text: str, tokens: Sequence[Token], copula: int) -> list[str]:
             break
         if i + 1 < len(tokens) and tokens[i + 1].low in ("a", "an"):
             i += 1
-    return found
+    return result
 
 
 def _class_end(tokens: Sequence[Token], first: int) -> int:

@@ -84,18 +84,18 @@ def units_of(text: str) -> list[Unit]:
     """
     stems, table = [stem_of(word) for word in words_of(text)], _table()
     words = words_of(text)
-    found, at = [], 0
-    while at < len(stems):
+    units, i = [], 0
+    while i < len(stems):
         width = next(
-            (n for n in range(min(_WINDOW, len(stems) - at), 0, -1) if tuple(stems[at : at + n]) in table.phrases), 0
+            (n for n in range(min(_WINDOW, len(stems) - i), 0, -1) if tuple(stems[i : i + n]) in table.phrases), 0
         )
         if width:
-            key = tuple(stems[at : at + width])
-            found.append(Unit(" ".join(key), table.phrases[key], at, width))
-        elif len(words[at]) > 1 and words[at] not in STOP_WORDS and words[at] not in _EMPTY:
-            found.append(Unit(stems[at], frozenset(), at))
-        at += max(width, 1)
-    return found
+            key = tuple(stems[i : i + width])
+            units.append(Unit(" ".join(key), table.phrases[key], i, width))
+        elif len(words[i]) > 1 and words[i] not in STOP_WORDS and words[i] not in _EMPTY:
+            units.append(Unit(stems[i], frozenset(), i))
+        i += max(width, 1)
+    return units
 
 
 def says(cue: Unit, unit: Unit) -> float:
@@ -111,13 +111,13 @@ def says_inverse(cue: Unit, unit: Unit) -> bool:
 
 def spoken_of(units: Sequence[Unit]) -> frozenset[str]:
     """The groups whose words express no relation beside these units: "given" beside "should not be"."""
-    return frozenset(of for unit in units for group in unit.groups if (of := _table().speaks_of.get(group)))
+    return frozenset(spoken for unit in units for group in unit.groups if (spoken := _table().speaks_of.get(group)))
 
 
 @dataclass(frozen=True)
 class Denial:
     """The name of a relation that denies another one. by: stems and groups that say so, empty for "not"; denied: stems
-    and groups of what is denied."""
+    and groups of the denied relation."""
 
     by: frozenset[str]
     denied: frozenset[str]

@@ -2,8 +2,8 @@
 relation by its form.
 
 AGENT does what the verb says ("Ann" of "Ann directed it"), or fills the role ("director", "capital" of France). PATIENT
-is what it is done to, or has the role ("it", France). A role and a verb are compared only where the role is that of an
-agent (-er, -or, ...) or of a patient (-ee); the sides of other nouns are OWNER and FILLER, for nouns alone.
+is the thing that it is done to, or has the role ("it", France). A role and a verb are compared only if the role is
+that of an agent (-er, -or, ...) or of a patient (-ee); the sides of other nouns are OWNER and FILLER, for nouns alone.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _LEAST_SHARED = 3  # letters at the beginning of two forms of one word
 
 class Side(NamedTuple):
     """A side, and the word by which it was read. noun: whether that word is the name of a role; to: the preposition of
-    a verb ("opened for"), and subject: whether the side is that of its subject (1) or of what follows the preposition
-    (-1), whatever its voice."""
+    a verb ("opened for"), and subject: whether this is the side of its subject (1) or of the noun after the
+    preposition (-1), in any voice."""
 
     side: int
     word: str
@@ -70,7 +70,7 @@ def side_of_head(words: Sequence[str], place: int, width: int) -> Side:
 
 
 def side_of_topic(words: Sequence[str], place: int, width: int) -> Side:
-    """The side of what stands towards the topic "#" of a question, for the words at a place."""
+    """The side on which the topic "#" of a question stands, by the words at a place."""
     if "#" not in words:
         return Side(OPEN, words[place], False)
     topic, word, is_role = words.index("#"), words[place], not _reads_as_verb(words, place, width)
@@ -86,7 +86,7 @@ def side_of_topic(words: Sequence[str], place: int, width: int) -> Side:
         if not (fills or owns):
             return Side(OPEN, word, True, to, subject)
         return Side(-owner if fills else owner, word, True, to, subject)
-    passive = _is_participle(word) and any(one in _BE for one in before[-3:])
+    passive = _is_participle(word) and any(token in _BE for token in before[-3:])
     if topic > place:
         if behind[:1] == ["by"]:
             side = AGENT
@@ -94,7 +94,7 @@ def side_of_topic(words: Sequence[str], place: int, width: int) -> Side:
             side = PATIENT if word in _INTRANSITIVE else AGENT
         else:
             side = OPEN if passive else PATIENT
-    elif any(one in _DO for one in before[:topic]) or not _is_participle(word):
+    elif any(token in _DO for token in before[:topic]) or not _is_participle(word):
         side = AGENT
     else:
         side = PATIENT if passive or behind[:1] == ["by"] or words[0] == "by" else AGENT
@@ -114,8 +114,9 @@ def _preposition(words: Sequence[str], topic: int, place: int) -> tuple[str, int
 
 
 def agree(side: Side, label: Side) -> bool:
-    """Whether the side of a question may be that of a label. Sides are compared for forms of one word, and for two
-    roles; those of verbs with one preposition by the subject. A verb in the question makes a verb of a label in -s."""
+    """Whether the side of a question may be the side of a label. Sides are compared for forms of one word, and for two
+    roles. Verbs with the same preposition are compared by their subject. If the question has a verb, a label in -s is
+    read as a verb too."""
     lengths = len(side.word), len(label.word)
     shared = next((n for n, (a, b) in enumerate(zip(side.word, label.word)) if a != b), min(lengths))
     if shared < max(_LEAST_SHARED, min(lengths) - 3):
@@ -158,6 +159,6 @@ def _reads_as_verb(words: Sequence[str], place: int, width: int) -> bool:
         return False
     if _is_verb(word) or _has_complement(words, place):
         return True
-    if before == "#" and any(one in _DO for one in words[: place - 1]):  # "whom did # mentor"
+    if before == "#" and any(token in _DO for token in words[: place - 1]):  # "whom did # mentor"
         return True
-    return not is_person(word.removesuffix("s")) and any(one in _DO for one in words[:place])
+    return not is_person(word.removesuffix("s")) and any(token in _DO for token in words[:place])

@@ -45,8 +45,8 @@ def n_relations(question: str, topics: Sequence[str], common: frozenset[str] = f
         flat = re.sub(rf"(?<!\w){name}(?!\w)", " # ", flat) if name else flat
     words = [*_EDGE, *_PARTS.findall(flat), *_EDGE]
     places = range(len(_EDGE), len(words) - len(_EDGE))
-    found = sum(_says_relation(words, i, common) or _is_asked(words, i, common) for i in places)
-    return max(1, found + 2 * any(w in _SHARED for w in words) + any(w in _COMPANY for w in words))
+    number = sum(_says_relation(words, i, common) or _is_asked(words, i, common) for i in places)
+    return max(1, number + 2 * any(w in _SHARED for w in words) + any(w in _COMPANY for w in words))
 
 
 def _says_relation(words: Sequence[str], i: int, common: frozenset[str]) -> bool:

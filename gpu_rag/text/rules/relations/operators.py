@@ -1,4 +1,4 @@
-"""Words of a question that are operators on what its relations lead to: not, or, how many, before 1990, the first.
+"""Operators of a question on the things that its relations lead to: not, or, how many, before 1990, the first.
 
 A question with several topics is cut into clauses, one for each topic, at "and", "or", "but", "that", a comma and the
 like, and before a negated auxiliary. A negation belongs to the topics of its clause. A clause without words of its own
@@ -22,7 +22,7 @@ Compare = Literal["equal", "less", "most", "more", "least"]
 Aggregate = Literal["", "count", "first", "last"]
 
 _NOT = frozenset({"not", "never", "no", "none", "neither", "nor", "without"})
-_NOBODY = frozenset({"nobody", "nothing", "noone"})  # what they say of the things asked for is not understood
+_NOBODY = frozenset({"nobody", "nothing", "noone"})  # the rules do not understand them
 _EXCEPT = frozenset({"except", "excluding", "besides"})
 _CUTS = frozenset({",", ";", "and", "or", "but", "that", "who", "which", "whom", "nor", "without", *_EXCEPT})
 _NEGATION = re.compile(r"(\w)n['’]t\b", re.IGNORECASE)
@@ -46,7 +46,7 @@ _PLAIN = STOP_WORDS | AUX | _CUTS | {"both", "either"}
 _OUT = (("other", "than"), ("apart", "from"), ("not", "counting"))
 _BESIDE_VALUES = AUX | word_set("a an the of its their his her with and that which who ,")
 _JOINS = frozenset({"and", "or", ","})
-_PERMITS = word_set("safe safely suitable allowed permitted tolerated")  # what is not "contraindicated"
+_PERMITS = word_set("safe safely suitable allowed permitted tolerated")  # the opposite of "contraindicated"
 _FORBIDDEN = "contraindicated"
 _DO = frozenset({"do", "does", "did"})
 TOPIC, NOT, EXCEPT, CUT, WORD = range(5)
@@ -132,16 +132,16 @@ def operators_of(
         if not topics:
             unread += negations
             continue
-        said = [pair for pair in part if pair[1] not in (NOT, EXCEPT)]
-        content = any(kind != TOPIC and word not in _PLAIN for word, kind in said)
+        pairs = [pair for pair in part if pair[1] not in (NOT, EXCEPT)]
+        content = any(kind != TOPIC and word not in _PLAIN for word, kind in pairs)
         rules_out = len(negations) % 2 == 1
         if before and not content:  # "or Bob": as the clause before it
-            said = [(topics[0], TOPIC) if kind == TOPIC else (word, kind) for word, kind in before]
+            pairs = [(topics[0], TOPIC) if kind == TOPIC else (word, kind) for word, kind in before]
             rules_out = rules_out or ruled_out
         for topic in topics:
-            line = ("#" if word == topic else word for word, kind in said if kind != TOPIC or word == topic)
+            line = ("#" if word == topic else word for word, kind in pairs if kind != TOPIC or word == topic)
             clauses[int(topic[1:])] = Clause(" ".join(line).strip(" ,;"), rules_out)
-        before, ruled_out = said, rules_out
+        before, ruled_out = pairs, rules_out
     ordered = tuple(clauses.get(place, Clause("#")) for place in range(len(spans)))
     either = "or" in words and len(spans) > 1
     turns = len(spans) > 1 and any(unit.marked and unit.groups & known for unit in units_of(others))
@@ -252,7 +252,7 @@ def _aggregated(words: list[str], valued: frozenset[str]) -> tuple[Aggregate, st
 
 
 def _without_values(words: list[str], valued: frozenset[str]) -> list[str]:
-    """The words without those at their end that say what is compared: "had their premiere", "were founded"."""
+    """The words without a final phrase that names the compared value: "had their premiere", "were founded"."""
     end, verbs = len(words), 0
     while end > 1:
         word = words[end - 1]
@@ -265,25 +265,25 @@ def _without_values(words: list[str], valued: frozenset[str]) -> list[str]:
 
 def _compared(words: list[str], valued: frozenset[str]) -> tuple[tuple[Comparison, ...], list[str]]:
     """The comparisons, and the words without them."""
-    found, kept, i = list[Comparison](), list[str](), 0
+    pairs, kept, i = list[Comparison](), list[str](), 0
     while i < len(words):
         width = next((n for n in range(_WIDEST, 0, -1) if tuple(words[i : i + n]) in _COMPARES), 0)
         value = _value(words[i + width :]) if width else []
         between = words[i] == "between" and _value(words[i + 1 :])
         if between and words[i + 1 + len(between)] == "and" and (other := _value(words[i + 2 + len(between) :])):
-            said = " ".join(kept[-3:])
-            found += [Comparison("least", " ".join(between), said), Comparison("most", " ".join(other), said)]
+            last = " ".join(kept[-3:])
+            pairs += [Comparison("least", " ".join(between), last), Comparison("most", " ".join(other), last)]
             i += 2 + len(between) + len(other)
             kept = _without_values(kept, valued)
         elif value:
             compare, i = _COMPARES[tuple(words[i : i + width])], i + width + len(value)
             noun = [word for word in words[i : i + 1] if word[0] != "#" and word not in _PLAIN]  # "100 employees"
-            found.append(Comparison(compare, " ".join(value), " ".join(noun or kept[-3:])))
+            pairs.append(Comparison(compare, " ".join(value), " ".join(noun or kept[-3:])))
             kept, i = _without_values(kept, valued), i + len(noun)
         else:
             kept.append(words[i])
             i += 1
-    return tuple(found), kept
+    return tuple(pairs), kept
 
 
 def _value(words: Sequence[str]) -> list[str]:
