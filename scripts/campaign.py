@@ -449,7 +449,8 @@ class Campaign:
         try:
             for argv in self.steps(job):
                 ended = self.run(argv, setup=_impatient)
-                check(ended.status in (0, 3), f"{ended.status}: {ended.err[-300:]}")
+                too_few = ended.status == 1 and "too few passages" in ended.err  # of 6, four may fail by chance
+                check(ended.status in (0, 3) or too_few, f"{ended.status}: {ended.err[-300:]}")
         finally:
             self.bad_file.unlink()
         for argv in self.steps(job):
