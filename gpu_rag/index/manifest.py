@@ -30,7 +30,7 @@ from gpu_rag.index.folder import (
 from gpu_rag.settings import CORE
 
 FORMAT = 1
-_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # name of a model, packaged or fetched
+_NAME = re.compile(r"\w[\w.-]{,95}(/\w[\w.-]{,95})?", re.ASCII)  # name of a model, packaged or fetched
 FILE, COPY = "manifest.json", "manifest.copy.json"
 _AGAIN = "build it again with gpu-rag index --fresh, which keeps the replies of models"
 _FROM_COPY = "run gpu-rag index again: it goes on from the copy beside it"

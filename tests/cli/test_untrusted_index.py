@@ -85,7 +85,7 @@ def test_values_that_no_build_writes_are_named_too(run, index):
     assert "manifest.json: setting index.chunk_words" in result.document["broken"][0]
 
 
-@pytest.mark.parametrize("name", ["here/model", "{folder}", "../model", "http://elsewhere.example/v1"])
+@pytest.mark.parametrize("name", ["here/model", "{folder}", "../model", "http://elsewhere.example/v1", "x" * 5000])
 def test_an_index_names_no_folder_that_is_loaded_as_a_model(run, index, opened, monkeypatch, tmp_path, name):
     """A folder beside an index from an archive is somebody else's too; a name of a fetched model is none."""
     monkeypatch.chdir(tmp_path)
