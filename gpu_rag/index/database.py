@@ -79,9 +79,12 @@ class Database:
 def database(work: Work) -> Iterator[Database]:
     """An empty database for a stage, limited by `index.memory` and `models.threads`.
 
-    Raises GpuRagError if the limit is too low for a statement, StorageError if the disk is full.
+    Raises GpuRagError if the limit is too low for a statement, StorageError if the disk is full or the name of the
+    folder is not UTF-8.
     """
     spill = work.partial / "spill"
+    if not _is_utf8(spill):
+        raise StorageError("the name of the folder is not UTF-8", given=ascii(str(spill)), do="choose another --out")
     limit = memory_limit(work.settings.index.memory)
     config: dict[str, Any] = {
         "memory_limit": f"{limit >> 20}MiB", "threads": work.settings.models.threads, "temp_directory": str(spill),
@@ -101,6 +104,15 @@ def database(work: Work) -> Iterator[Database]:
     finally:
         connection.close()
         shutil.rmtree(spill, ignore_errors=True)
+
+
+def _is_utf8(path: Path) -> bool:
+    """Whether a path is UTF-8, as DuckDB needs it."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def memory_limit(gib: float) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -138,3 +139,9 @@ def test_an_index_is_not_written_into_what_is_no_folder(run, tiny_corpus, tmp_pa
     assert result.status in (1, 2) and str(tmp_path / out) in result.err
     assert len(result.err.strip().splitlines()) == 1
     assert (tmp_path / "file").read_text() == "x"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes on Linux")
+def test_an_index_is_not_written_into_a_folder_whose_name_is_no_text(run, cli, tiny_corpus, tmp_path):
+    result = run("index", tiny_corpus, "--out", tmp_path / "a\udcffb", "--for", "bm25", *cli.HASH)
+    assert result.status == 1 and "UTF-8" in result.err and "--out" in result.err
