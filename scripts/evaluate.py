@@ -508,7 +508,7 @@ def spread(requests: Sequence[Request], n: int) -> list[Request]:
 
 
 def readings(llm: LLM, requests: Sequence[Request], way: str, tokens: int) -> list[str]:
-    """How the reply to each request was read: one of KINDS. tokens: limit of a reply, also of a second one."""
+    """The way each reply was read: one of KINDS. tokens: limit of a reply, also of a second one."""
     send = in_words if way == "words" else lambda request: request
     asked = [replace(request, max_tokens=min(request.max_tokens, tokens)) for request in requests]
     first = [reading(r, reply) for r, reply in zip(asked, llm.complete([send(r) for r in asked]), strict=True)]

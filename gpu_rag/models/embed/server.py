@@ -37,10 +37,9 @@ class ServerEmbedder:
     certificates for https. A request has 32 texts, sorted by length; at most `connections` are in flight at each
     server, and each begins at the next server. It is retried like requests of the language model, at the server after
     that; an answer with a vector that is missing, of another length, not finite or zero is a failure. If a server
-    refuses a request, its
-    texts are sent in halves; a single text that is too long is cut by half, and counted in `n_truncated`. content_hash
-    depends on the model's name, the revision if the server reports one, and the dimension. Rows may depend on their
-    batch.
+    refuses a request, its texts are sent in halves; a single text that is too long is cut by half, and counted in
+    `n_truncated`. content_hash depends on the model's name, the revision if a server reports one, and the dimension.
+    Rows may depend on their batch.
     """
 
     def __init__(

@@ -244,7 +244,7 @@ def common_word(n: int, seed: int) -> tuple[torch.Tensor, Ragged]:
 
 
 def check_common_word(n: int = 1500) -> None:
-    """Of rows with a common word few are candidates, and most near ones are among them."""
+    """Few rows with a common word are candidates, and most near rows are among these."""
     (left, left_words), (right, right_words) = common_word(n, 1), common_word(n, 2)
     right[: n // 2] = left[: n // 2]
     pairs = pairs_of(WordBuckets(right, right_words), left, left_words)
