@@ -18,17 +18,19 @@ from gpu_rag.types import Question
 
 if TYPE_CHECKING:
     from gpu_rag.api.builds import build, plan_build
-    from gpu_rag.api.changes import Change, add, remove, update
+    from gpu_rag.api.changes import Change, add, update
     from gpu_rag.api.checks import read_answers, verify, verify_answers
     from gpu_rag.api.evaluations import evaluate
     from gpu_rag.api.indexes import Index, load_pyg
     from gpu_rag.api.questions import load_questions
+    from gpu_rag.api.removal import remove
     from gpu_rag.report.answers import Result, Results
 
 __version__ = "0.1.0"
 _LAZY = {
     **dict.fromkeys(("build", "plan_build"), "api.builds"),
-    **dict.fromkeys(("Change", "add", "remove", "update"), "api.changes"),
+    **dict.fromkeys(("Change", "add", "update"), "api.changes"),
+    "remove": "api.removal",
     **dict.fromkeys(("read_answers", "verify", "verify_answers"), "api.checks"),
     "evaluate": "api.evaluations",
     **dict.fromkeys(("Index", "load_pyg"), "api.indexes"),

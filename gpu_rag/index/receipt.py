@@ -16,6 +16,7 @@ from gpu_rag.text.normalise import normalise_name
 from gpu_rag.types import Reject
 
 PENDING = f"{RECEIPTS}/pending.json"  # a removal that has begun
+KINDS = ("documents", "passages", "names")  # fields of a receipt with hashes
 _FORMAT = 1
 
 
@@ -34,10 +35,18 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     caches_cleared: bool = False
     sha256: str = ""
 
+    def without(self, other: Receipt) -> Receipt:
+        """The receipt without the hashes of another one."""
+        return msgspec.structs.replace(self, **{kind: getattr(self, kind) - getattr(other, kind) for kind in KINDS})
+
+    def joined(self, other: Receipt) -> Receipt:
+        """The receipt with the hashes of another one too."""
+        return msgspec.structs.replace(self, **{kind: getattr(self, kind) | getattr(other, kind) for kind in KINDS})
+
     def write(self, path: Path) -> None:
         """Write the receipt with its checksum."""
         document = msgspec.to_builtins(self)
-        for name in ("documents", "passages", "names"):
+        for name in KINDS:
             document[name].sort()
         del document["sha256"]
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +95,7 @@ def still_there(receipt: Receipt, index: Index) -> Iterator[str]:
     Names are compared only in the state that the receipt is of: later documents may bring them again.
     """
     present = hashes_in(index)
-    for kind in ("documents", "passages", "names"):
+    for kind in KINDS:
         again = getattr(receipt, kind) & getattr(present, kind)
         if again and (kind != "names" or index.manifest.digest() == receipt.after):
             yield f"{len(again)} {kind} that were removed by the receipt, such as sha256 {min(again)}"

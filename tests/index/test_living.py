@@ -375,7 +375,7 @@ def test_a_receipt_finds_what_came_back_and_an_altered_one_is_refused(corpus: Pa
 def test_a_removal_that_stopped_after_the_build_is_finished(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpu_rag.api import changes
+    from gpu_rag.api import removal
 
     out = tmp_path / "ix"
     gpu_rag.build(corpus, out, methods=["bm25"], settings=FAST)
@@ -385,7 +385,7 @@ def test_a_removal_that_stopped_after_the_build_is_finished(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(changes, "keep_replies", stopped)
+        patch.setattr(removal, "keep_replies", stopped)
         gpu_rag.remove(out, documents="d2.txt", settings=FAST)
     made = gpu_rag.remove(out, documents="d2.txt", settings=FAST)
     assert not files_with(out, re.compile(rb"(?i)orlo2|ves2|d2\.txt")) and made.receipt is not None

@@ -1,0 +1,245 @@
+"""Removals: documents leave an index, so that no byte of its folder holds them, and a receipt shows it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Unpack
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from gpu_rag.api.arguments import PathLike, checked_path, checked_paths, checked_text
+from gpu_rag.api.changes import (
+    Change,
+    Changing,
+    check_there,
+    checked_folder,
+    files_below,
+    known_sources,
+    rebuilt,
+    rows_in,
+)
+from gpu_rag.api.corpus import texts_file, written
+from gpu_rag.errors import BadInput, GpuRagError, IndexLocked, UsageError
+from gpu_rag.index import index as opened
+from gpu_rag.index.folder import EDITS, RECEIPTS, TUNED, WriteLock, has_readers
+from gpu_rag.index.manifest import Manifest
+from gpu_rag.index.receipt import PENDING, Receipt, hashes_in, read_receipt, receipt_of, still_there
+from gpu_rag.index.removed import DOCUMENT, FILE, MEMBER, key_of
+from gpu_rag.index.stages.passages import are_of_nodes
+from gpu_rag.index.stages.rejected import short_name
+from gpu_rag.index.where import matching
+from gpu_rag.index.work import Sources
+from gpu_rag.methods.registry import hooks
+from gpu_rag.models.embed.cache import clear
+from gpu_rag.models.llm.cache import keep_replies
+from gpu_rag.models.packaged import cache_dir
+
+ROW = ("id", "file", "line")  # of a document
+
+
+def remove(
+    index: PathLike,
+    *,
+    documents: str | Sequence[str] = (),
+    files: PathLike | Sequence[PathLike] = (),
+    where: str = "",
+    forget: bool = False,
+    receipt: PathLike | None = None,
+    **keywords: Unpack[Changing],
+) -> Change:
+    """Remove documents from an index, so that no byte of its folder holds their texts, and write a receipt.
+
+    A document that leaves with its file, and that another file has too, stays, see `Change.copies`.
+
+    documents: ids. files: files or folders of the corpus, as the index names them or as paths. where: a filter by
+    metadata. Removed documents stay out in later builds, until `add` names their file. forget: also clear the vector
+    cache of this machine. receipt: its file; by default one in the folder `receipts` of the index.
+
+    Model replies that no stage needs, plan.json and the results of `tune` leave the index too. Raises BadInput for a
+    name that the index lacks, UsageError for nodes of knowledge bases and for the last document, IndexLocked while a
+    process reads the index, and as `add`.
+    """
+    folder = checked_folder(index)
+    if has_readers(folder):
+        do = "end it (in Python: delete the Index), then run again"
+        raise IndexLocked("a process reads the index, and would keep what is removed", given=folder, do=do)
+    old = opened.Index(folder, Manifest.read(folder).without_stale(), "cpu")
+    pending = _pending(folder, old)
+    ids = [checked_text("documents", id) for id in ([documents] if isinstance(documents, str) else documents)]
+    names = [str(path) for path in checked_paths("files", files)] if files else []
+    sources = known_sources(folder, missing_is_error=False)
+    listed = _listed(sources)
+    chosen = _chosen(old, sources, listed, ids, names, checked_text("where", where), pending is not None)
+    sources = _without(old, sources, listed, chosen, [_name_in(name, sources) for name in names], folder)
+    leaving = receipt_of(old, chosen)
+    if pending is not None:
+        leaving = pending.joined(leaving)
+    _begin(folder, leaving)
+    files_of, used = _files_of(old, chosen), set[str]()
+    change = rebuilt(folder, sources, used_replies=used, **keywords)
+    with WriteLock(folder):
+        keep_replies(folder / "replies.sqlite", used)
+    if forget:
+        clear(cache_dir())
+    gone, n_copies = _proved(leaving, old.manifest, change.index, files_of, folder)
+    gone = msgspec.structs.replace(gone, caches_cleared=forget)
+    path = checked_path("receipt", receipt or folder / RECEIPTS / f"{gone.after[:16]}.json")
+    gone.write(path)
+    (folder / PENDING).unlink()
+    return replace(change, copies=n_copies, receipt=path)
+
+
+def _begin(folder: Path, leaving: Receipt) -> None:
+    """Note a removal that begins, and drop files beside the stages that may hold what leaves."""
+    with WriteLock(folder):
+        leaving.write(folder / PENDING)
+        for name in ("plan.json", TUNED):
+            (folder / name).unlink(missing_ok=True)
+        for forget_names in hooks("forget"):
+            forget_names(folder / EDITS, leaving.names)
+
+
+def _proved(
+    leaving: Receipt, before: Manifest, new: opened.Index, files_of: Mapping[str, str], folder: Path
+) -> tuple[Receipt, int]:
+    """The receipt of a removal after its build, and the number of documents that come from another file now.
+
+    files_of: the file of each document that was to leave. Raises GpuRagError if something is left.
+    """
+    now = _files_of(new, np.ones(new.documents.num_rows, bool))
+    copies = np.array([id in files_of and file != files_of[id] for id, file in now.items()])
+    stays = msgspec.structs.replace(receipt_of(new, copies), names=hashes_in(new).names)
+    gone = msgspec.structs.replace(leaving.without(stays), after=new.manifest.digest())
+    faults = [*still_there(gone, new), *_left_over(folder, new.manifest)]
+    if faults:
+        do = "run the same command again when no other process uses the index"
+        raise GpuRagError("the removal is not complete", given="; ".join(faults), do=do)
+    old_folders = {record.folder for record in before.stages.values()}
+    made = (record for record in new.manifest.stages.values() if record.folder not in old_folders)
+    rewritten = tuple(sorted(f"{record.folder}/{file}" for record in made for file in record.files))
+    return msgspec.structs.replace(gone, files=rewritten), int(copies.sum())
+
+
+def _chosen(
+    old: opened.Index,
+    sources: Sources,
+    listed: set[str],
+    ids: Sequence[str],
+    files: Sequence[str],
+    where: str,
+    may_be_none: bool,
+) -> np.ndarray:
+    """bool[n documents]: True for documents that leave the index. Raises BadInput and UsageError."""
+    table = old.documents
+    chosen = np.zeros(table.num_rows, bool)
+    for id in ids:
+        row = old.document_rows.get(id)
+        if row is None and not may_be_none:
+            raise BadInput("no such document", given=id, expected="the id of a document of the index")
+        if row is not None:
+            chosen[row] = True
+    file_of = table["file"].to_pylist()
+    for given in files:
+        name = _name_in(given, sources)
+        rows = [row for row, file in enumerate(file_of) if _is_of(file, name)]
+        if not (rows or any(_is_of(file, name) for file in listed) or may_be_none):
+            expected = f"a file as the index names it, such as {file_of[0]}" if file_of else "a file of the corpus"
+            raise BadInput("no document of the index is from this file", given=given, expected=expected)
+        chosen[rows] = True
+    if where:
+        chosen |= matching(where, old.metadata)
+    if not (ids or files or where or may_be_none):
+        raise UsageError("nothing is named to remove", expected="--doc ID, --file F or --where EXPR")
+    if (chosen & are_of_nodes(old.folder("passages"), table["id"])).any():
+        do = "remove it from the files of the knowledge base, then run gpu-rag update DIR"
+        raise UsageError("the text of a node is no document of the corpus", do=do)
+    if len(chosen) and chosen.all() and not sources.named:
+        raise UsageError("these are all documents of the index", do="remove its folder")
+    return chosen
+
+
+def _name_in(given: str, sources: Sources) -> str:
+    """A file as the index names it."""
+    path = Path(given).absolute()
+    inside = any(path == source or path.is_relative_to(source) for source in sources.corpus)
+    return short_name(str(path), sources.corpus) if inside else given.rstrip("/")
+
+
+def _without(
+    old: opened.Index,
+    sources: Sources,
+    listed: set[str],
+    chosen: np.ndarray,
+    named: Sequence[str],
+    folder: Path,
+) -> Sources:
+    """The sources without the chosen documents and the files `named`.
+
+    A source that is named, or is one removed document, is dropped. A named file, or one that is a removed document,
+    counts as missing from its folder, so that the index equals one of a corpus without it. Rows that this program wrote
+    leave their file. Other rows stay out by their ids.
+    """
+    table, own = old.documents, texts_file(folder)
+    removed, rows, dropped = set(sources.removed), set[str](), set[str]()
+    sizes = Counter(table["file"].to_pylist())
+    files = list(named)
+    for id, file, line in (row for out, row in zip(chosen, zip(*(table[n].to_pylist() for n in ROW))) if out):
+        if any(_is_of(file, name) for name in named):
+            continue
+        if file == own.name and own.absolute() in sources.corpus:
+            rows.add(id)
+        elif line or sizes[file] > 1 or file not in listed:
+            removed.add(key_of(DOCUMENT, id))
+        else:
+            files.append(file)
+    for file in files:
+        if file in {path.name for path in sources.corpus}:
+            dropped.add(file)
+        else:
+            is_listed = any(_is_of(name, file) for name in listed)
+            removed.add(key_of(FILE if is_listed else MEMBER, file))
+    corpus = tuple(path for path in sources.corpus if path.name not in dropped)
+    kept = tuple(source for source in sources.named if source.kind != "documents" or source.path in corpus)
+    left = replace(sources, corpus=corpus, named=kept, removed=frozenset(removed))
+    check_there(left)  # before anything is written
+    if rows:
+        written([row for row in rows_in(own) if str(row.get("id")) not in rows], folder)
+    if own.absolute() in sources.corpus and own.name in dropped:
+        own.unlink(missing_ok=True)
+    return left
+
+
+def _listed(sources: Sources) -> set[str]:
+    """All files and sources of the corpus, as the index names them."""
+    below = (short_name(str(path / name), sources.corpus) for path in sources.corpus for name, _ in files_below(path))
+    return {*(path.name for path in sources.corpus), *below}
+
+
+def _is_of(file: str, source: str) -> bool:
+    """Whether a file, as the index names it, is a source or lies in it."""
+    return file == source or file.startswith(f"{source}/")
+
+
+def _files_of(index: opened.Index, chosen: np.ndarray) -> dict[str, str]:
+    """{id: file} of documents. chosen: bool[n documents]."""
+    table = index.documents.filter(pa.array(chosen)) if len(chosen) else index.documents
+    return dict(zip(table["id"].to_pylist(), table["file"].to_pylist()))
+
+
+def _pending(folder: Path, old: opened.Index) -> Receipt | None:
+    """The removal that was interrupted after its documents had left the index, or None."""
+    if not (folder / PENDING).is_file():
+        return None
+    rest = read_receipt(folder / PENDING).without(hashes_in(old))
+    return rest if rest.documents else None
+
+
+def _left_over(folder: Path, manifest: Manifest) -> list[str]:
+    """Folders of stages that the index no longer names."""
+    named = {record.folder for record in manifest.stages.values()}
+    return sorted({f"stages/{path.name}" for path in (folder / "stages").iterdir()} - named)
