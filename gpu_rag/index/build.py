@@ -142,7 +142,7 @@ def build_index(
         again = retry_unread or use_replies
         for stage in stages:
             manifest, reports[stage.name] = _bring_up_to_date(
-                out, stage, manifest, settings, sources, models, progress, again
+                out, stage, manifest, standing, settings, sources, models, progress, again
             )
             if not standing.stages or _is_overwritten(standing, manifest, stage.name):
                 manifest.write(out)
@@ -210,6 +210,7 @@ def _bring_up_to_date(
     out: Path,
     stage: Stage,
     manifest: Manifest,
+    standing: Manifest,
     settings: Settings,
     sources: Sources,
     models: ModelSet,
@@ -230,12 +231,16 @@ def _bring_up_to_date(
         return manifest.with_stage(old, blocks), StageReport(skipped=True, counts=old.counts)
     folders = {name: out / record.folder for name, record in manifest.stages.items() if name in needs}
     # reuse valid parts of an earlier run of this version
-    before = out / old.folder if old is not None and whole and old.version == stage.version else None
+    before, before_inputs = None, dict[str, Path]()
+    if old is not None and whole and old.version == stage.version:
+        before = out / old.folder
+        if (old.params, old.models) == (params, described):
+            before_inputs = _inputs_of(out, standing, old)
     report = StageReport()
     progress.start(stage.name, None, "rows")
     name = f"{stage.name}-{fingerprint[:12]}"
     temporary, final, partial = out / "stages" / f".tmp-{name}", out / "stages" / name, out / "work" / name
-    work = Work(temporary, partial, folders, settings, sources, models, progress, report, before)
+    work = Work(temporary, partial, folders, settings, sources, models, progress, report, before, before_inputs)
     with storage_errors(out):
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
@@ -260,6 +265,15 @@ def _bring_up_to_date(
     manifest = manifest.with_stage(record, blocks)
     progress.finish(stage.name, skipped=False)
     return manifest, report
+
+
+def _inputs_of(out: Path, standing: Manifest, record: StageRecord) -> dict[str, Path]:
+    """Folders of the stages that a stage was made from; none if one of them is gone or damaged."""
+    records = {name: standing.stages.get(name) for name in record.inputs}
+    if any(made is None or made.output_hash != record.inputs[name] for name, made in records.items()):
+        return {}
+    whole = all(_is_whole(out, standing, name) for name in records)
+    return {name: out / made.folder for name, made in records.items() if made} if whole else {}
 
 
 def fingerprint_of(

@@ -127,7 +127,8 @@ class Work:
     """Inputs and outputs of a running stage: its output folder, the finished stages before it, settings and models.
 
     previous: folder of an earlier run of this stage, of the same version, for other inputs, or None. A stage may
-    reuse its valid parts, if the output does not depend on that.
+    reuse its valid parts, if the output does not depend on that. previous_inputs: folders of the stages that `previous`
+    was made from; empty if one is gone or damaged, or if `previous` had other settings or models.
     """
 
     out: Path
@@ -139,6 +140,7 @@ class Work:
     progress: Progress
     report: StageReport
     previous: Path | None = None
+    previous_inputs: Mapping[str, Path] = field(default_factory=dict)
 
     def array_block(self, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
         """Array of one block: from disk if an earlier run finished it, else computed and stored durably.

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.index.stages.graph import synonyms_stage
+from gpu_rag.index.stages.synonyms import synonyms_stage
 from gpu_rag.settings import IndexSettings
 
 Pairs = dict[tuple[str, str], float]
@@ -95,7 +95,7 @@ def test_blocks_of_queries_do_not_show(benches: Iterator[Any], monkeypatch: pyte
     names = [f"name{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(40)]
     whole = run_layer(next(benches), names, vectors)
     assert len(whole) > 30
-    monkeypatch.setattr("gpu_rag.index.stages.graph._ROWS", 7)
+    monkeypatch.setattr("gpu_rag.index.stages.synonyms._ROWS", 7)
     assert run_layer(next(benches), names, vectors) == whole
 
 
@@ -105,7 +105,7 @@ def test_candidates_above_a_size(benches: Iterator[Any], monkeypatch: pytest.Mon
     vectors = unit(np.repeat(generator.normal(size=(60, 24)), 5, 0) + generator.normal(size=(300, 24)) * 0.3)
     names = sorted(f"name{chr(97 + i // 26)}{chr(97 + i % 26)}" + " 1" * (i % 7 == 0) for i in range(300))
     exact = run_layer(next(benches), names, vectors)
-    monkeypatch.setattr("gpu_rag.index.stages.graph.EXACT_ROWS", 100)
+    monkeypatch.setattr("gpu_rag.index.stages.synonyms.EXACT_ROWS", 100)
     bench = next(benches)
     found = run_layer(bench, names, vectors)
     assert found.items() <= exact.items() and len(found) >= 0.9 * len(exact) > 100

@@ -103,14 +103,19 @@ class Bench:
         *,
         sources: Sources | None = None,
         llm: LLM | None = None,
+        before: Bench | None = None,
     ) -> dict[str, int]:
-        """Runs a layer into its own folder; counts and costs are kept in `counts` and `report`."""
+        """Runs a layer into its own folder; counts and costs are kept in `counts` and `report`. before: a bench with
+        an earlier run of the layer."""
         chosen = make_settings({"models": {"embedder": "hash", "llm": "none"}, **(settings or {})})
         folders = {need: self.root / need for need in layer.needs}
         models = ModelSet(chosen.models, llm=llm)
         self.report = StageReport()
         out = self.folder(layer.name)
         work = Work(out, self.root / "work", folders, chosen, sources or Sources(), models, Silent(), self.report)
+        if before:
+            work.previous = before.folder(layer.name)
+            work.previous_inputs = {need: before.root / need for need in layer.needs}
         self.counts = layer.run(work)
         return self.counts
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import chain, groupby, islice, repeat
@@ -24,6 +24,7 @@ from gpu_rag.index.stages.coreference import coreference_params, resolved
 from gpu_rag.index.stages.passages import are_english, are_of_nodes, content_hash
 from gpu_rag.index.stages.rejected import Rejects
 from gpu_rag.index.stages.requests import decided
+from gpu_rag.index.stages.search import TextRows, rows_of_keys, text_keys
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.models.ask import Ask, read_prompt
 from gpu_rag.settings import Settings
@@ -71,16 +72,18 @@ def extract_batch(passages: pa.RecordBatch) -> pa.RecordBatch:
 
     "X, also called Y" makes Y an alias of X.
     """
-    rows: list[Row] = []
-    for title, text in zip(passages["title"].to_pylist(), passages["text"].to_pylist()):
-        extraction = extract_patterns(title, text)
-        aliases: dict[str, list[str]] = {}
-        for subject, label, name in extraction.triples:
-            if label == ALSO_CALLED:
-                aliases.setdefault(subject, []).append(name)
-        profiles = tuple(Profile(name, tuple(also)) for name, also in aliases.items())
-        rows.append((replace(extraction, profiles=profiles), _status(extraction)))
-    return _batch(rows)
+    pairs = zip(passages["title"].to_pylist(), passages["text"].to_pylist())
+    return _batch([_with_aliases(extract_patterns(title, text)) for title, text in pairs])
+
+
+def _with_aliases(extraction: Extraction) -> Row:
+    """An extraction by patterns, with the profiles that its triples give."""
+    aliases: dict[str, list[str]] = {}
+    for subject, label, name in extraction.triples:
+        if label == ALSO_CALLED:
+            aliases.setdefault(subject, []).append(name)
+    profiles = tuple(Profile(name, tuple(also)) for name, also in aliases.items())
+    return replace(extraction, profiles=profiles), _status(extraction)
 
 
 EXTRACT: Ask[Extracted] = Ask(
@@ -201,10 +204,48 @@ def _status(extraction: Extraction) -> str:
 
 
 def by_patterns(work: Work, passages: pa.Table) -> Iterator[pa.RecordBatch]:
-    """FOUND of the passages by the rule, in batches."""
+    """FOUND of the passages by the rule, in batches. A passage that had the same title and text before keeps its
+    extraction."""
+    earlier, known = _earlier(work, passages)
     for batch in passages.to_batches(max_chunksize=work.settings.index.block):
-        yield extract_batch(batch)
+        rows, known = known[: len(batch)], known[len(batch) :]
+        kept = np.flatnonzero(rows >= 0)
+        extractions = iter(earlier.take(rows[kept].tolist()) if earlier else ())
+        found = extract_batch(batch.take(pa.array(np.flatnonzero(rows < 0))))
+        again = _batch([_with_aliases(_extraction(row)) for row in extractions])
+        order = np.empty(len(rows), np.int64)
+        order[rows < 0], order[kept] = np.arange(len(found)), len(found) + np.arange(len(kept))
+        yield pa.concat_batches([found, again]).take(pa.array(order))
+        work.report.reused += len(kept)
         work.progress.advance(len(batch))
+
+
+def _extraction(row: Mapping[str, Any]) -> Extraction:
+    return Extraction(tuple(row["entities"]), tuple((s, label, o) for s, label, o in row["triples"]))
+
+
+def _earlier(work: Work, passages: pa.Table) -> tuple[tables.RowGroups | None, np.ndarray]:
+    """The earlier extractions, and the row of each passage among them: i64, -1 if its text is new. A passage that was
+    skipped then counts as new."""
+    if not work.previous or not work.previous_inputs or work.settings.index.coref != "none":
+        return None, np.full(passages.num_rows, -1)
+    path = work.previous / "extractions.parquet"
+    before = tables.read_table(work.previous_inputs["passages"] / "passages.parquet", tables.PASSAGES)
+    rows = rows_of_keys(text_keys(_titled(passages)), text_keys(_titled(before)))
+    status = tables.read_table(path, tables.EXTRACTIONS, ["status"])["status"]
+    skipped = np.append(pc.equal(status, "skipped").to_numpy(), True)
+    return tables.RowGroups(path, tables.EXTRACTIONS), np.where(skipped[rows], -1, rows)
+
+
+def _titled(passages: pa.Table) -> TextRows:
+    """Title and text of each passage, with the length of the title: different pairs are different texts."""
+
+    def make(rows: slice) -> list[str]:
+        part = passages.slice(rows.start, rows.stop - rows.start)
+        pairs = zip(part["title"].to_pylist(), part["text"].to_pylist())
+        return [f"{len(title)} {title}{text}" for title, text in pairs]
+
+    return TextRows(passages.num_rows, make)
 
 
 # --- ready results ---------------------------------------------------------------------------------

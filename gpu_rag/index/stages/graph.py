@@ -1,136 +1,24 @@
-"""Synonym links between similar names, and the graph of entities and passages as one CSR adjacency."""
+"""Stage of the graph of entities and passages as one CSR adjacency."""
 
 from __future__ import annotations
 
-import logging
-import re
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
-import xxhash
 
-from gpu_rag.graph.common.arrays import to_host
 from gpu_rag.graph.csr import degrees
-from gpu_rag.graph.nearest.index import NearestRows
-from gpu_rag.graph.nearest.pairs import EXACT_ROWS, close_pairs, sampled_recall
 from gpu_rag.index import tables
 from gpu_rag.index.database import database
 from gpu_rag.index.folder import storage_errors
-from gpu_rag.index.stage import Pairs, stage
+from gpu_rag.index.stage import stage
 from gpu_rag.index.titles import TITLE_WEIGHT, title_edges
-from gpu_rag.index.work import Sources, Work
-from gpu_rag.models.set import pick_device
-from gpu_rag.settings import Settings
+from gpu_rag.index.work import Work
 from gpu_rag.types import CSR
 
-_log = logging.getLogger(__name__)
-_DIGITS = re.compile(r"\d+")
-_MIN_LETTERS = 3
-_ROWS = 4096  # entities per search: bounds memory, does not change the result
-CANDIDATES_COST = 20_000.0  # cost of a name's candidates in exact comparisons, measured at 100,000 names
-
-
-def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
-    """The threshold and the number of neighbours; also faiss if it finds them, because its scores may differ
-    in a bit."""
-    by = {"neighbours": "faiss"} if settings.graph.neighbours == "faiss" else {}
-    return {"threshold": settings.index.synonym_threshold, "k": settings.index.synonym_k, **by}
-
-
-def compared_with(n: float) -> float:
-    """Number of comparisons per name for n names, for predictions; for candidates, their cost on a CPU in
-    comparisons."""
-    return n if n <= EXACT_ROWS else CANDIDATES_COST
-
-
-@stage(
-    "synonyms",
-    needs=("entities", "entity_vectors"),
-    params=_params,
-    size="entities",
-    pairs=Pairs("entities squared", lambda _, sizes: sizes["entities"] * compared_with(sizes["entities"])),
-)
-def synonyms_stage(work: Work) -> dict[str, int]:
-    """Table `synonyms`: pairs (left < right) of entities whose names have a cosine of at least the threshold.
-
-    Names of fewer than three letters, and names with different numbers (1941 and 1942 have close vectors), never pair.
-    The search runs on the device of the models: scores are the same on every device. Above EXACT_ROWS names on a CPU,
-    pairs are candidates from hashed projections, see `graph.nearest.pairs`; a sample measures the share of the exact
-    pairs among them, and counts report it. Memory: that of `close_pairs`; vectors are mapped.
-    """
-    index = work.settings.index
-    numbers, usable = _may_pair(work.stage_folders["entities"] / "entities.parquet")
-    arrays = tables.read_arrays(work.stage_folders["entity_vectors"] / "vectors.safetensors")
-    base = torch.from_numpy(arrays["vectors"]).to(pick_device(work.settings.models.device))
-    work.progress.start("synonyms", len(numbers), "names")
-    counts = {}
-    if len(numbers) <= EXACT_ROWS or base.device.type != "cpu":
-        pairs = _of_neighbours(work, base, numbers, usable)
-    else:
-        alone = np.arange(len(numbers), dtype=np.uint64)  # one group per name that never pairs
-        groups, threshold = np.where(usable, numbers, alone), index.synonym_threshold
-        close = close_pairs(base, groups, threshold)
-        sampled, n_found = sampled_recall(base, groups, *close[:2], threshold)
-        counts = {"synonyms_sampled": sampled, "synonyms_sampled_and_found": n_found}
-        _log.info("synonyms by candidates: %d of %d exact pairs of a sample are among them", n_found, sampled)
-        pairs = _nearest_of_each(*close, index.synonym_k)
-        work.progress.advance(len(numbers))
-    columns = dict(zip(("left", "right", "score"), pairs))
-    return {"synonyms": tables.write_table(work.out / "synonyms.parquet", tables.SYNONYMS, columns), **counts}
-
-
-RowPairs = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Ascending pairs of rows i64[P], the first the lower one, and their scores f32[P]."""
-
-
-def _may_pair(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """u64[n], equal for names with the same numbers in the same order, and bool[n]: whether a name has enough
-    letters."""
-    numbers, usable = [np.zeros(0, np.uint64)], [np.zeros(0, bool)]
-    for batch in tables.read_batches(path, tables.ENTITIES, ("id",)):
-        names = batch["id"].to_pylist()
-        digits = (" ".join(_DIGITS.findall(name)) for name in names)
-        numbers.append(np.fromiter((xxhash.xxh3_64_intdigest(text.encode()) for text in digits), np.uint64, len(names)))
-        letters = (sum(map(str.isalpha, name)) >= _MIN_LETTERS for name in names)
-        usable.append(np.fromiter(letters, bool, len(names)))
-    return np.concatenate(numbers), np.concatenate(usable)
-
-
-def _of_neighbours(work: Work, base: torch.Tensor, numbers: np.ndarray, usable: np.ndarray) -> RowPairs:
-    """Pairs of each row of `base` with its `synonym_k` nearest rows."""
-    threshold, k = work.settings.index.synonym_threshold, min(work.settings.index.synonym_k + 1, len(numbers))
-    nearest = NearestRows(base)
-    lefts, rights, scores = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
-    for start in range(0, len(base), _ROWS):
-        part = np.arange(start, min(start + _ROWS, len(base)))
-        top = nearest.search(base[start : start + _ROWS].float(), k)
-        ids, score = (array.numpy() for array in to_host(top.ids, top.scores))
-        row, column = np.nonzero((score >= threshold) & (ids >= 0))
-        a, b = part[row], ids[row, column].astype(np.int64)
-        good = (a != b) & usable[a] & usable[b] & (numbers[a] == numbers[b])
-        lefts.append(np.minimum(a, b)[good])
-        rights.append(np.maximum(a, b)[good])
-        scores.append(score[row, column][good])
-        work.progress.advance(len(part))
-    left, right, score = (np.concatenate(array) for array in (lefts, rights, scores))
-    order = np.lexsort((np.negative(score), right, left))  # faiss scores of (a, b) and (b, a) may differ in a bit
-    first = np.ones(len(order), bool)
-    first[1:] = (np.diff(left[order]) != 0) | (np.diff(right[order]) != 0)
-    return left[order[first]], right[order[first]], score[order[first]]
-
-
-def _nearest_of_each(left: np.ndarray, right: np.ndarray, score: np.ndarray, k: int) -> RowPairs:
-    """Pairs of which one row is among the k best of the other, by (-score, row)."""
-    row, other, pair = np.concatenate([left, right]), np.concatenate([right, left]), np.tile(np.arange(len(left)), 2)
-    order = np.lexsort((other, -score[pair], row))
-    starts = np.searchsorted(row[order], row[order])
-    kept = np.unique(pair[order[np.arange(len(order)) - starts < k]])
-    return left[kept], right[kept], score[kept]
+_ROWS = 4096  # rows of the graph at a time: bounds memory
 
 
 _PAIRS = """CREATE TABLE pairs AS SELECT low, high, max(weight) + max(title) AS weight FROM (

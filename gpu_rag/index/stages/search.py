@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import overload
 
@@ -92,7 +93,46 @@ def _windows(texts: Sequence[str], limit: int) -> Iterator[tuple[int, Sequence[s
         start += n
 
 
-def _embed(work: Work, texts: Sequence[str]) -> np.ndarray:
+@dataclass(frozen=True)
+class Known:
+    """Vectors of an earlier run f16[M, D], and the row of each text among them i64[n], -1 for a new text."""
+
+    vectors: np.ndarray
+    rows: np.ndarray
+
+
+def text_keys(texts: Sequence[str]) -> np.ndarray:
+    """A hash of each text, u64[n, 2]."""
+    parts = (
+        blake2b(text.encode(), digest_size=16).digest()
+        for start in range(0, len(texts), tables.ROWS_A_GROUP)
+        for text in texts[start : start + tables.ROWS_A_GROUP]
+    )
+    keys = np.fromiter(parts, np.dtype("V16"), len(texts))
+    return keys.view("<u8").reshape(-1, 2)
+
+
+def rows_of_keys(keys: np.ndarray, among: np.ndarray) -> np.ndarray:
+    """A row of `among` with the key of each row of `keys`, u64[n, 2] both; -1 if there is none: i64[n]."""
+    if not len(among):
+        return np.full(len(keys), -1, np.int64)
+    order = np.argsort(among[:, 0], kind="stable")
+    place = np.searchsorted(among[order, 0], keys[:, 0])
+    rows = order[np.minimum(place, len(order) - 1)]
+    return np.where((among[rows] == keys).all(1), rows, -1)
+
+
+def _embed(work: Work, texts: Sequence[str], known: Known | None) -> np.ndarray:
+    """Vectors of some texts, those of an earlier run copied."""
+    rows = np.full(len(texts), -1) if known is None else known.rows
+    new = np.flatnonzero(rows < 0)
+    if len(new) < len(texts) and known is not None:
+        vectors = known.vectors[rows]
+        if len(new):
+            vectors[new] = _embed(work, [texts[row] for row in new.tolist()], None)
+        work.report.reused += len(texts) - len(new)
+        work.progress.advance(len(texts) - len(new))
+        return vectors
     done = 0
 
     def on_batch(n_done: int) -> None:
@@ -105,11 +145,11 @@ def _embed(work: Work, texts: Sequence[str]) -> np.ndarray:
     return vectors
 
 
-def embed_blocks(work: Work, texts: Sequence[str]) -> np.ndarray:
+def embed_blocks(work: Work, texts: Sequence[str], known: Known | None = None) -> np.ndarray:
     """Vectors f16[len(texts), D], mapped from a file of the stage's work space.
 
     Texts are embedded in windows of `index.block` texts, fewer if they are long; the embedder sorts a window by length.
-    Windows that an earlier run finished come from disk. Memory: a window and its vectors.
+    Windows that an earlier run finished come from disk; `known` vectors are copied. Memory: a window and its vectors.
     """
     dim, path = int(work.models.describe("embedder")["dim"]), work.partial / "vectors.f16"
     if not len(texts):
@@ -118,7 +158,8 @@ def embed_blocks(work: Work, texts: Sequence[str]) -> np.ndarray:
         work.partial.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
     for start, window in _windows(texts, work.settings.index.block):
-        vectors = work.array_block(f"{start}-{len(window)}", partial(_embed, work, window))
+        some = None if known is None else Known(known.vectors, known.rows[start : start + len(window)])
+        vectors = work.array_block(f"{start}-{len(window)}", partial(_embed, work, window, some))
         with storage_errors(path), path.open("ab") as file:
             file.write(np.ascontiguousarray(vectors).data)
     return np.memmap(path, np.float16, "c", shape=(len(texts), dim))
@@ -152,15 +193,20 @@ def vector_stage(
     size: str = "passages",
     graph: bool = False,
 ) -> Stage:
-    """Stage of unit vectors (float16) of texts; resumes at the window where a run died.
+    """Stage of unit vectors (float16) of texts; resumes at the window where a run died. A text that the stage had
+    before, by the same embedder, keeps its vector. Memory for that: 60 bytes a text.
 
     texts_of(folder of each needed stage, in the order of `needs`): the texts. size, graph: as in `Stage`.
     """
 
     def run(work: Work) -> dict[str, int]:
-        texts = texts_of(*(work.stage_folders[need] for need in needs))
+        texts, known = texts_of(*(work.stage_folders[need] for need in needs)), None
         work.progress.start(name, len(texts), "texts")
-        tables.write_arrays(work.out / "vectors.safetensors", {"vectors": embed_blocks(work, texts)})
+        if work.previous and work.previous_inputs:
+            earlier = text_keys(texts_of(*(work.previous_inputs[need] for need in needs)))
+            vectors = tables.read_arrays(work.previous / "vectors.safetensors")["vectors"]
+            known = Known(vectors, rows_of_keys(text_keys(texts), earlier))
+        tables.write_arrays(work.out / "vectors.safetensors", {"vectors": embed_blocks(work, texts, known)})
         return {}
 
     return Stage(name, run, needs, roles=the_embedder, size=size, graph=graph)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from gpu_rag.index.stage import Stage
 from gpu_rag.index.stages.entities import entities_stage
 from gpu_rag.index.stages.extraction import extraction_stage
-from gpu_rag.index.stages.graph import graph_stage, synonyms_stage
+from gpu_rag.index.stages.graph import graph_stage
 from gpu_rag.index.stages.mentions import mentions_stage
 from gpu_rag.index.stages.names import entity_names_stage, title_names_stage
 from gpu_rag.index.stages.passages import passages_stage
 from gpu_rag.index.stages.search import bm25_stage, entity_texts, passage_texts, relation_texts, vector_stage
+from gpu_rag.index.stages.synonyms import synonyms_stage
 
 
 def text_stages() -> list[Stage]:

@@ -1,0 +1,184 @@
+"""Stage of synonym links between similar names."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+
+from gpu_rag.graph.common.arrays import to_host
+from gpu_rag.graph.nearest.index import NearestRows
+from gpu_rag.graph.nearest.pairs import EXACT_ROWS, close_pairs, sampled_recall
+from gpu_rag.index import tables
+from gpu_rag.index.names import rows_of
+from gpu_rag.index.stage import Pairs, stage
+from gpu_rag.index.work import Sources, Work
+from gpu_rag.models.set import pick_device
+from gpu_rag.settings import Settings
+
+_log = logging.getLogger(__name__)
+_DIGITS = re.compile(r"\d+")
+_MIN_LETTERS = 3
+_ROWS = 4096  # entities per search: bounds memory, does not change the result
+CANDIDATES_COST = 20_000.0  # cost of a name's candidates in exact comparisons, measured at 100,000 names
+
+
+def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
+    """The threshold and the number of neighbours; also faiss if it finds them, because its scores may differ
+    in a bit."""
+    by = {"neighbours": "faiss"} if settings.graph.neighbours == "faiss" else {}
+    return {"threshold": settings.index.synonym_threshold, "k": settings.index.synonym_k, **by}
+
+
+def compared_with(n: float) -> float:
+    """Number of comparisons per name for n names, for predictions; for candidates, their cost on a CPU in
+    comparisons."""
+    return n if n <= EXACT_ROWS else CANDIDATES_COST
+
+
+@stage(
+    "synonyms",
+    needs=("entities", "entity_vectors"),
+    version=2,
+    params=_params,
+    size="entities",
+    pairs=Pairs("entities squared", lambda _, sizes: sizes["entities"] * compared_with(sizes["entities"])),
+)
+def synonyms_stage(work: Work) -> dict[str, int]:
+    """Table `synonyms`: pairs (left < right) of entities whose names have a cosine of at least the threshold, where
+    one is among the `synonym_k` nearest of the other that it may pair with, by (-cosine, row).
+
+    Names of fewer than three letters, and names with different numbers (1941 and 1942 have close vectors), never pair.
+    The search runs on the device of the models: scores are the same on every device. Above EXACT_ROWS names on a CPU,
+    pairs are candidates from hashed projections, see `graph.nearest.pairs`; a sample measures the share of the exact
+    pairs among them, and counts report it. Else pairs of an earlier run are kept, and only new names are searched.
+    Memory: that of `close_pairs`; vectors are mapped.
+    """
+    index = work.settings.index
+    arrays = tables.read_arrays(work.stage_folders["entity_vectors"] / "vectors.safetensors")
+    base = torch.from_numpy(arrays["vectors"]).to(pick_device(work.settings.models.device))
+    groups = _groups(work.stage_folders["entities"] / "entities.parquet")
+    work.progress.start("synonyms", len(groups), "names")
+    counts = {}
+    if len(groups) <= EXACT_ROWS or base.device.type != "cpu":
+        pairs = _exact_pairs(work, base, groups)
+    else:
+        pairs = close_pairs(base, groups, index.synonym_threshold)
+        sampled, n_found = sampled_recall(base, groups, *pairs[:2], index.synonym_threshold)
+        counts = {"synonyms_sampled": sampled, "synonyms_sampled_and_found": n_found}
+        _log.info("synonyms by candidates: %d of %d exact pairs of a sample are among them", n_found, sampled)
+        work.progress.advance(len(groups))
+    columns = dict(zip(("left", "right", "score"), _nearest_of_each(*pairs, index.synonym_k)))
+    return {"synonyms": tables.write_table(work.out / "synonyms.parquet", tables.SYNONYMS, columns), **counts}
+
+
+RowPairs = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Ascending pairs of rows i64[P], the first the lower one, and their scores f32[P]."""
+
+
+def _groups(path: Path) -> np.ndarray:
+    """u64[n], equal for names that may pair: those with enough letters, and the same numbers in the same order."""
+    groups = [np.zeros(0, np.uint64)]
+    for batch in tables.read_batches(path, tables.ENTITIES, ("id",)):
+        names = batch["id"].to_pylist()
+        texts = (" ".join(_DIGITS.findall(name)) if _has_letters(name) else f"alone {name}" for name in names)
+        groups.append(np.fromiter((xxhash.xxh3_64_intdigest(text.encode()) for text in texts), np.uint64, len(names)))
+    return np.concatenate(groups)
+
+
+def _has_letters(name: str) -> bool:
+    return sum(map(str.isalpha, name)) >= _MIN_LETTERS
+
+
+def _exact_pairs(work: Work, base: torch.Tensor, groups: np.ndarray) -> RowPairs:
+    """All pairs that `_nearest_of_each` may keep, and perhaps others of at least the threshold."""
+    kept, is_new = _earlier_pairs(work, base)
+    work.report.reused += int((~is_new).sum())
+    _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    rows, nearest = np.flatnonzero(is_new & (sizes[group] > 1)), NearestRows(base)
+    work.progress.advance(len(groups) - len(rows))
+    searched = [] if kept is None else [kept]
+    for part in np.array_split(rows, range(_ROWS, len(rows), _ROWS)):
+        searched += _searched(work, nearest, part, groups, complete=kept is not None)
+        work.progress.advance(len(part))
+    nothing = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32)
+    left, right, score = (np.concatenate(arrays) for arrays in zip(nothing, *searched))
+    order = np.lexsort((np.negative(score), right, left))  # faiss scores of (a, b) and (b, a) may differ in a bit
+    first = np.ones(len(order), bool)
+    first[1:] = (np.diff(left[order]) != 0) | (np.diff(right[order]) != 0)
+    return left[order[first]], right[order[first]], score[order[first]]
+
+
+def _searched(
+    work: Work, nearest: NearestRows, rows: np.ndarray, groups: np.ndarray, complete: bool
+) -> Iterator[RowPairs]:
+    """Pairs of some rows with the nearest rows of their groups: at least the `synonym_k` nearest, or all.
+
+    The search is repeated, wider, for a row whose last neighbour still reaches the threshold.
+    """
+    threshold, k, n = work.settings.index.synonym_threshold, work.settings.index.synonym_k, len(groups)
+    wide = min(k + 1, n)
+    while len(rows):
+        top = nearest.search(nearest.base[torch.from_numpy(rows).to(nearest.base.device)].float(), wide)
+        ids, score = (array.numpy() for array in to_host(top.ids, top.scores))
+        close = (score >= threshold) & (ids >= 0)
+        row, column = np.nonzero(close & (groups[ids] == groups[rows, None]) & (ids != rows[:, None]))
+        more = close[:, -1] & (wide < n)
+        if not complete:
+            more &= np.bincount(row, minlength=len(rows)) < k
+        done = ~more[row]
+        a, b = rows[row[done]], ids[row[done], column[done]].astype(np.int64)
+        yield np.minimum(a, b), np.maximum(a, b), score[row[done], column[done]]
+        rows, wide = rows[more], min(4 * wide, n)
+
+
+def _earlier_pairs(work: Work, base: torch.Tensor) -> tuple[RowPairs | None, np.ndarray]:
+    """Pairs of an earlier run that still hold, and bool[n]: the rows that must be searched for pairs.
+
+    These are new names, and names with `synonym_k` pairs that lost one: a pair that was not kept may take its place.
+    """
+    if not work.previous or not work.previous_inputs or work.settings.graph.neighbours == "faiss":
+        return None, np.ones(len(base), bool)
+    rows, n_before = _unchanged(work, base)
+    table = tables.read_table(work.previous / "synonyms.parquet", tables.SYNONYMS)
+    left, right, score = (table[name].to_numpy() for name in ("left", "right", "score"))
+    row_now = np.full(n_before, -1, np.int64)
+    row_now[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
+    n_pairs = np.bincount(np.concatenate([left, right]), minlength=n_before)
+    stays = (row_now[left] >= 0) & (row_now[right] >= 0)
+    again = np.zeros(n_before + 1, bool)
+    again[left[~stays]] = again[right[~stays]] = True
+    again[:-1] &= n_pairs >= work.settings.index.synonym_k
+    again[-1] = True  # for the row -1
+    return (row_now[left[stays]], row_now[right[stays]], score[stays]), again[rows]
+
+
+def _unchanged(work: Work, base: torch.Tensor) -> tuple[np.ndarray, int]:
+    """The row of each name in the earlier run, i64[n], -1 if it is new or its vector changed; the number of names
+    there."""
+    now, before = work.stage_folders, work.previous_inputs
+    paths = [folders["entities"] / "entities.parquet" for folders in (now, before)]
+    ids, ids_before = (tables.whole_text(tables.read_table(p, tables.ENTITIES, ["id"])["id"]) for p in paths)
+    vectors = tables.read_arrays(before["entity_vectors"] / "vectors.safetensors")["vectors"]
+    rows = rows_of(ids, ids_before.combine_chunks())
+    for start in range(0, len(rows), _ROWS):
+        part = np.arange(start, min(start + _ROWS, len(rows)))
+        old = part[rows[part] >= 0]
+        changed = (base[torch.from_numpy(old)].cpu().numpy() != vectors[rows[old]]).any(1)
+        rows[old[changed]] = -1
+    return rows, len(ids_before)
+
+
+def _nearest_of_each(left: np.ndarray, right: np.ndarray, score: np.ndarray, k: int) -> RowPairs:
+    """Pairs of which one row is among the k best of the other, by (-score, row)."""
+    row, other, pair = np.concatenate([left, right]), np.concatenate([right, left]), np.tile(np.arange(len(left)), 2)
+    order = np.lexsort((other, -score[pair], row))
+    starts = np.searchsorted(row[order], row[order])
+    kept = np.unique(pair[order[np.arange(len(order)) - starts < k]])
+    return left[kept], right[kept], score[kept]

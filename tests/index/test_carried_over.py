@@ -1,0 +1,164 @@
+"""Stages that keep rows of an earlier run: the files are those of a run from nothing, and little is computed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import gpu_rag
+from gpu_rag.index.stage import Stage
+from gpu_rag.index.stages import synonyms
+from gpu_rag.index.stages.extraction import extraction_stage
+from gpu_rag.index.stages.search import passage_texts, rows_of_keys, text_keys, vector_stage
+from gpu_rag.index.stages.synonyms import synonyms_stage
+from gpu_rag.models import packaged
+from gpu_rag.settings import IndexSettings
+
+FREE = settings(
+    max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+Names = dict[str, tuple[int, ...]]  # a vector of small numbers for each name, so that many cosines are equal
+
+
+# --- synonyms --------------------------------------------------------------------------------------
+
+
+def put_names(bench: Any, names: Names) -> Any:
+    vectors = np.asarray([names[name] for name in sorted(names)], float).reshape(-1, 3) + 0.01
+    bench.put_entities(sorted(names))
+    bench.put_vectors("entity_vectors", vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+    return bench
+
+
+def synonym_bytes(bench: Any, k: int, before: Any = None) -> bytes:
+    with patch.object(IndexSettings, "synonym_k", k):
+        bench.run(synonyms_stage, before=before)
+    return bytes((bench.folder("synonyms") / "synonyms.parquet").read_bytes())
+
+
+NAME = st.builds(lambda word, number: f"{word}{number}", st.sampled_from(["abc", "abd", "bcd", "d", "xyzz"]),
+                 st.sampled_from(["", " 1", " 2", "a", "b", "c", "d", "e"]))  # fmt: skip
+NAMES = st.dictionaries(NAME, st.tuples(*[st.integers(0, 3)] * 3), max_size=24)
+
+
+@given(NAMES, NAMES, st.sampled_from([1, 2, 3, 20]), st.floats(0, 1), st.integers(0, 99))
+@FREE
+def test_synonyms(benches: Iterator[Any], old: Names, more: Names, k: int, share: float, seed: int) -> None:
+    draw = random.Random(seed)
+    new = {name: vector for name, vector in {**more, **old}.items() if draw.random() < share}
+    changed = {name: more.get(name, vector) if draw.random() < 0.2 else vector for name, vector in new.items()}
+    before = put_names(next(benches), old)
+    synonym_bytes(before, k)
+    expected = synonym_bytes(put_names(next(benches), changed), k)
+    carried = put_names(next(benches), changed)
+    assert synonym_bytes(carried, k, before) == expected
+    same = sum(old.get(name) == vector for name, vector in changed.items())
+    assert carried.report.reused <= same
+
+
+def test_synonyms_of_one_new_name_are_one_search(benches: Iterator[Any]) -> None:
+    draw = np.random.default_rng(4)
+    old: Names = {
+        f"name{chr(97 + n // 26)}{chr(97 + n % 26)}": tuple(draw.integers(0, 9, 3).tolist()) for n in range(90)
+    }
+    before, bench = put_names(next(benches), old), put_names(next(benches), {**old, "new name": (1, 2, 3)})
+    synonym_bytes(before, 20)
+    synonym_bytes(bench, 20, before)
+    assert bench.report.reused == 90
+
+
+@pytest.mark.parametrize("wrong", ["the lost are not searched", "changed vectors are kept"])
+def test_wrong_synonyms_are_noticed(benches: Iterator[Any], wrong: str) -> None:
+    """abc has three close names, and k = 1: without its nearest, the next takes its place."""
+    old: Names = {"abc": (9, 0, 0), "abca": (9, 1, 0), "abcb": (9, 2, 0), "abcd": (9, 3, 0), "abce": (9, 3, 1)}
+    new = {**old, "abcd": (0, 9, 0)} if wrong[0] == "c" else {n: v for n, v in old.items() if n != "abca"}
+    before, bench = put_names(next(benches), old), put_names(next(benches), new)
+    synonym_bytes(before, 1)
+    expected = synonym_bytes(put_names(next(benches), new), 1)
+
+    def lost(work: Any, base: Any) -> Any:
+        pairs, is_new = synonyms_earlier(work, base)
+        return pairs, is_new & False
+
+    def unchanged(work: Any, base: Any) -> Any:
+        rows, n = synonyms_unchanged(work, base)
+        return np.arange(len(rows)), n
+
+    synonyms_earlier, synonyms_unchanged = synonyms._earlier_pairs, synonyms._unchanged
+    planted = {"_unchanged": unchanged} if wrong[0] == "c" else {"_earlier_pairs": lost}
+    with patch.multiple(synonyms, **planted):
+        assert synonym_bytes(bench, 1, before) != expected
+    assert synonym_bytes(bench, 1, before) == expected
+
+
+# --- vectors and extractions -----------------------------------------------------------------------
+
+TEXTS = st.lists(
+    st.tuples(st.sampled_from(["", "Kerling", "1"]), st.sampled_from([
+        "Marta Orlo designed the bridge of Kerling.", "Anna Stroud, also called Annie, was mayor of Tamsin.", "1 x",
+        "nothing here", "x\nMarta Orlo was born in Kerling in 1941.",
+    ])), max_size=8,
+)  # fmt: skip
+
+
+def put_texts(bench: Any, texts: list[tuple[str, str]]) -> Any:
+    bench.put_passages([text for _, text in texts], [title for title, _ in texts])
+    return bench
+
+
+def files_of(bench: Any, layer: Stage, before: Any = None) -> dict[str, bytes]:
+    bench.run(layer, before=before)
+    return {path.name: path.read_bytes() for path in sorted(bench.folder(layer.name).iterdir())}
+
+
+PASSAGE_VECTORS = vector_stage("passage_vectors", ("passages",), passage_texts)
+
+
+@pytest.mark.parametrize("layer", [extraction_stage, PASSAGE_VECTORS], ids=lambda layer: layer.name)
+@given(old=TEXTS, new=TEXTS)
+@FREE
+def test_texts(benches: Iterator[Any], layer: Stage, old: list[Any], new: list[Any]) -> None:
+    before, bench = put_texts(next(benches), old), put_texts(next(benches), new)
+    files_of(before, layer)
+    expected = files_of(put_texts(next(benches), new), layer)
+    assert files_of(bench, layer, before) == expected
+    assert bench.report.reused == sum(pair in old for pair in new)
+
+
+def test_a_text_that_moved_keeps_its_vector_and_costs_nothing(tmp_path: Path) -> None:
+    texts = [f"text {n}" for n in range(50)]
+    keys = text_keys(texts)
+    turned = text_keys([*texts[::-1], "new"])
+    assert rows_of_keys(turned, keys).tolist() == [*range(49, -1, -1), -1]
+    assert rows_of_keys(keys[:0], keys).tolist() == [] and rows_of_keys(keys, keys[:0]).tolist() == [-1] * 50
+    half = keys.copy()
+    half[:, 1] += 1  # a wrong version compares half of the hash
+    assert rows_of_keys(keys, half).tolist() == [-1] * 50
+
+
+# --- the whole -------------------------------------------------------------------------------------
+
+
+def test_an_added_file_computes_its_own_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packaged, "_cache_dir", tmp_path / "cache")
+    chosen: Any = {"models": {"embedder": "hash", "llm": "none"}}
+    for n in range(6):
+        (tmp_path / f"d{n}.txt").write_text(f"Marta Orlo{n} designed the bridge of Kerling{n}. Anna saw it.")
+    files = sorted(tmp_path.glob("d*.txt"))
+    gpu_rag.build(files[:5], tmp_path / "ix", methods=["ppr"], settings=chosen)
+    made = gpu_rag.add(tmp_path / "ix", files[5], settings=chosen).index
+    stages = made.report.stages
+    assert {name: stages[name].reused for name in ("extraction", "passage_vectors")} == {
+        "extraction": 5, "passage_vectors": 5,
+    }  # fmt: skip
+    assert stages["synonyms"].reused >= 10 and stages["relation_vectors"].reused >= 5
+    again = gpu_rag.build(files, tmp_path / "again", methods=["ppr"], settings=chosen)
+    assert again.manifest.digest() == made.manifest.digest()
