@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +28,7 @@ from gpu_rag.api.changes import (
 from gpu_rag.api.corpus import texts_file, written
 from gpu_rag.errors import BadInput, GpuRagError, IndexLocked, UsageError
 from gpu_rag.index import index as opened
-from gpu_rag.index.folder import EDITS, RECEIPTS, TUNED, WriteLock, has_readers
+from gpu_rag.index.folder import EDITS, RECEIPTS, TUNED, WriteLock, is_held
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.receipt import PENDING, Receipt, hashes_in, read_receipt, receipt_of, still_there
 from gpu_rag.index.removed import DOCUMENT, FILE, MEMBER, key_of
@@ -40,6 +42,7 @@ from gpu_rag.models.llm.cache import keep_replies
 from gpu_rag.models.packaged import cache_dir
 
 ROW = ("id", "file", "line")  # of a document
+READERS_S = 30.0  # how long a removal waits for processes that read the old index
 
 
 def remove(
@@ -61,13 +64,11 @@ def remove(
     cache of this machine. receipt: its file; by default one in the folder `receipts` of the index.
 
     Model replies that no stage needs, plan.json and the results of `tune` leave the index too. Raises BadInput for a
-    name that the index lacks, UsageError for nodes of knowledge bases and for the last document, IndexLocked while a
-    process reads the index, and as `add`.
+    name that the index lacks, UsageError for nodes of knowledge bases and for the last document, IndexLocked if a
+    process still reads the removed texts after READERS_S seconds (`gpu-rag serve` reads the new index by then; the same
+    call completes the removal later), and as `add`.
     """
     folder = checked_folder(index)
-    if has_readers(folder):
-        do = "end it (in Python: delete the Index), then run again"
-        raise IndexLocked("a process reads the index, and would keep what is removed", given=folder, do=do)
     old = opened.Index(folder, Manifest.read(folder).without_stale(), "cpu")
     pending = _pending(folder, old)
     ids = [checked_text("documents", id) for id in ([documents] if isinstance(documents, str) else documents)]
@@ -82,7 +83,10 @@ def remove(
     _begin(folder, leaving)
     files_of, used = _files_of(old, chosen), set[str]()
     change = rebuilt(folder, sources, used_replies=used, **keywords)
+    _wait_for_readers(folder, change.index.manifest)
     with WriteLock(folder):
+        for left_over in _left_over(folder, change.index.manifest):
+            shutil.rmtree(folder / left_over)
         keep_replies(folder / "replies.sqlite", used)
     if forget:
         clear(cache_dir())
@@ -102,6 +106,17 @@ def _begin(folder: Path, leaving: Receipt) -> None:
             (folder / name).unlink(missing_ok=True)
         for forget_names in hooks("forget"):
             forget_names(folder / EDITS, leaving.names)
+
+
+def _wait_for_readers(folder: Path, manifest: Manifest) -> None:
+    """Wait until no process reads passages that the index no longer names. Raises IndexLocked."""
+    until = time.monotonic() + READERS_S
+    while any(is_held(folder / left) for left in _left_over(folder, manifest) if left.startswith("stages/passages-")):
+        if time.monotonic() > until:
+            what = "the documents have left the index, but a process still reads its old files"
+            do = "end it (in Python: delete the Index), then run the same command again"
+            raise IndexLocked(what, given=folder, do=do)
+        time.sleep(0.1)
 
 
 def _proved(

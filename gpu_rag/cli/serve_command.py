@@ -19,6 +19,7 @@ from gpu_rag.errors import MissingBackend
 
 if TYPE_CHECKING:
     from gpu_rag.engine import Engine
+    from gpu_rag.models.set import ModelSet
 
 HELP = "Answer questions over HTTP: an API, OpenAI's chat protocol, and a page to explore with."
 WORDS = "a file with the key that clients must send, or a FILE.toml of keys with rights and limits"
@@ -44,17 +45,19 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
         raise MissingBackend(f"{' and '.join(missing)} not installed", do="pip install 'gpu-rag[serve]'")
     from gpu_rag import Index
     from gpu_rag.cli.trace_text import said
+    from gpu_rag.engine import Engine
     from gpu_rag.serve import server
     from gpu_rag.serve.admission import Admission
     from gpu_rag.serve.api import make_app
     from gpu_rag.serve.audit import Audit
+    from gpu_rag.serve.changes import Changes
     from gpu_rag.serve.guard import is_loopback
     from gpu_rag.serve.keys import read_keys
     from gpu_rag.serve.live import Live
+    from gpu_rag.serve.watch import Watch
 
     keys = read_keys(options.api_key_file, os.environ) if options.api_key_file else None
-    index = Index.open(options.index)
-    settings = settings_of(options, index.manifest.defaults())
+    settings = settings_of(options, Index.open(options.index).manifest.defaults())
     scheme = "https" if server.check_tls(settings.serve) else "http"
     server.allow_files(settings.serve.max_connections)
     bound = server.bind(options.host, options.port)
@@ -66,7 +69,10 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
         say(f"anyone who reaches {options.host} can ask questions and read passages: --api-key-file asks for a key")
 
     def open_engine() -> Engine:
-        return index.engine(settings, replies=options.replies, api_key=api_key(settings))
+        return Index.open(options.index).engine(settings, replies=options.replies, api_key=api_key(settings))
+
+    def open_again(models: ModelSet) -> Engine:
+        return Engine(Index.open(options.index, device=models.device), settings, models)
 
     def ready() -> None:
         url = f"{scheme}://[{address}]:{port}" if ":" in address else f"{scheme}://{address}:{port}"
@@ -77,15 +83,25 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
 
     with bound, closing(Audit(options.audit, say)) if options.audit else nullcontext() as audit:
         live = Live(open_engine, settings.serve, say)
+        watch = Watch(options.index, live, open_again, say)
         admission = Admission(live, settings)
         try:
             live.start()
-            app = make_app(admission, said, address, keys, audit)
+            watch.start()
+            app = make_app(admission, said, address, keys, audit, Changes(*_program(options)) if keys else None)
             server.run(app, admission, bound, ready)
         finally:
+            watch.stop()
             live.stop()
     _end()
     return 0, None, ""
+
+
+def _program(options: argparse.Namespace) -> tuple[list[str], str, list[str]]:
+    """The words of this program, the index, and the settings that its builds take from the server's command line."""
+    profile = ["--profile", options.profile] if options.profile else []
+    settings = [word for given in options.assignments or () for word in ("--set", given)]
+    return [sys.executable, "-m", "gpu_rag"], str(options.index), [*profile, *settings]
 
 
 def _end() -> None:

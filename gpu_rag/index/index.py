@@ -45,7 +45,12 @@ class Index:
         """Open an index. Raises BadInput if `path` is no index, IndexMismatch for another format version."""
         folder = Path(path)
         reading = Reading(folder)  # before the manifest is read: a build may replace stages at any time
-        index = cls(folder, Manifest.read(folder).without_stale(), device)  # a build may have stopped half-way
+        manifest, passages = Manifest.read(folder).without_stale(), None  # a build may have stopped half-way
+        while (record := manifest.stages.get("passages")) and record.folder != passages:  # replaced meanwhile
+            passages = record.folder
+            reading.hold(folder / passages)
+            manifest = Manifest.read(folder).without_stale()
+        index = cls(folder, manifest, device)
         index._reading = reading
         return index
 

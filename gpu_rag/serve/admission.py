@@ -21,7 +21,7 @@ from gpu_rag.jobs import row_of
 from gpu_rag.program.history import Turn
 from gpu_rag.runtime.handle import Handle
 from gpu_rag.runtime.tasks import Outcome
-from gpu_rag.serve.live import Live, Wanted
+from gpu_rag.serve.live import Live, Replaced, Wanted
 from gpu_rag.serve.metrics import Counts
 from gpu_rag.serve.refusal import ClientGone, Refusal, refusal_of
 from gpu_rag.settings import Settings
@@ -30,6 +30,7 @@ from gpu_rag.types import Question
 Shape = Callable[[dict[str, Any]], dict[str, Any]]
 N_RECENT = 256
 LONGEST_RETRY_S = 60
+REPLACED_S = 0.02  # until a question is tried again whose engine is being replaced
 
 
 class Batch:
@@ -43,13 +44,14 @@ class Batch:
         self,
         admission: Admission,
         prepared: Prepared,
+        version: int,
         questions: Sequence[Question],
         shape: Shape,
         pieces: bool = False,
         history: Sequence[Turn] = (),
         seconds: float | None = None,
     ):
-        """Submit the questions. Raises Refusal."""
+        """Submit the questions; version: as in `Live.submit`. Raises Refusal and Replaced."""
         self.handles: dict[int, Handle] = {}  # handles of open questions
         self._admission, self._prepared, self._n_questions, self._shape = admission, prepared, len(questions), shape
         self._death: GpuRagError | None = None  # error that ended the engine before one of the questions
@@ -61,10 +63,10 @@ class Batch:
         try:
             for place, question in enumerate(questions):
                 self.handles[place] = admission.live.submit(
-                    prepared, question, partial(self._ends, place), group=self,
+                    prepared, question, partial(self._ends, place), group=self, version=version,
                     on_text=partial(self._says, place) if pieces else None, history=history,
                 )  # fmt: skip
-        except Refusal:
+        except (Refusal, Replaced):
             self.close()
             raise
         finally:
@@ -180,21 +182,29 @@ class Admission:
         Raises Refusal: 429 beyond the limit, 503 when the engine is down or stopping. Also raises the errors of
         `prepare`.
         """
-        prepared = self.live.cached(wanted)
-        if prepared is None:
-            prepared = await asyncio.to_thread(self.live.prepare, wanted)
+        while True:
+            version, prepared = self.live.version, self.live.cached(wanted)
+            if prepared is None:
+                prepared = await asyncio.to_thread(self.live.prepare, wanted)
+            self._check_room(len(questions))
+            try:
+                return Batch(self, prepared, version, questions, shape, pieces, history, seconds)
+            except Replaced:
+                await asyncio.sleep(REPLACED_S)
+
+    def _check_room(self, n_questions: int) -> None:
+        """Raise Refusal if the server stops, or if so many questions are more than it takes."""
         if self.closed:
             raise Refusal(503, "the server is stopping", headers={"Connection": "close"})
         n_open = self.n_open
-        n_over = n_open + len(questions) - self._limit
+        n_over = n_open + n_questions - self._limit
         if n_over > 0:
-            self.counts.refused.labels("overloaded").inc(len(questions))
+            self.counts.refused.labels("overloaded").inc(n_questions)
             # Seconds until enough questions may have ended, by the rate of the last ones.
             each_s = (time.monotonic() - self.ends[0]) / len(self.ends) if self.ends else 0.0
             later = {"Retry-After": str(min(max(math.ceil(n_over * each_s), 1), LONGEST_RETRY_S))}
-            given, expected = f"{n_open} open, {len(questions)} more", f"at most {self._limit}"
+            given, expected = f"{n_open} open, {n_questions} more", f"at most {self._limit}"
             raise Refusal(429, "too many questions wait", given=given, expected=expected, headers=later)
-        return Batch(self, prepared, questions, shape, pieces, history, seconds)
 
     async def close(self, grace_s: float) -> None:
         """Take no more questions. Wait for the open ones up to grace_s seconds, then fail the rest."""

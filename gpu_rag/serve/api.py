@@ -10,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.requests import Request
@@ -21,6 +22,7 @@ from gpu_rag.errors import MissingLayer
 from gpu_rag.serve.admission import Admission, Streamed
 from gpu_rag.serve.audit import Audit
 from gpu_rag.serve.bodies import read_ask, read_chat
+from gpu_rag.serve.changes import Changes, read_documents
 from gpu_rag.serve.chat import ChatEvents, chat_completion
 from gpu_rag.serve.guard import Guard, Json, deadline_s, read_body
 from gpu_rag.serve.keys import Keys
@@ -37,20 +39,26 @@ _LINE = re.compile(r"gpu-rag index .*? --for [\w-]+")
 
 
 def make_app(
-    admission: Admission, step_words: StepWords, host: str, keys: Keys | None, audit: Audit | None = None
+    admission: Admission,
+    step_words: StepWords,
+    host: str,
+    keys: Keys | None,
+    audit: Audit | None = None,
+    changes: Changes | None = None,
 ) -> ASGIApp:
     """Make the application, with the guard in front of it.
 
     step_words(step, n_candidates): a step of a trace in words, or None to show its name. host: the bound address; keys,
-    audit: as in `Guard`.
+    audit: as in `Guard`. changes: of the index, or None if no client may change it.
     """
-    api = _Api(admission, step_words)
+    api = _Api(admission, step_words, changes)
     served: dict[str, Endpoint] = {
         "/v1/models": api.models,
         "/v1/models/{name:path}": api.model,
         "/v1/methods": api.methods,
         "/v1/index": api.index,
         "/v1/passages/{name:path}": api.passage,
+        "/v1/changes/{name}": api.change,
         "/health": api.health,
         "/ready": api.ready,
         "/metrics": api.metrics,
@@ -60,9 +68,11 @@ def make_app(
         "/v1/answer": api.ask,
         "/v1/retrieve": partial(api.ask, retrieval=True),
         "/v1/chat/completions": api.chat,
+        "/v1/documents": api.add,
     }
     routes = [Route(path, call, methods=["POST"]) for path, call in posted.items()]
     routes += [Route(path, call, methods=["GET"]) for path, call in served.items()]
+    routes += [Route("/v1/documents/{name:path}", api.remove, methods=["DELETE"])]
     return Guard(routes, host, admission.settings.serve, keys, admission.counts, audit)
 
 
@@ -76,14 +86,13 @@ def _page(name: str, media_type: str) -> Endpoint:
 
 
 class _Api:
-    """The endpoints. The column of passage ids is read on creation."""
+    """The endpoints. The column of passage ids is read on creation, and then by the first passage of another index."""
 
-    def __init__(self, admission: Admission, step_words: StepWords):
+    def __init__(self, admission: Admission, step_words: StepWords, changes: Changes | None):
         self._admission, self._live, self._settings = admission, admission.live, admission.settings.serve
-        self._step_words, self._created = step_words, int(time.time())
-        self._index = index = self._live.engine.index
-        self._rows = index.rows_of_passages
-        if self._rows:
+        self._step_words, self._created, self._maybe_changes = step_words, int(time.time()), changes
+        index = self._live.engine.index
+        if index.rows_of_passages:
             index.places([0])
         admission.counts.registry.register(EngineMetrics(self._live, lambda: admission.n_open))
 
@@ -174,15 +183,37 @@ class _Api:
     async def passage(self, request: Request) -> Response:
         """The text of a passage, and its place. Raises Refusal (404)."""
         name = request.path_params["name"]
-        row = self._rows.get(name)
+        index = self._live.engine.index
+        row = index.rows_of_passages.get(name)
         if row is None:
             raise Refusal(404, "no such passage", given=name[:80])
-        (passage,) = self._index.passage_rows([row])
-        file, place = self._index.places([row])[0]
+        (passage,) = index.passage_rows([row])
+        file, place = index.places([row])[0]
         kept = {key: passage[key] for key in ("doc_id", "title", "text", "start", "end")}
-        metadata = self._index.metadata_of(row)
+        metadata = index.metadata_of(row)
         more: dict[str, Any] = {"metadata": metadata} if metadata else {}
         return Json({"passage_id": name, **kept, "file": file, "place": place, **more})
+
+    @property
+    def _changes(self) -> Changes:
+        if self._maybe_changes is None:
+            do = 'start it with --api-key-file FILE.toml, and rights = ["change"] for a key'
+            raise Refusal(403, "nobody may change the index through this server", kind="Forbidden", do=do)
+        return self._maybe_changes
+
+    async def add(self, request: Request) -> Response:
+        """Begin to add documents, and return the change."""
+        changes = self._changes
+        rows = read_documents(await read_body(request, self._settings))
+        return Json(to_builtins(changes.add(rows)), 202)
+
+    async def remove(self, request: Request) -> Response:
+        """Begin to remove a document, and return the change."""
+        return Json(to_builtins(self._changes.remove(request.path_params["name"])), 202)
+
+    async def change(self, request: Request) -> Response:
+        """A change, and its result when it is done. Raises Refusal (404)."""
+        return Json(to_builtins(self._changes.get(request.path_params["name"])))
 
     async def health(self, request: Request) -> Response:
         """Whether the process should be kept alive: no longer once its engine has stopped for good."""

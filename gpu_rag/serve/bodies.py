@@ -70,7 +70,7 @@ def read_ask(raw: bytes, settable: Collection[str], *, retrieval: bool) -> tuple
 
     settable: method parameters that a client may set.
     """
-    given = _object(raw)
+    given = read_object(raw)
     if not retrieval and "passages" in given:
         raise _bad("unknown key", given="passages", expected="only in /v1/retrieve")
     single = "questions" not in given
@@ -92,7 +92,7 @@ def read_chat(raw: bytes) -> tuple[ChatBody, Question, list[Turn]]:
 
     Options that would change the form of the reply are refused. Raises Refusal (400).
     """
-    given = _object(raw)
+    given = read_object(raw)
     unserved = [key for key in _UNSERVED if given.get(key) not in (None, False, [], {"type": "text"}, ["text"], "none")]
     if unserved:
         raise _bad("a chat completion here has no such thing", given=", ".join(unserved), do="leave it out")
@@ -124,7 +124,8 @@ def _text_of(content: Any) -> str:
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
-def _object(raw: bytes) -> dict[str, Any]:
+def read_object(raw: bytes) -> dict[str, Any]:
+    """A body as a JSON object. Raises Refusal (400)."""
     try:
         body = loads(decode_utf8(raw))
     except (JsonError, RowError) as error:

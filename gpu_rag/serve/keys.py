@@ -18,7 +18,8 @@ from gpu_rag.serve.refusal import Refusal
 from gpu_rag.settings.check import Declared, checked
 from gpu_rag.settings.ranges import NATURAL
 
-RIGHTS = ("read", "answer", "metrics")
+RIGHTS = ("read", "answer", "metrics", "change")
+USUAL = RIGHTS[:3]
 MINUTE_S = 60.0
 
 
@@ -28,7 +29,9 @@ class KeySettings(Declared):
 
     key: Annotated[str, "8 to 1000 ASCII letters"] = ""
     variable: Annotated[str, "the environment variable that has it"] = ""
-    rights: Annotated[tuple[str, ...], "read: passages, retrieval; answer: the language model; metrics"] = RIGHTS
+    rights: Annotated[
+        tuple[str, ...], "read: passages, retrieval; answer: the language model; metrics; change: add, remove documents"
+    ] = USUAL
     in_flight: Annotated[int, NATURAL, "requests open at once; 0: no limit"] = 0
     per_minute: Annotated[int, NATURAL, "requests of the last minute; 0: no limit"] = 0
 
@@ -71,6 +74,8 @@ def rights_for(method: str, path: str) -> set[str]:
     """The rights that allow a request; one of them is enough."""
     if path == "/metrics":
         return {"metrics"}
+    if path.startswith(("/v1/documents", "/v1/changes")):
+        return {"change"}
     if method == "POST":
         return {"read" if path == "/v1/retrieve" else "answer"}
     return {"read", "answer"} if path.startswith(("/v1/models", "/v1/methods")) else {"read"}

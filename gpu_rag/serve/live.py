@@ -1,9 +1,12 @@
-"""The engine of a server: a live streaming driver in its own thread, which is reopened when its models die."""
+"""The engine of a server: a live streaming driver in its own thread. It is reopened when its models die, and replaced
+when the index has changed."""
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,11 +47,16 @@ class Wanted:
         return repr({**vars(self), "params": sorted((self.params or {}).items())})
 
 
+class Replaced(Exception):
+    """The method was prepared for an engine that has been replaced, or is being: prepare it again."""
+
+
 class Live:
     """Answers questions of any thread together in one thread.
 
     open_engine: returns an engine whose models open at `start`. It is called again after models died, which ends all
     open questions. say(line): called with a line for each death and revival. The stats are totals over all engines.
+    version: the number of engines that were adopted.
     """
 
     _driver: StreamingDriver  # set by `start`
@@ -62,7 +70,10 @@ class Live:
         self.answering: list[str] = []  # methods that answer
         self.llm: dict[str, Any] | None = None  # description of the language model, if there is one
         self.gone = False  # dead, and not to be revived
+        self.version = 0
+        self._next: Engine | None = None  # replaces the engine when its open questions have ended
         self._lock = threading.Lock()  # guards the prepared methods
+        self._swap = threading.Lock()  # guards the driver, the version and the next engine; never held for long
         self._prepared: dict[Hashable, Prepared] = {}
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
@@ -116,18 +127,35 @@ class Live:
         on_end: Callable[[Outcome], None],
         group: Hashable = None,
         *,
+        version: int,
         on_text: OnText = None,
         history: Sequence[Turn] = (),
     ) -> Handle:
         """Submit a question; on_end is called in the engine's thread. Groups take turns when questions wait.
 
-        on_text, history: as in `engine.Prepared`. Raises Refusal when the question cannot be taken.
+        version: from before `prepared` was prepared. on_text, history: as in `engine.Prepared`. Raises Refusal when the
+        question cannot be taken, and Replaced.
         """
         self._check_ready()
-        try:
-            return self._driver.submit(question, prepared.bind(question, on_text, history), on_end, group)
-        except UsageError as error:  # it died or was closed a moment ago
-            raise Refusal(503, "the engine has stopped", headers={"Retry-After": "5"}) from error
+        with self._swap:
+            if self._next is not None or version != self.version:
+                raise Replaced
+            try:
+                return self._driver.submit(question, prepared.bind(question, on_text, history), on_end, group)
+            except UsageError as error:  # it died or was closed a moment ago
+                raise Refusal(503, "the engine has stopped", headers={"Retry-After": "5"}) from error
+
+    def replace(self, engine: Engine) -> None:
+        """Answer further questions by another engine with the same models, when all open questions have ended.
+
+        It loads what its methods need first. Raises the errors of its index.
+        """
+        for method in method_names():
+            with suppress(UsageError):
+                engine.prepare(method, retrieval_only=True, decider=RULE)
+        with self._swap:
+            self._next = engine
+            self._driver.close()
 
     def cancel(self, handle: Handle, reason: BaseException | None = None) -> None:
         """Cancel a question. The driver ignores questions that ended or that another driver took."""
@@ -159,7 +187,8 @@ class Live:
             (answer,) = engine.run(method, [WARM], retrieval_only=True, decider=RULE).answers
             if answer.error is not None:  # report it now, not only to the first client
                 self._say(f"{method} fails: {answer.error['message']}")
-        self._driver = engine.live(self.stats)
+        with self._swap:
+            self._driver, self._next, self.version = engine.live(self.stats), None, self.version + 1
         self.state, self.reason = READY, ""
 
     def _lack(self, method: str, retrieval_only: bool) -> UsageError | None:
@@ -177,6 +206,9 @@ class Live:
             while not self._end.is_set():
                 try:
                     self.engine.drive(self._driver, self.stats)
+                    if self._next is not None and not self._end.is_set():
+                        self._adopt(self._next)
+                        gc.collect()  # a removal waits until the old index is no longer read
                 except GpuRagError as error:
                     self.state, self.reason, pause_s = DEAD, f"the engine has stopped: {error}", first_s
                     self._say(self.reason)

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import gpu_rag
+from gpu_rag.api import removal
 from gpu_rag.errors import BadInput, GpuRagError, IndexCorrupt, IndexLocked, UsageError
 from gpu_rag.index import build as stages
 from gpu_rag.index.folder import sealed
@@ -179,11 +180,7 @@ def test_documents_in_memory_are_added_replaced_and_removed(tmp_path: Path) -> N
 
 def test_what_cannot_be_changed_is_refused_and_nothing_changes(corpus: Path, tmp_path: Path) -> None:
     out, apart = tmp_path / "ix", write_document(tmp_path / "apart.txt", 50)
-    index = gpu_rag.build([corpus, apart], out, methods=["bm25"], settings=FAST)
-    before = index.manifest.digest()
-    with pytest.raises(IndexLocked):
-        gpu_rag.remove(out, documents="d1.txt", settings=FAST)
-    del index
+    before = gpu_rag.build([corpus, apart], out, methods=["bm25"], settings=FAST).manifest.digest()
     for kind, arguments in (
         (BadInput, {"documents": "nobody"}),
         (BadInput, {"files": "nothing.txt"}),
@@ -203,6 +200,23 @@ def test_what_cannot_be_changed_is_refused_and_nothing_changes(corpus: Path, tmp
     with pytest.raises(BadInput, match="apart.txt"):
         gpu_rag.update(out, settings=FAST)
     assert gpu_rag.remove(out, files="apart.txt", settings=FAST).removed == 1
+
+
+def test_a_removal_waits_for_readers_and_is_completed_later(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "ix"
+    reader = gpu_rag.build(corpus, out, methods=["bm25"], settings=FAST)
+    monkeypatch.setattr(removal, "READERS_S", 0.3)
+    with pytest.raises(IndexLocked):
+        gpu_rag.remove(out, documents="d1.txt", settings=FAST)
+    assert "d1.txt" in reader.documents["id"].to_pylist()
+    assert "d1.txt" not in gpu_rag.Index.open(out).documents["id"].to_pylist()
+    of_new = gpu_rag.Index.open(out)  # does not read what was removed
+    del reader
+    made = gpu_rag.remove(out, documents="d1.txt", settings=FAST)
+    assert gpu_rag.verify(out, receipt=made.receipt).ok and of_new.documents.num_rows == 3
+    assert not list(Path(out, "stages").glob("passages-*"))[1:]
 
 
 def test_an_index_from_somebody_else_names_no_file_to_read(corpus: Path, tmp_path: Path) -> None:
