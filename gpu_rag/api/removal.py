@@ -50,6 +50,7 @@ def remove(
     *,
     documents: str | Sequence[str] = (),
     files: PathLike | Sequence[PathLike] = (),
+    named: str | Sequence[str] = (),
     where: str = "",
     forget: bool = False,
     receipt: PathLike | None = None,
@@ -59,9 +60,10 @@ def remove(
 
     A document that leaves with its file, and that another file has too, stays, see `Change.copies`.
 
-    documents: ids. files: files or folders of the corpus, as the index names them or as paths. where: a filter by
-    metadata. Removed documents stay out in later builds, until `add` names their file. forget: also clear the vector
-    cache of this machine. receipt: its file; by default one in the folder `receipts` of the index.
+    documents: ids. files: files or folders of the corpus, as the index names them or as paths. named: named sources;
+    the receipt lists nothing of knowledge graphs and bases. where: a filter by metadata. Removed documents stay out in
+    later builds, until `add` names their file. forget: also clear the vector cache of this machine. receipt: its file;
+    by default one in the folder `receipts` of the index.
 
     Model replies that no stage needs, plan.json and the results of `tune` leave the index too. Raises BadInput for a
     name that the index lacks, UsageError for nodes of knowledge bases and for the last document, IndexLocked if a
@@ -74,8 +76,11 @@ def remove(
     ids = [checked_text("documents", id) for id in ([documents] if isinstance(documents, str) else documents)]
     names = [str(path) for path in checked_paths("files", files)] if files else []
     sources = known_sources(folder, missing_is_error=False)
-    listed = _listed(sources)
-    chosen = _chosen(old, sources, listed, ids, names, checked_text("where", where), pending is not None)
+    given = [checked_text("named", name) for name in ([named] if isinstance(named, str) else named)]
+    sources, paths = _without_named(sources, given, pending is not None)
+    names += paths
+    listed, may_be_none = _listed(sources), pending is not None or bool(given)
+    chosen = _chosen(old, sources, listed, ids, names, checked_text("where", where), may_be_none)
     sources = _without(old, sources, listed, chosen, [_name_in(name, sources) for name in names], folder)
     leaving = receipt_of(old, chosen)
     if pending is not None:
@@ -169,13 +174,28 @@ def _chosen(
     if where:
         chosen |= matching(where, old.metadata)
     if not (ids or files or where or may_be_none):
-        raise UsageError("nothing is named to remove", expected="--doc ID, --file F or --where EXPR")
+        raise UsageError("nothing is named to remove", expected="--doc ID, --file F, --source NAME or --where EXPR")
     if (chosen & are_of_nodes(old.folder("passages"), table["id"])).any():
         do = "remove it from the files of the knowledge base, then run gpu-rag update DIR"
         raise UsageError("the text of a node is no document of the corpus", do=do)
     if len(chosen) and chosen.all() and not sources.named:
         raise UsageError("these are all documents of the index", do="remove its folder")
     return chosen
+
+
+def _without_named(sources: Sources, names: Sequence[str], may_be_none: bool) -> tuple[Sources, list[str]]:
+    """The sources without knowledge graphs and bases of these names, and the paths of sources of documents among
+    them. Raises BadInput for another name, UsageError if nothing is left."""
+    known = {source.name: source for source in sources.named}
+    lacking = [name for name in names if name not in known]
+    if lacking and not may_be_none:
+        expected = ", ".join(sorted(known)) or "an index with named sources"
+        raise BadInput("no such source", given=lacking[0], expected=expected)
+    left = tuple(source for source in sources.named if source.name not in names or source.kind == "documents")
+    if not left and not sources.corpus:
+        raise UsageError("these are all sources of the index", do="remove its folder")
+    chosen = (known[name] for name in names if name in known)
+    return replace(sources, named=left), [str(source.path) for source in chosen if source.kind == "documents"]
 
 
 def _name_in(given: str, sources: Sources) -> str:

@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_index(parser)
     add_list(parser, "--doc", "ID", "a document by its id", dest="documents", type=str)
     add_list(parser, "--file", "F", "a file or folder of the corpus", dest="files")
+    add_list(parser, "--source", "NAME", "a named source", dest="named", type=str)
     add_where(parser)
     parser.add_argument("--forget", action="store_true", help="clear the vector cache of this machine too")
     words = "write the receipt here (default: a file in DIR/receipts)"
@@ -29,6 +30,6 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Remove and report."""
     from gpu_rag import remove
 
-    names = ("documents", "files", "forget", "receipt")
+    names = ("documents", "files", "named", "forget", "receipt")
     chosen = {name: getattr(options, name) for name in names} | {"where": options.where or ""}
     return change(options, lambda **given: remove(options.index, **chosen, **given))

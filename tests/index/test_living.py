@@ -175,6 +175,28 @@ def test_documents_in_memory_are_added_replaced_and_removed(tmp_path: Path) -> N
         gpu_rag.add(out, [{"text": "Without an id."}], settings=FAST)
 
 
+def test_a_named_source_leaves(corpus: Path, tmp_path: Path) -> None:
+    """Also one whose file is gone."""
+    facts, more = tmp_path / "facts.tsv", tmp_path / "more"
+    facts.write_text("Ida Stroud\tmayor of\tTamsin\n")
+    write_document(more / "m.txt", 70)
+    out = tmp_path / "ix"
+    gpu_rag.build(corpus, out, methods=["bm25"], sources=[f"facts=kg:{facts}", f"more=documents:{more}"], settings=FAST)
+    with pytest.raises(BadInput, match="facts, more"):
+        gpu_rag.remove(out, named="nothing", settings=FAST)
+    made = gpu_rag.remove(out, named="more", settings=FAST)
+    assert made.removed == 1 and "m.txt" not in made.index.documents["file"].to_pylist()
+    again = gpu_rag.build(corpus, tmp_path / "b", methods=["bm25"], sources=[f"facts=kg:{facts}"], settings=FAST)
+    assert made.index.manifest.digest() == again.manifest.digest()
+    facts.unlink()
+    del made, again
+    with pytest.raises(BadInput):
+        gpu_rag.update(out, settings=FAST)
+    alone = gpu_rag.remove(out, named="facts", settings=FAST).index
+    assert not alone.counts().get("kb_triples") and alone.documents.num_rows == 4
+    assert not any(b"Ida Stroud" in path.read_bytes() for path in out.rglob("*") if path.is_file())
+
+
 # --- what is refused --------------------------------------------------------------------------------
 
 
