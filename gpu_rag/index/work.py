@@ -94,6 +94,12 @@ class Sources:
         """Named sources of these kinds."""
         return tuple(source for source in self.named if source.kind in kinds)
 
+    @property
+    def impossible(self) -> frozenset[str]:
+        """Stages that these sources cannot make, apart from those that need them."""
+        lacking = {"extraction": not self.corpus, "kb": not self.named, "kb_web": not self.of_kind("web")}
+        return frozenset(stage for stage, lacks_source in lacking.items() if lacks_source)
+
 
 @dataclass
 class StageReport:

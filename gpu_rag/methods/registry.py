@@ -211,12 +211,10 @@ def stages_for(methods: Iterable[str], sources: Sources | None = None, kept: Ite
     names = [name for given in methods for name in (methods_over(bool(sources.corpus)) if given == ALL else [given])]
     first = ["passages", *(need for name in names for need in needs(name))]
     first += [*(["kb"] if sources.named else []), *(["kb_web"] if sources.of_kind("web") else [])]
-    lacking = {"extraction": not sources.corpus, "kb": not sources.named, "kb_web": not sources.of_kind("web")}
-    impossible = {name for name, lacks_source in lacking.items() if lacks_source}
     wanted = _with_needs(first, lambda stage: stage.needs_of(sources))
     for name in all_stages().keys() & kept:
         inputs = _with_needs([name], lambda stage: stage.needs_of(sources))
-        wanted |= inputs if impossible.isdisjoint(inputs) else set()
+        wanted |= inputs if sources.impossible.isdisjoint(inputs) else set()
     return [stage for name, stage in all_stages().items() if name in wanted]
 
 
