@@ -148,7 +148,7 @@ def build_index(
                 manifest.write(out)
             elif not reports[stage.name].skipped:
                 manifest.write_to(out / PROGRESS)
-        manifest = manifest.without(sources.impossible).without_stale()
+        manifest = manifest.without(sources.impossible - reports.keys()).without_stale()
         with storage_errors(out):
             write_sources(out, sources)
         manifest.write(out)

@@ -96,7 +96,7 @@ class Sources:
 
     @property
     def impossible(self) -> frozenset[str]:
-        """Stages that these sources cannot make, apart from those that need them."""
+        """Stages that have nothing to read in these sources, apart from those that need them."""
         lacking = {"extraction": not self.corpus, "kb": not self.named, "kb_web": not self.of_kind("web")}
         return frozenset(stage for stage, lacks_source in lacking.items() if lacks_source)
 
