@@ -59,9 +59,9 @@ class Database:
         return int(self._connection.sql(f"SELECT count(*) FROM {table}").fetchall()[0][0])
 
     def view(self, name: str, file: Path) -> None:
-        """Name a Parquet file as a view: statements read only the columns they use."""
+        """Name a Parquet file as a view, with the column file_row_number: statements read only the columns they use."""
         quoted = glob.escape(str(file)).replace("'", "''")
-        read = f"read_parquet('{quoted}', hive_partitioning = false)"
+        read = f"read_parquet('{quoted}', hive_partitioning = false, file_row_number = true)"
         self._connection.execute(f"CREATE VIEW {name} AS SELECT * FROM {read}")
 
     def batches(self, query: str) -> Iterator[pa.RecordBatch]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -22,6 +22,7 @@ from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR, Evidence, Scalar
 
 T = TypeVar("T")
+GRAPH, PARTS = "graph.safetensors", "parts.safetensors"  # files of the stages of graphs
 MAPPED_FROM = 1 << 28  # larger vectors, in bytes, are mapped on a CPU, not copied into memory
 
 
@@ -67,7 +68,6 @@ class Index:
     def device(self, device: str) -> None:
         if device != self._device:
             self._vectors, self._parts = {}, {}  # read again on next use
-            self.__dict__.pop("graph", None)
         self._device = device
 
     def check_embedder(self, name: str, content_hash: str) -> None:
@@ -252,13 +252,24 @@ class Index:
         """Set the value that `loaded` returns for a name, so that an evaluation can try other values."""
         self._parts[part] = value
 
-    @cached_property
+    @property
     def graph(self) -> PageRankGraph:
-        """Adjacency over [entities | passages] with the edges of titles, ready for PageRank. Mapped on a CPU."""
-        arrays = self.arrays("graph", "graph.safetensors")
-        names = ("indptr", "indices", "weight", "degree")
-        indptr, indices, weight, degree = (torch.from_numpy(arrays[name]).to(self.device) for name in names)
-        return prepared(CSR(indptr, indices, weight), degree)
+        """Adjacency over [entities | passages] with the edges of titles, ready for PageRank."""
+        return self.walk("graph")
+
+    def walk(self, stage: str, file: str = GRAPH) -> PageRankGraph:
+        """The symmetric graph in a file of a stage, ready for PageRank, made once. Mapped on a CPU."""
+
+        def load(index: Index) -> PageRankGraph:
+            indptr, indices, weight, degree = index.tensors(stage, file, "indptr", "indices", "weight", "degree")
+            return prepared(CSR(indptr, indices, weight), degree)
+
+        return self.loaded(f"{stage}/{file}", load)
+
+    def tensors(self, stage: str, file: str, *names: str) -> list[torch.Tensor]:
+        """Arrays of a file of a stage, on the device of the index. Mapped on a CPU."""
+        arrays = self.arrays(stage, file)
+        return [torch.from_numpy(arrays[name]).to(self.device) for name in names]
 
     @property
     def n_entities(self) -> int:
@@ -297,19 +308,18 @@ class Index:
 
     def passage_rows(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """Rows of the table of passages; only their row groups are read."""
-        return self._passage_groups.take(rows)
+        return self.take("passages", "passages.parquet", tables.PASSAGES, rows)
 
     def _document_rows(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        """Rows of the table of documents; only their row groups are read."""
-        return self._document_groups.take(rows)
+        return self.take("passages", "documents.parquet", tables.DOCUMENTS, rows)
 
-    @cached_property
-    def _passage_groups(self) -> tables.RowGroups:
-        return tables.RowGroups(self.folder("passages") / "passages.parquet", tables.PASSAGES)
+    def take(self, stage: str, file: str, schema: pa.Schema, rows: Iterable[int]) -> list[dict[str, Any]]:
+        """Rows of a table, in the order given; only their row groups are read. Raises MissingLayer, IndexCorrupt."""
 
-    @cached_property
-    def _document_groups(self) -> tables.RowGroups:
-        return tables.RowGroups(self.folder("passages") / "documents.parquet", tables.DOCUMENTS)
+        def groups(index: Index) -> tables.RowGroups:
+            return tables.RowGroups(index.folder(stage) / file, schema)
+
+        return self.loaded(f"groups of {stage}/{file}", groups).take(rows)
 
     def _places(self, rows: Sequence[int], part: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
         """(file, place) of the passages with table rows `part`."""

@@ -12,7 +12,7 @@ are those found among all rows. A link to a removed row is not replaced by anoth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +33,7 @@ from gpu_rag.index.folder import EDITS, storage_errors
 from gpu_rag.index.index import MAPPED_FROM, Index
 from gpu_rag.index.stage import Stage
 from gpu_rag.index.stages.entities import entities_stage
-from gpu_rag.index.stages.graph import graph_stage
+from gpu_rag.index.stages.graph import graph_stage, relation_graph_stage
 from gpu_rag.index.stages.names import entity_names_stage, title_names_stage
 from gpu_rag.index.work import Silent, Sources, StageReport, Work
 from gpu_rag.settings import make_settings
@@ -122,6 +122,11 @@ class View(Index):
 
     def _document_rows(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         return self.base._document_rows(self.kept(DOCUMENTS)[list(rows)].tolist())
+
+    def take(self, stage: str, file: str, schema: pa.Schema, rows: Iterable[int]) -> list[dict[str, Any]]:
+        """Rows of a table, which is in memory."""
+        taken: list[dict[str, Any]] = self.table(stage, file, schema).take(pa.array(rows, pa.int64())).to_pylist()
+        return taken
 
     @cached_property
     def metadata(self) -> pa.Table | None:
@@ -249,5 +254,6 @@ NARROW: dict[str, Narrow] = {  # of the stages that several methods share
     "relation_vectors": {"vectors.safetensors": "entities/relations"},
     "mentions": {"mentions.parquet": {"entity": ENTITIES, "passage": PASSAGES}},
     "synonyms": {"synonyms.parquet": {"left": ENTITIES, "right": ENTITIES}},
-    "graph": lambda view: view.run(graph_stage, "passages", "entities", "mentions", "synonyms"),
+    "graph": lambda view: view.run(graph_stage, *graph_stage.needs),
+    "relation_graph": lambda view: view.run(relation_graph_stage, *relation_graph_stage.needs),
 }  # fmt: skip

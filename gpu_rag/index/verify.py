@@ -16,10 +16,11 @@ from gpu_rag.index import tables
 from gpu_rag.index.build import rejects_of, unfinished
 from gpu_rag.index.checks import is_outside, outside, wrong_vectors
 from gpu_rag.index.folder import SOURCES, SOURCES_COPY, check_seal, checksums
-from gpu_rag.index.index import Index
+from gpu_rag.index.index import GRAPH, PARTS, Index
 from gpu_rag.index.knowledge_base.verify import KB_PARTS, check_kb
 from gpu_rag.index.manifest import COPY, Manifest, check_copy
-from gpu_rag.index.name_table import NAMES, NameTable
+from gpu_rag.index.name_table import NAMES
+from gpu_rag.index.stages.graph import relation_parts
 from gpu_rag.index.stages.names import PROFILES, names_of_entities, names_of_titles
 from gpu_rag.index.titles import title_edges
 from gpu_rag.models.llm.cache import faults_of
@@ -242,50 +243,73 @@ def _synonym_ends(index: Index) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _title_names(index: Index) -> Iterator[str]:
-    yield from _names(index, "title_names", names_of_titles(index.passage_titles))
+    yield from wrong_arrays(index, "title_names", NAMES, names_of_titles(index.passage_titles).arrays)
 
 
 def _entity_names(index: Index) -> Iterator[str]:
     profiles = index.table("extraction", PROFILES, tables.PROFILES)
-    yield from _names(index, "entity_names", names_of_entities(index.entity_rows.column, profiles))
-
-
-def _names(index: Index, stage: str, expected: NameTable) -> Iterator[str]:
-    arrays = index.arrays(stage, NAMES)
-    equal = {name: name in arrays and np.array_equal(arrays[name], array) for name, array in expected.arrays.items()}
-    if wrong := [name for name, same in equal.items() if not same]:
-        yield f"{stage}: not the names of the tables: {', '.join(wrong)}"
+    yield from wrong_arrays(index, "entity_names", NAMES, names_of_entities(index.entity_rows.column, profiles).arrays)
 
 
 def _graph(index: Index) -> Iterator[str]:
-    arrays = tables.read_arrays(index.folder("graph") / "graph.safetensors")
-    csr = CSR(*(torch.from_numpy(arrays[name]) for name in ("indptr", "indices", "weight")))
-    check_csr(csr)
     n_entities, n = index.n_entities, index.n_entities + index.n_passages
+    entity, passage = _mentioned(index)
+    ends = [index.relation_ends, _synonym_ends(index), (entity, passage + n_entities)]
+    yield from wrong_walk(index, "graph", GRAPH, ends, n_entities, index.entity_rows.column)
+    ranges = index.arrays("graph", GRAPH)["ranges"].tolist()
+    if ranges != [0, n_entities, n_entities, n]:
+        yield f"graph: the ranges {ranges} are not those of its nodes"
+
+
+def _relation_graph(index: Index) -> Iterator[str]:
+    first = index.n_entities + index.n_relations
+    relation, where = np.arange(index.n_entities, first), index.relation_passages.column
+    stated = np.repeat(relation, pc.list_value_length(where).to_numpy()), pc.list_flatten(where).to_numpy()
+    ends = [*((relation, end) for end in index.relation_ends), _mentioned(index), stated]
+    ends[2:] = [(node, passage + first) for node, passage in ends[2:]]
+    yield from wrong_walk(index, "relation_graph", GRAPH, ends, first, index.entity_rows.column)
+    parts = relation_parts(index.arrays("relation_graph", GRAPH), first)
+    yield from wrong_arrays(index, "relation_graph", PARTS, parts)
+
+
+def wrong_walk(
+    index: Index, stage: str, file: str, ends: list[tuple[np.ndarray, np.ndarray]], first: int, names: pa.Array,
+    rows: np.ndarray | None = None,
+) -> Iterator[str]:  # fmt: skip
+    """Faults of a graph with the edges of titles. ends: pairs of nodes that have an edge; first: the node of passage 0;
+    names, rows: as in `title_edges`."""
+    arrays = index.arrays(stage, file)
+    csr = CSR(*(torch.from_numpy(arrays[name]) for name in ("indptr", "indices", "weight")))
+    n = first + index.n_passages
+    check_csr(csr)
     if csr.n != n:
-        yield f"graph: {csr.n} nodes for {n_entities} entities and {index.n_passages} passages"
+        yield f"{stage}: {csr.n} nodes for {first} and {index.n_passages} passages"
         return
-    if arrays["ranges"].tolist() != [0, n_entities, n_entities, n]:
-        yield f"graph: the ranges {arrays['ranges'].tolist()} are not those of its nodes"
     if not is_symmetric(csr):
-        yield "graph: an edge lacks its other direction"
-    stored = _pairs(np.repeat(np.arange(n), np.diff(arrays["indptr"])), arrays["indices"].astype(np.int64), n)
+        yield f"{stage}: an edge lacks its other direction"
     if not np.array_equal(arrays["degree"], degrees(csr).numpy()):
-        yield "graph: degrees that are not the sums of its rows"
-    reasons = _reasons(index)
+        yield f"{stage}: degrees that are not the sums of its rows"
+    titled, titles = title_edges(index.passage_titles, names, rows)
+    src, dst = (np.concatenate(side) for side in zip(*ends, (titled, titles + first)))
+    stored = _pairs(np.repeat(np.arange(n), np.diff(arrays["indptr"])), arrays["indices"].astype(np.int64), n)
+    reasons = _pairs(src.astype(np.int64), dst.astype(np.int64), n)
     lost, strange = np.setdiff1d(reasons, stored), np.setdiff1d(stored, reasons)
     if len(lost) or len(strange):
-        yield f"graph: {len(lost)} edges are missing, {len(strange)} have no reason in the tables"
+        yield f"{stage}: {len(lost)} edges are missing, {len(strange)} have no reason in the tables"
 
 
-def _reasons(index: Index) -> np.ndarray:
-    """Pairs of nodes joined by a relation, a synonym, a mention or a title."""
+def wrong_arrays(index: Index, stage: str, file: str, expected: Mapping[str, np.ndarray]) -> Iterator[str]:
+    """A line that names the arrays of a file that are not those expected."""
+    arrays = index.arrays(stage, file)
+    equal = {name: name in arrays and np.array_equal(arrays[name], array) for name, array in expected.items()}
+    if wrong := [name for name, same in equal.items() if not same]:
+        yield f"{stage}: not what the tables give: {', '.join(wrong)}"
+
+
+def _mentioned(index: Index) -> tuple[np.ndarray, np.ndarray]:
+    """(entity, passage) of the mentions."""
     entity, passage = (index.mentions[name].to_numpy().astype(np.int64) for name in ("entity", "passage"))
-    titled, titles = title_edges(index.passage_titles, index.entity_rows.column)
-    mentioned = np.concatenate([entity, titled]), np.concatenate([passage, titles]) + index.n_entities
-    ends = [index.relation_ends, _synonym_ends(index), mentioned]
-    src, dst = (np.concatenate([pair[side] for pair in ends]) for side in (0, 1))
-    return _pairs(src, dst, index.n_entities + index.n_passages)
+    return entity, passage
 
 
 def _pairs(src: np.ndarray, dst: np.ndarray, n: int) -> np.ndarray:
@@ -305,5 +329,6 @@ _CHECKS: dict[str, Check] = {
     "mentions": _mentions,
     "synonyms": _synonyms,
     "graph": _graph,
+    "relation_graph": _relation_graph,
     **dict.fromkeys(("kb", "kb_web", *KB_PARTS), check_kb),
 }

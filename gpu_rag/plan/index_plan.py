@@ -1,7 +1,9 @@
 """The cost of a build: tokens, seconds and memory by stage, and disk, predicted from samples that are really indexed.
 
-A cost is a straight line through the smaller and the larger sample, in the size that the stage grows with. The number
-of names grows by a power of the passages (Heaps' law). Two stages compare all pairs; for them the number of pairs,
+A cost is a straight line through the smaller and the larger sample, in the size that the stage grows with; memory grows
+by a power, at most the square root, because stages read tables in parts. Names grow by a power of the names that are
+written in the texts, which are counted in the whole corpus: a sample does not show what its passages share with others.
+Relations grow by a power of the passages (Heaps' law). Two stages compare all pairs; for them the number of pairs,
 divided by this machine's pairs per second, is added to the line.
 """
 
@@ -38,12 +40,12 @@ LONG_S = 3.0  # a run on at least LEAST that takes longer is the last one, unles
 N_TRIPLES = 100_000  # triples of each knowledge base source that are really read, linked and written
 N_ASKED = 8  # passages of the sample when an LLM is used
 N_FRESH = 4  # new replies needed to measure the time of one
+MOST_MEMORY = 0.5  # largest exponent of memory
 MIN_SHARE = 0.2  # minimum share of a cost that grows, however flat two noisy measurements look
 FOUND = ("entities", "relations", "mentions")
 _GROWTH: dict[str, tuple[str, float, float]] = {  # (size that it grows with, smallest and largest exponent)
-    "entities": ("extracted", 0.0, 1.0),
+    "entities": ("written names", 0.0, 1.0),
     "relations": ("extracted", 0.0, 1.0),
-    "mentions": ("passages", 1.0, 1.5),
     "nodes": ("triples", 0.0, 1.0),
     "kinds of relation": ("triples", 0.0, 1.0),
 }
@@ -89,8 +91,9 @@ def plan_index(job: BuildJob, *, n_sample: int | None = None, progress: Progress
     unplanned = [stage.name for stage in job.stages if not stage.planned]
     job = replace(job, stages=[stage for stage in job.stages if stage.planned])
     reading = time.perf_counter()
-    counts, drawn = trial.read_corpus(job.sources, job.settings, n_sample or DEFAULT_SAMPLE, progress)
+    counts, corpus, drawn = trial.read_corpus(job.sources, job.settings, n_sample or DEFAULT_SAMPLE, progress)
     read_s = time.perf_counter() - reading
+    n_names = corpus.n_written_names() if any(stage.name == "entities" for stage in job.stages) else 0
     with storage_errors(job.out):
         job.out.mkdir(parents=True, exist_ok=True)
     job = replace(job, settings=settle(job.stages, job.settings, job.models))
@@ -102,7 +105,7 @@ def plan_index(job: BuildJob, *, n_sample: int | None = None, progress: Progress
     load_s = time.perf_counter() - loading
     progress.start("trying", None, "passages")
     with tempfile.TemporaryDirectory(prefix="gpu-rag-plan-") as folder:
-        plan = _tried(job, llm, counts, drawn, Path(folder), math.inf if n_sample else LONG_S)
+        plan = _tried(job, llm, counts, n_names, drawn, Path(folder), math.inf if n_sample else LONG_S)
     progress.advance(len(plan.sample))
     progress.finish("trying", skipped=False)
     document = plan.document(read_s, load_s)
@@ -114,10 +117,17 @@ def plan_index(job: BuildJob, *, n_sample: int | None = None, progress: Progress
 
 
 def _tried(
-    job: BuildJob, llm: RepeatingLLM | None, counts: Mapping[str, int], drawn: Passages, folder: Path, long_s: float
+    job: BuildJob,
+    llm: RepeatingLLM | None,
+    counts: Mapping[str, int],
+    n_names: int,
+    drawn: Passages,
+    folder: Path,
+    long_s: float,
 ) -> _Plan:
     """The plan of a build, from runs on growing samples. With an LLM, the samples are 8 passages that it was not
-    asked about before, and half of these. long_s: a run that takes longer is the last one.
+    asked about before, and half of these. n_names: names written in the corpus; long_s: a run that takes longer is the
+    last one.
 
     first, warm: runs on one sample, the first one in this process, with real LLM requests; small, full: runs on the
     smallest and the largest sample.
@@ -154,13 +164,13 @@ def _tried(
     n_read = sum(math.ceil(n / divisors[last]) for n in read.values())
     times = sum(n_triples.values()) / n_read if n_read else 0.0
     small, middle, full = (trial.sizes_of(runs[k], samples[k]) for k in (0, last - 1, last))
-    return _Plan(job, llm, counts, samples[last], named, small, middle, full, times)
+    return _Plan(job, llm, counts, n_names, samples[last], named, small, middle, full, times)
 
 
 @dataclass
 class _Plan:
-    """A plan built from trial runs. counts: of the corpus; sample: the passages of the largest run; small, middle,
-    full: sizes of the smallest sample, of the one before the largest, and of the largest.
+    """A plan built from trial runs. counts, n_names: of the corpus; sample: the passages of the largest run; small,
+    middle, full: sizes of the smallest sample, of the one before the largest, and of the largest.
 
     times: the ratio of all triples of the knowledge base to those read; 0 if its only source is the corpus.
     """
@@ -168,6 +178,7 @@ class _Plan:
     job: BuildJob
     llm: RepeatingLLM | None
     counts: Mapping[str, int]
+    n_names: int
     sample: Passages
     runs: Mapping[str, Mapping[str, trial.Cost]]
     small: trial.Sizes
@@ -178,13 +189,15 @@ class _Plan:
     def __post_init__(self) -> None:
         """Predict the sizes of the index."""
         middle, full = self.middle, self.full
-        sizes = self.sizes = dict[str, float](self.counts)
+        sizes = self.sizes = {**dict[str, float](self.counts), "written names": self.n_names}
         self.laws = dict[str, dict[str, float]]()
         for name, (by, *ends) in _GROWTH.items():
             if name == "nodes":
                 sizes["triples"] = round(full["triples"] * self.times) if self.times else sizes["relations"]
             law = self.laws[name] = growth(middle[by], middle[name], full[by], full[name], *ends)
             sizes[name] = round(law["k"] * sizes[by] ** law["beta"])
+            if name == "entities" and full["extracted"] < sizes["extracted"]:
+                self.laws[name] = growth(full["extracted"], full[name], sizes["extracted"], sizes[name], 0.0, 1.0)
         for name in full.keys() - sizes.keys():  # counts of method stages grow with the passages
             sizes[name] = round(full[name] / max(full["passages"], 1) * sizes["passages"])
         sizes["links"] = sizes["mentions"] + sizes["relations"]
@@ -255,7 +268,8 @@ class _Plan:
         n_small, n_full, n = (part[grows_with] for part in (self.small, self.full, sizes))
         first, warm, small, full = (run[name] for run in self.runs.values())
         disk_bytes = round(on_line(n_small, small.disk_bytes, n_full, full.disk_bytes, n))
-        grown = on_line(n_small, small.peak_memory_bytes, n_full, full.peak_memory_bytes, n, 0.0)
+        law = growth(n_small, small.peak_memory_bytes, n_full, full.peak_memory_bytes, 0.0, MOST_MEMORY)
+        grown = law["k"] * n ** law["beta"] if n else full.peak_memory_bytes
         least, pairs_s = MIN_SHARE, [0.0, 0.0, 0.0]
         if name == "extraction" and settings.index.extractor == "import":
             grows_with, least = "the file of --openie", 0.0  # read whole for any sample

@@ -3,6 +3,7 @@ stages and measures their seconds, disk, memory, calls, and counts."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag.errors import RequestFailed
+from gpu_rag.index import tables
 from gpu_rag.index.database import database
 from gpu_rag.index.memory import memory_bytes, peak_memory_bytes, reset_peak_memory
 from gpu_rag.index.stage import Stage
@@ -29,6 +31,7 @@ from gpu_rag.sources.knowledge_base import read_edge_blocks
 from gpu_rag.sources.knowledge_graph import read_kg_blocks
 from gpu_rag.types import Reject, Reply, Request
 
+_NAME = re.compile(r"[A-Z0-9][\w'’.-]*(?: (?:(?:of|the|and) )*[A-Z0-9][\w'’-]*)*")
 MAX_TEXTS = 1024  # texts that a trial stage really embeds
 Sizes = dict[str, float]  # of a corpus or sample: passages, characters, entities, relations, mentions, ...
 COUNTED = {  # {size: (stage that counts it, its key there)}
@@ -82,24 +85,34 @@ class Passages:
         characters = pc.sum(pc.utf8_length(self.passages["text"])).as_py() or 0
         return {"passages": len(self), "characters": characters, "extracted": self.n_extracted}
 
+    def n_written_names(self) -> int:
+        """The number of distinct runs of words with a capital or a digit in passages that are extracted from."""
+        hashes = [np.zeros(0, np.int64)]
+        for start in range(0, self.n_extracted, tables.ROWS_A_GROUP):
+            texts = self.passages["text"].slice(start, min(tables.ROWS_A_GROUP, self.n_extracted - start)).to_pylist()
+            found = set[str]().union(*map(_NAME.findall, texts))
+            hashes.append(np.fromiter(map(hash, found), np.int64, len(found)))
+        return len(np.unique(np.concatenate(hashes)))
+
     def write(self, work: Work) -> dict[str, int]:
         """Write the tables of the first stage."""
         ids = self.passages["doc_id"]
         documents = self.documents.filter(pc.is_in(self.documents["id"], ids))
         origins = self.origins.filter(pc.is_in(self.origins["document"], ids))
-        tables = {"documents": documents, "passages": self.passages, "origins": origins}
         with database(work) as db:
-            keep_passages(db, [tables])
+            keep_passages(db, [{"documents": documents, "passages": self.passages, "origins": origins}])
             write_passages(db, work.out, origins=origins.num_rows > 0)
         return {"documents": documents.num_rows, "passages": len(self)}
 
 
-def read_corpus(sources: Sources, settings: Settings, n: int, progress: Progress) -> tuple[dict[str, int], Passages]:
+def read_corpus(
+    sources: Sources, settings: Settings, n: int, progress: Progress
+) -> tuple[dict[str, int], Passages, Passages]:
     """Count the whole corpus, read and cut as in the build, and draw n passages, of both kinds if there are any.
 
     Returns the numbers of documents, passages, characters (overlaps count twice), passages that are extracted from, and
-    rejects. Raises BadInput if there is no passage, except for a knowledge base without documents. Memory: the text, as
-    in the build.
+    rejects; then all passages, and those drawn. Raises BadInput if there is no passage, except for a knowledge base
+    without documents. Memory: the text, as in the build.
     """
     parts, n_rejects, first = [], 0, None
     progress.start("reading", None, "documents")
@@ -121,7 +134,7 @@ def read_corpus(sources: Sources, settings: Settings, n: int, progress: Progress
     chosen = chosen[: max(n - len(others), (n + 1) // 2)]
     rows = pa.array(np.concatenate([chosen, others[: n - len(chosen)]]))
     sample = replace(corpus, passages=passages.take(rows), n_extracted=len(chosen))
-    return {"documents": documents.num_rows, **corpus.sizes(), "rejects": n_rejects}, sample
+    return {"documents": documents.num_rows, **corpus.sizes(), "rejects": n_rejects}, corpus, sample
 
 
 def count_triples(sources: Sequence[NamedSource]) -> dict[NamedSource, int]:
@@ -213,4 +226,6 @@ def sizes_of(costs: Mapping[str, Cost], sample: Passages) -> Sizes:
     stage."""
     counts = {name: costs[stage].counts[key] if stage in costs else 0 for name, (stage, key) in COUNTED.items()}
     own = {name: n for cost in costs.values() for name, n in cost.counts.items()}
-    return {**own, **sample.sizes(), **counts, "links": counts["mentions"] + counts["relations"]}
+    written = sample.n_written_names() if "entities" in costs else 0
+    sizes = {**own, **sample.sizes(), **counts, "written names": written}
+    return {**sizes, "links": counts["mentions"] + counts["relations"]}

@@ -111,14 +111,19 @@ def embed(self, texts, on_batch=None):
     sys.stdin.readline()
     return plain(self, texts, on_batch)
 hashing.HashEmbedder.embed = embed
-gpu_rag.build(sys.argv[1], sys.argv[2], settings={"models": {"embedder": "hash", "llm": "none"}, "index": {"block": 8}})
+corpus, out, memory, threads = sys.argv[1:]
+models = {"embedder": "hash", "llm": "none", "threads": int(threads)}
+settings = {"models": models, "index": {"block": 8, "memory": float(memory)}}
+gpu_rag.build(corpus, out, methods=["ppr", "bubblerag", "higra-retriever", "hoprag"], settings=settings)
 """
+LIMITS = [(memory, threads) for memory in ("0.5", "1", "4") for threads in ("1", "2")]
 
 
 @pytest.mark.slow
 def test_a_build_killed_at_random_moments_ends_with_the_same_digest(tmp_path: Path) -> None:
-    """SIGKILL again and again, soon after one of its blocks or another, then one run to the end: the digest of an
-    undisturbed build. A block is only embedded when the test lets it, so that no run ends before it is killed."""
+    """SIGKILL again and again, soon after one of its blocks or another, and each run with another limit of memory and
+    number of threads, then one run to the end: the digest of an undisturbed build. A block is only embedded when the
+    test lets it, so that no run ends before it is killed."""
     corpus = tmp_path / "c.jsonl"
     names = ["Orlo", "Ruyven", "Stroud", "Brandt", "Kessel", "Tamm"]
     rows = [
@@ -129,18 +134,17 @@ def test_a_build_killed_at_random_moments_ends_with_the_same_digest(tmp_path: Pa
         for i in range(60)
     ]
     corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = [sys.executable, "-c", BUILD, str(corpus)]
+
+    def command(name: str, *limits: str) -> list[str]:
+        return [sys.executable, "-c", BUILD, str(corpus), str(tmp_path / name), *limits]
+
     free = "\n" * 10_000
-    whole = subprocess.run(
-        [*command, str(tmp_path / "whole")], check=True, input=free, stdout=subprocess.PIPE, text=True
-    )
+    whole = subprocess.run(command("whole", "0", "1"), check=True, input=free, stdout=subprocess.PIPE, text=True)
     n_blocks, n_done, generator = whole.stdout.count("embeds\n"), 0, random.Random(5)
-    for _ in range(4):
+    for limits in LIMITS:
         n_let = generator.randint(1, 3)
         n_done += n_let
-        process = subprocess.Popen(
-            [*command, str(tmp_path / "killed")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        process = subprocess.Popen(command("killed", *limits), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write("\n" * n_let)
         process.stdin.flush()
@@ -150,9 +154,7 @@ def test_a_build_killed_at_random_moments_ends_with_the_same_digest(tmp_path: Pa
         assert process.wait() == -signal.SIGKILL
         process.stdin.close()
         process.stdout.close()
-    last = subprocess.run(
-        [*command, str(tmp_path / "killed")], check=True, input=free, stdout=subprocess.PIPE, text=True
-    )
+    last = subprocess.run(command("killed", *LIMITS[0]), check=True, input=free, stdout=subprocess.PIPE, text=True)
     assert n_done < n_blocks and 0 < last.stdout.count("embeds\n") < n_blocks, "what is embedded is kept"
     assert digest(tmp_path / "killed") == digest(tmp_path / "whole")
     assert not (tmp_path / "killed" / "work").exists()

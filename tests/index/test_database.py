@@ -16,11 +16,12 @@ from gpu_rag.index import tables
 from gpu_rag.index.database import database, memory_limit
 from gpu_rag.index.folder import checksums
 from gpu_rag.index.stages.entities import entities_stage, runs_of
-from gpu_rag.index.stages.graph import graph_stage
+from gpu_rag.index.stages.graph import graph_stage, relation_graph_stage
 from gpu_rag.index.work import Work
 from gpu_rag.settings import make_settings
 
 PASSAGES = 20_000
+LAYERS = (entities_stage, graph_stage, relation_graph_stage)
 
 
 def put_many(bench: Any) -> None:
@@ -32,7 +33,7 @@ def put_many(bench: Any) -> None:
     entities = [[names[n] if n % 2 else names[n].lower() for n in row[2:]] for row in drawn.tolist()]
     columns = {"passage": range(PASSAGES), "entities": entities, "triples": facts, "status": ["ok"] * PASSAGES}
     tables.write_table(bench.folder("extraction") / "extractions.parquet", tables.EXTRACTIONS, columns)
-    bench.put_passages(["text"] * 10)
+    bench.put_passages(["text"] * PASSAGES)
 
 
 @pytest.mark.slow
@@ -45,8 +46,8 @@ def test_neither_memory_nor_threads_show(bench: Any, monkeypatch: pytest.MonkeyP
     for gib, threads, least in ((4.0, 1, 256), (0.5, 2, 256), (0.5, 1, 256), (0.03, 2, 32)):
         monkeypatch.setattr(database_module, "LEAST", least << 20)
         settings = {"index": {"memory": gib}, "models": {"threads": threads}}
-        counts = [bench.run(layer, settings) for layer in (entities_stage, graph_stage)]
-        found.append((counts, checksums(bench.folder("entities")), checksums(bench.folder("graph"))))
+        counts = [bench.run(layer, settings) for layer in LAYERS]
+        found.append((counts, *(checksums(bench.folder(layer.name)) for layer in LAYERS)))
         assert not list((bench.root / "work").rglob("spill"))
     assert found[0][0][0]["entities"] > 30_000
     assert all(other == found[0] for other in found[1:])

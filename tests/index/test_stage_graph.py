@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.pagerank import prepare, prepared
 from gpu_rag.index import tables
-from gpu_rag.index.stages.graph import graph_stage
+from gpu_rag.index.index import GRAPH, PARTS
+from gpu_rag.index.stages.graph import graph_stage, relation_graph_stage
 from gpu_rag.index.titles import TITLE_WEIGHT
 from gpu_rag.types import CSR
 
@@ -58,8 +59,8 @@ def put(
     bench.put("synonyms", [{"left": a, "right": b, "score": score} for a, b, score in synonyms])
 
 
-def adjacency(bench: Any) -> tuple[dict[tuple[int, int], float], dict[str, np.ndarray]]:
-    arrays = tables.read_arrays(bench.folder("graph") / "graph.safetensors")
+def adjacency(bench: Any, stage: str = "graph") -> tuple[dict[tuple[int, int], float], dict[str, np.ndarray]]:
+    arrays = tables.read_arrays(bench.folder(stage) / GRAPH)
     indptr, indices, weight = arrays["indptr"], arrays["indices"], arrays["weight"]
     rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     entries = dict(zip(zip(rows.tolist(), indices.tolist()), weight.tolist()))
@@ -101,6 +102,27 @@ def test_a_title_adds_its_weight_to_a_mention_or_makes_an_edge(bench: Any) -> No
     edges = {(0, 1): 1.0, (0, 3): 1.0 + TITLE_WEIGHT, (1, 4): TITLE_WEIGHT, (2, 4): 1.0}
     assert entries == edges | {(b, a): weight for (a, b), weight in edges.items()}
     assert arrays["degree"].tolist() == [17.0, 16.0, 1.0, 16.0, 16.0, 0.0]
+
+
+def lists_of(offsets: np.ndarray, values: np.ndarray) -> list[list[int]]:
+    return [part.tolist() for part in np.split(values, offsets[1:-1])]
+
+
+def test_relations_are_nodes_between_entities_and_passages(bench: Any) -> None:
+    """Entities 0 to 2, relations 3 and 4, of an entity with itself, both stated in passage 5, and passages 6 and 7.
+    Entity 1 is the title of passage 6, which does not mention it."""
+    put(bench, 3, 3, [(0, 1), (2, 2)], [(0, 0), (2, 1), (2, 1)], [(0, 1, 0.85)], ["E000 (film)", "e001", "nobody"])
+    assert bench.run(relation_graph_stage) == {}
+    entries, arrays = adjacency(bench, "relation_graph")
+    inner = {(0, 3): 1.0, (1, 3): 1.0, (2, 4): 1.0}
+    edges = inner | {(3, 5): 1.0, (4, 5): 1.0, (0, 5): 1.0 + TITLE_WEIGHT, (2, 6): 1.0, (1, 6): TITLE_WEIGHT}
+    assert entries == edges | {(b, a): weight for (a, b), weight in edges.items()}
+    assert arrays["degree"].tolist() == [17.0, 16.0, 2.0, 3.0, 2.0, 18.0, 16.0, 0.0]
+    parts = tables.read_arrays(bench.folder("relation_graph") / PARTS)
+    assert lists_of(parts["indptr"], parts["indices"]) == [[3], [3], [4], [0, 1], [2]]
+    assert lists_of(parts["offsets"], parts["values"]) == [[0], [], [1], [0], [0]]
+    types = {"indptr": np.int64, "indices": np.int32, "offsets": np.int64, "values": np.int32}
+    assert {name: array.dtype for name, array in parts.items()} == types
 
 
 @pytest.mark.parametrize("wrong", [None, "range", "degree"])

@@ -6,9 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from titled import titled
 
 from gpu_rag.graph.csr import csr_from_edges, row_of_entry
-from gpu_rag.index.titles import MOST_PASSAGES, title_edges, titled
+from gpu_rag.index.titles import MOST_PASSAGES, title_edges
 
 KNOWN = pa.array(["jaws", "marta orlo", "jaws (book)", "jaws"])  # of equal names the first counts
 

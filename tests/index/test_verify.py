@@ -16,6 +16,7 @@ from stage_bench import FILES, HOME
 
 import gpu_rag
 from gpu_rag.index import tables
+from gpu_rag.index.index import GRAPH, PARTS
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.name_table import NAMES
 from gpu_rag.index.verify import verify
@@ -40,7 +41,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     openie.write_text("".join(json.dumps(row) + "\n" for row in rows))
     index = {"extractor": "import", "synonym_threshold": 0.5, "chunk_words": 12, "overlap_words": 3}
     settings = {"models": {"embedder": "hash", "llm": "none"}, "index": index}
-    gpu_rag.build(corpus, folder / "ix", methods=["ppr", "hybrid"], openie=openie, settings=settings)
+    gpu_rag.build(corpus, folder / "ix", methods=["ppr", "hybrid", "bubblerag"], openie=openie, settings=settings)
     return folder / "ix"
 
 
@@ -151,7 +152,19 @@ DAMAGES: dict[str, tuple[str, Change, str]] = {
     "a lost link to a passage": ("graph", without_pair(lambda e: e[1] >= 6), "graph: 1 edges are missing"),
     "degrees of another graph": ("graph", turned("degree", lambda degree: degree + 1), "graph: degrees"),
     "one title more": ("title_names", turned("rows", lambda rows: np.append(rows, np.int32(0))), "title_names: not"),
-    "a name that begins otherwise": ("entity_names", put("begins", 0, 0), "entity_names: not the names"),
+    "a name that begins otherwise": ("entity_names", put("begins", 0, 0), "entity_names: not what"),
+    "a lost end of a relation": (
+        "relation_graph",
+        without_pair(lambda e: e[1] < 10),
+        "relation_graph: 1 edges",
+    ),
+    "a lost passage of a relation": ("relation_graph", without_pair(lambda e: e[0] >= 6), "relation_graph: 1 edges"),
+    "degrees of other relations": (
+        "relation_graph",
+        turned("degree", lambda d: d + 1),
+        "relation_graph: degrees",
+    ),
+    "a passage of another node": ("relation_parts", turned("values", lambda v: v[::-1]), "relation_graph: not what"),
     "an edge without a reason": ("graph", edges(moved_to_another_passage), "graph: 1 edges are missing, 1 have no"),
 }
 
@@ -170,8 +183,10 @@ def test_damage_is_found_even_under_right_checksums(index: Path, plant: Any, kin
     if part in FILES:
         stage, file = HOME.get(part, part), FILES[part][0]
     else:
-        files = {"graph": "graph.safetensors", "title_names": NAMES, "entity_names": NAMES}
+        files = {**dict.fromkeys(("graph", "relation_graph"), GRAPH), "title_names": NAMES, "entity_names": NAMES}
         stage, file = part, files.get(part, "vectors.safetensors")
+        if part == "relation_parts":
+            stage, file = "relation_graph", PARTS
     plant(index, stage, file, damage)
     found = verify(index)
     assert any(line in broken for broken in found), found

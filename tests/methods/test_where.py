@@ -5,9 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -157,8 +156,13 @@ def _after(base: Index, documents: np.ndarray, *others: Any) -> Index:
 def _of_passages(base: Index, documents: np.ndarray, *others: Any) -> Index:
     """Leaves what is said of entities as it is: names, types and descriptions of all documents."""
     found = NARROWED(base, documents, *others)
-    graph, old = higra_graph(found), higra_graph(base)
-    found._parts["higra"] = replace(graph, entities=old.entities.slice(0, graph.n_entities))
+    n, take = higra_graph(found).n_entities, found.take
+    old = higra_graph(base).entities.slice(0, n).to_pylist()
+
+    def of_all(stage: str, file: str, schema: Any, rows: Iterable[int]) -> list[dict[str, Any]]:
+        return [old[row] for row in rows] if file == "higra_entities.parquet" else take(stage, file, schema, rows)
+
+    found.take = of_all  # type: ignore[method-assign]
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import networkx as nx
 import numpy as np
@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.graph.csr import csr_from_edges
+from gpu_rag.index.index import Index
+from gpu_rag.index.name_table import NameTable
 from gpu_rag.methods.higra.batched import HigraRanking, Params, Seeded, SubgraphScores, higra_rank, subgraph_scores
 from gpu_rag.methods.higra.graph import HigraGraph
 from gpu_rag.text.bm25 import Bm25
@@ -48,15 +50,17 @@ def graph_of(n: int, n_passages: int, relations: Sequence[Edge], links: Sequence
     ends = sorted(relations)
     subjects, objects = [s for s, _ in ends], [o for _, o in ends]
     words = Bm25.build(["x"], k1=1.2, b=0.75)
-    return HigraGraph(
-        entities=pa.table({"name": [f"e{i}" for i in range(n)]}),
-        relations=pa.table({"subject": subjects, "object": objects, "label": ["r"] * len(ends)}),
+    graph = HigraGraph(
+        index=cast(Index, None),
         entity_graph=plain(subjects, objects, n),
         full_graph=plain([*subjects, *(e for e, _ in links)], [*objects, *(n + p for _, p in links)], n + n_passages),
-        links=pa.table({}),
         entity_bm25=words,
         relation_bm25=words,
+        names=NameTable.of(pa.array([], pa.string()), np.zeros(0, np.int64)),
     )
+    relations = pa.table({"subject": subjects, "object": objects, "label": ["r"] * len(ends)})
+    graph.__dict__.update(relations=relations, ends=(np.array(subjects, np.int64), np.array(objects, np.int64)))
+    return graph
 
 
 class Oracle:

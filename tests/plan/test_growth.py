@@ -68,6 +68,16 @@ def test_two_samples_tell_how_names_grow(seed: int) -> None:
     assert 0 < law["beta"] < 1 and full * 20 > 1.3 * whole  # linear would be off
 
 
+def test_names_that_passages_share_are_seen_in_the_whole_corpus(tmp_path: Path) -> None:
+    """Runs of words with a capital, each once. Passages repeat after 10, and a draw of 8 rarely shows it."""
+    texts = [f"Marta Orlo met Bo {'abcdefghij'[k % 10].upper()} at the Port of Ves." for k in range(100)]
+    path = tmp_path / "c.jsonl"
+    path.write_text("".join(json.dumps({"id": f"d{k}", "text": text}) + "\n" for k, text in enumerate(texts)))
+    _, corpus, sample = read_corpus(Sources((path,)), make_settings({}), 8, Silent())
+    assert corpus.n_written_names() == 2 + 10  # Marta Orlo, Port of Ves
+    assert sample.n_written_names() == 2 + len(set(sample.passages["text"].to_pylist()))
+
+
 # --- draws -----------------------------------------------------------------------------------------
 
 
@@ -79,7 +89,7 @@ def rows(folder: Path, n: int) -> Path:
 
 def drawn(corpus: Path, k: int, seed: int) -> list[int]:
     settings = make_settings({"runtime": {"seed": seed}})
-    counts, sample = read_corpus(Sources((corpus,)), settings, k, Silent())
+    counts, _, sample = read_corpus(Sources((corpus,)), settings, k, Silent())
     assert counts["passages"] == counts["extracted"] == counts["documents"] >= len(sample)
     return [int(id[1:]) for id in sample.passages["id"].to_pylist()]
 

@@ -161,7 +161,7 @@ def frontier_bytes(batch: int, hops: int = 1) -> int:
 def top_edges_bytes(edges: HopEdges, batch: int, k: int) -> int:
     """Bytes of the used vectors, each edge's vector number, target and keywords, the questions, and the result."""
     m = edges.target.shape[0]
-    return 4 * DIMS * (edges.used.shape[0] + batch) + m * (8 + 4 * WORDS) + 8 * batch * k
+    return 4 * DIMS * (edges.by_vector.used.shape[0] + batch) + m * (8 + 4 * WORDS) + 8 * batch * k
 
 
 def step_alone(graph: Graph, question: int, dtype: Any, hops: int = 1) -> tuple[np.ndarray, np.ndarray]:

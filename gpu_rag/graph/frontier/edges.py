@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.arrays import component_bits
 from gpu_rag.graph.common.dots import check_unit_rows
 from gpu_rag.graph.common.segments import lexsort, offsets_of
 from gpu_rag.graph.csr import check_range
@@ -22,8 +23,8 @@ EDGE_TILE = 16384  # the same for edges, or all edges of one vector if it has mo
 
 @dataclass(frozen=True)
 class Described:
-    """N items with vectors and keywords; made by `described`. vectors: f16 or f32[N, D], unit rows (f32 on the CPU);
-    keywords: Ragged of i32/i64 in [0, n_keywords), ascending."""
+    """N items with vectors and keywords; made by `described`. vectors: f16 or f32[N, D], unit rows; keywords: Ragged of
+    i32/i64 in [0, n_keywords), ascending."""
 
     vectors: torch.Tensor
     keywords: Ragged
@@ -45,14 +46,28 @@ class FrontierQuery:
 
 
 @dataclass(frozen=True)
+class ByVector:
+    """Edges by the vectors that they use.
+
+    used i64[U]: these vectors; order i64[E]: the edges by (vector, edge); starts i64[U+1]: the start of each used
+    vector's edges; column_of i64[E]: the used vector at each place of `order`; list_offsets i64[W+1], list_places
+    i64[T]: the places in `order` whose edge has each keyword, ascending.
+    """
+
+    used: torch.Tensor
+    order: torch.Tensor
+    starts: torch.Tensor
+    column_of: torch.Tensor
+    list_offsets: torch.Tensor
+    list_places: torch.Tensor
+
+
+@dataclass(frozen=True)
 class HopEdges:
     """E directed edges between V vertices; made by `hop_edges`.
 
     indptr: i64[V+1], edge e leaves v if indptr[v] <= e < indptr[v+1]; target: i32[E]; vector_of: i32[E], the row of
     `vectors` f16 or f32[Q, D] of each edge (edges may share one); keywords: Ragged, one list for each edge.
-    For the search of all edges: used i64[U], the vectors that edges use; order i64[E], the edges by (vector, edge);
-    starts i64[U+1], the start of each used vector's edges; column_of i64[E], the used vector at each place of `order`;
-    list_offsets i64[W+1], list_places i64[T]: the places in `order` whose edge has each keyword, ascending.
     """
 
     indptr: torch.Tensor
@@ -61,12 +76,6 @@ class HopEdges:
     vectors: torch.Tensor
     keywords: Ragged
     n_keywords: int
-    used: torch.Tensor
-    order: torch.Tensor
-    starts: torch.Tensor
-    column_of: torch.Tensor
-    list_offsets: torch.Tensor
-    list_places: torch.Tensor
 
     @property
     def n(self) -> int:
@@ -74,29 +83,40 @@ class HopEdges:
         return int(self.indptr.shape[0]) - 1
 
     @cached_property
+    def by_vector(self) -> ByVector:
+        """The edges in the form that the search of all edges reads; cached."""
+        order = torch.argsort(self.vector_of.long(), stable=True)
+        used, columns, counts = torch.unique(self.vector_of.long(), return_inverse=True, return_counts=True)
+        place = torch.empty_like(order)
+        place[order] = torch.arange(order.shape[0], device=order.device)
+        words, edge = self.keywords.values.long(), row_of_value(self.keywords)
+        list_offsets = offsets_of(torch.bincount(words, minlength=self.n_keywords))
+        places = place[edge][lexsort(place[edge], words)]
+        return ByVector(used, order, offsets_of(counts), columns[order], list_offsets, places)
+
+    @cached_property
     def arrays(self) -> tuple[np.ndarray, ...]:
-        """indptr, vector_of, vectors, offsets and values of the keywords as arrays, for edges on the CPU; cached."""
-        own = (self.indptr, self.vector_of, self.vectors.detach(), self.keywords.offsets, self.keywords.values)
-        return tuple(a.contiguous().numpy() for a in own)
+        """indptr, vector_of, vectors (as `component_bits`), offsets and values of the keywords as arrays, for edges on
+        the CPU; cached."""
+        indptr, vector_of, offsets, values = (
+            part.contiguous().numpy()
+            for part in (self.indptr, self.vector_of, self.keywords.offsets, self.keywords.values)
+        )
+        return indptr, vector_of, component_bits(self.vectors.detach()), offsets, values
 
 
 def described(vectors: torch.Tensor, keywords: Ragged, n_keywords: int) -> Described:
     """Check the items that `score_lists` compares questions with. Raises BadInput."""
     check_unit_rows(vectors, "vectors")
     check_keywords(keywords, vectors, n_keywords, batch=vectors.shape[0], of="vectors")
-    return Described(_stored(vectors), keywords, n_keywords)
-
-
-def _stored(vectors: torch.Tensor) -> torch.Tensor:
-    """The vectors; in f32 on the CPU, where half-precision products are slow."""
-    return vectors.float() if vectors.device.type == "cpu" else vectors
+    return Described(vectors, keywords, n_keywords)
 
 
 def hop_edges(
     indptr: torch.Tensor, target: torch.Tensor, vector_of: torch.Tensor, vectors: torch.Tensor, keywords: Ragged,
     n_keywords: int,
 ) -> HopEdges:  # fmt: skip
-    """Check edges and prepare their search, once. Arguments as in `HopEdges`; all on one device. Raises BadInput."""
+    """Check edges, once. Arguments as in `HopEdges`; all on one device. Raises BadInput."""
     check_unit_rows(vectors, "vectors")
     check_keywords(keywords, vectors, n_keywords)
     check_ragged(Ragged(target, indptr), "targets", n=indptr.numel() - 1, device=vectors.device)
@@ -105,18 +125,7 @@ def hop_edges(
         raise BadInput("edges do not match", given=given, expected="one of each an edge, on one device")
     check_range(vector_of, vectors.shape[0], "the vector of an edge", "vector")
     check_memory(16 * n_keywords, vectors.device, f"lists of {n_keywords:,} keywords", "number the keywords that occur")
-    order = torch.argsort(vector_of.long(), stable=True)
-    used, columns, counts = torch.unique(vector_of.long(), return_inverse=True, return_counts=True)
-    starts = offsets_of(counts)
-    place = torch.empty_like(order)
-    place[order] = torch.arange(order.shape[0], device=order.device)
-    words, edge = keywords.values.long(), row_of_value(keywords)
-    by_word = lexsort(place[edge], words)
-    list_offsets = offsets_of(torch.bincount(words, minlength=n_keywords))
-    return HopEdges(
-        indptr, target, vector_of, _stored(vectors), keywords, n_keywords, used, order, starts, columns[order],
-        list_offsets, place[edge][by_word],
-    )  # fmt: skip
+    return HopEdges(indptr, target, vector_of, vectors, keywords, n_keywords)
 
 
 def check_keywords(
@@ -131,8 +140,8 @@ def check_keywords(
 
 def tiles(edges: HopEdges) -> list[tuple[int, int, int, int]]:
     """Ranges (u0, u1) of vectors with at most EDGE_TILE edges, or one vector; and places (p0, p1) in `order`."""
-    ranges, first, n = [], 0, int(edges.used.shape[0])
-    ends = edges.starts.cpu()
+    ranges, first, n = [], 0, int(edges.by_vector.used.shape[0])
+    ends = edges.by_vector.starts.cpu()
     while first < n:
         limit = ends[first] + EDGE_TILE
         last = max(first + 1, int(torch.searchsorted(ends, limit, right=True)) - 1)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from gpu_rag_kernels.frontier import numba as kernels
 
+from gpu_rag.graph.common.arrays import component_bits
 from gpu_rag.graph.common.dots import GRID, f32_slack
 from gpu_rag.graph.common.threads import run_parts
 from gpu_rag.graph.frontier.edges import QUESTION_TILE, Described, FrontierQuery, HopEdges, tiles
@@ -20,12 +21,7 @@ Array = np.ndarray[Any, Any]
 def _of_questions(query: FrontierQuery) -> tuple[Array, Array, Array]:
     """Questions as arrays for the kernels: vectors, offsets and values of their keywords."""
     words, offsets = arrays_of(query.keywords, wide=True)
-    return _rows(query.vectors), offsets, words
-
-
-def _rows(vectors: torch.Tensor) -> Array:
-    rows: Array = vectors.detach().contiguous().numpy()
-    return rows
+    return query.vectors.detach().contiguous().numpy(), offsets, words
 
 
 def lists_by_numba(query: FrontierQuery, things: Described, lists: Ragged, threads: int) -> torch.Tensor:
@@ -33,7 +29,7 @@ def lists_by_numba(query: FrontierQuery, things: Described, lists: Ragged, threa
     questions, out = _of_questions(query), np.empty(lists.values.shape[0], np.float32)
     listed, offsets = arrays_of(lists, wide=True)
     thing_words, thing_offsets = arrays_of(things.keywords)
-    vectors = _rows(things.vectors)
+    vectors = component_bits(things.vectors.detach())
 
     def score(first: int) -> None:
         last = min(first + QUESTION_TILE, lists.batch)
@@ -68,18 +64,19 @@ def top_edges_by_numba(query: FrontierQuery, edges: HopEdges, k: int, threads: i
     ids, scores = np.full((batch, k), -1, np.int32), np.full((batch, k), -np.inf, np.float32)
     targets = np.full((batch, k), -1, np.int64)
     slack = f32_slack(query.vectors.shape[1])  # covers the rounding of kept scores
-    whole = edges.used.shape[0] == edges.vectors.shape[0]
-    rows, used = edges.vectors.detach(), edges.used.numpy()
-    starts, column_of = edges.starts.numpy(), edges.column_of.numpy()
-    order, target = edges.order.numpy(), edges.target.numpy()
-    edge_offsets, lists = edges.keywords.offsets.numpy(), (edges.list_offsets.numpy(), edges.list_places.numpy())
-    vectors, parts = _rows(edges.vectors), tiles(edges)
+    by = edges.by_vector
+    whole = by.used.shape[0] == edges.vectors.shape[0]
+    rows, used = edges.vectors.detach(), by.used.numpy()
+    starts, column_of = by.starts.numpy(), by.column_of.numpy()
+    order, target = by.order.numpy(), edges.target.numpy()
+    edge_offsets, lists = edges.keywords.offsets.numpy(), (by.list_offsets.numpy(), by.list_places.numpy())
+    vectors, parts = component_bits(edges.vectors.detach()), tiles(edges)
 
     def search(first: int) -> None:
         wanted = query.vectors[first : first + QUESTION_TILE]
         for u0, u1, _, _ in parts:
-            tile = rows[u0:u1] if whole else rows[edges.used[u0:u1]]
-            dots = torch.mm(wanted, tile.T).numpy()
+            tile = rows[u0:u1] if whole else rows[by.used[u0:u1]]
+            dots = torch.mm(wanted, tile.float().T).numpy()
             kernels.search_tile(
                 dots, on_grid, *questions[1:], first, u0, starts, column_of, order, used, target, vectors, edge_offsets,
                 *lists, slack, ids, scores, targets,

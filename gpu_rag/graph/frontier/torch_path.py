@@ -57,8 +57,9 @@ def top_edges_by_torch(query: FrontierQuery, edges: HopEdges, k: int) -> TopK:
         (first, FrontierQuery(vectors[first : first + words.batch], words))
         for first, words in pieces_of(query.keywords, QUESTION_TILE)
     ]
+    by_vector = edges.by_vector
     for u0, u1, p0, p1 in tiles(edges):
-        edge, column, used = edges.order[p0:p1], edges.column_of[p0:p1] - u0, edges.used[u0:u1]
+        edge, column, used = by_vector.order[p0:p1], by_vector.column_of[p0:p1] - u0, by_vector.used[u0:u1]
         targets, number = torch.unique(edges.target[edge], return_inverse=True)
         part_of_edges = _Tile(p0, edge, column, edges.vectors[used].float(), targets.shape[0], number)
         for first, part in parts:
@@ -100,10 +101,11 @@ def _overlaps(query: Ragged, edges: HopEdges, tile: _Tile) -> torch.Tensor:
     size = tile.edge.shape[0]
     shared = torch.zeros(query.batch, size, device=edges.indptr.device)
     known, words = query.values < edges.n_keywords, query.values.long().clamp(max=max(edges.n_keywords - 1, 0))
-    first, question = edges.list_offsets[words], row_of_value(query)
-    last = torch.where(known, edges.list_offsets[(words + 1).clamp(max=edges.n_keywords)], first)
+    list_offsets, question = edges.by_vector.list_offsets, row_of_value(query)
+    first = list_offsets[words]
+    last = torch.where(known, list_offsets[(words + 1).clamp(max=edges.n_keywords)], first)
     for owner, entry in expand(first, last):
-        place = edges.list_places[entry] - tile.first
+        place = edges.by_vector.list_places[entry] - tile.first
         inside = ((place >= 0) & (place < size)).nonzero()[:, 0]
         pair = question[owner[inside]] * size + place[inside]
         shared.view(-1).index_add_(0, pair, torch.ones_like(pair, dtype=shared.dtype))

@@ -1,8 +1,8 @@
-"""Stage of the graph of entities and passages as one CSR adjacency."""
+"""Stages of the graphs over entities and passages, each one CSR adjacency."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 
 import numpy as np
@@ -13,6 +13,7 @@ from gpu_rag.graph.csr import degrees
 from gpu_rag.index import tables
 from gpu_rag.index.database import database
 from gpu_rag.index.folder import storage_errors
+from gpu_rag.index.index import GRAPH, PARTS
 from gpu_rag.index.stage import stage
 from gpu_rag.index.titles import TITLE_WEIGHT, title_edges
 from gpu_rag.index.work import Work
@@ -22,16 +23,22 @@ _ROWS = 4096  # rows of the graph at a time: bounds memory
 
 
 _PAIRS = """CREATE TABLE pairs AS SELECT low, high, max(weight) + max(title) AS weight FROM (
-    SELECT least(subject, object) AS low, greatest(subject, object) AS high, 1::FLOAT AS weight, 0::FLOAT AS title
-        FROM relations
-    UNION ALL SELECT least("left", "right"), greatest("left", "right"), score, 0::FLOAT FROM synonyms
-    UNION ALL SELECT entity, passage + {n_entities}, 1::FLOAT, 0::FLOAT FROM mentions
-    UNION ALL SELECT entity, passage + {n_entities}, 0::FLOAT, {title_weight}::FLOAT FROM titles
+    SELECT least(a, b) AS low, greatest(a, b) AS high, weight, 0::FLOAT AS title FROM edges
+    UNION ALL SELECT node, passage + {first}, 0::FLOAT, {title_weight}::FLOAT FROM titles
     ) WHERE low <> high GROUP BY low, high"""
-_BOTH = """CREATE VIEW edges AS
+_BOTH = """CREATE VIEW entries AS
     SELECT low AS src, high AS dst, weight FROM pairs UNION ALL SELECT high, low, weight FROM pairs"""
-_DEGREES = "SELECT src, count(*)::INTEGER AS degree FROM edges GROUP BY src ORDER BY src"
-_EDGES = "SELECT dst, weight FROM edges ORDER BY src, dst"
+_DEGREES = "SELECT src, count(*)::INTEGER AS degree FROM entries GROUP BY src ORDER BY src"
+_ENTRIES = "SELECT dst, weight FROM entries ORDER BY src, dst"
+
+
+_GRAPH = """SELECT subject AS a, object AS b, 1::FLOAT AS weight FROM relations
+    UNION ALL SELECT "left", "right", score FROM synonyms
+    UNION ALL SELECT entity, passage + {n_entities}, 1::FLOAT FROM mentions"""
+_RELATIONS = """SELECT subject AS a, {n_entities} + file_row_number::INTEGER AS b, 1::FLOAT AS weight FROM relations
+    UNION ALL SELECT object, {n_entities} + file_row_number::INTEGER, 1::FLOAT FROM relations
+    UNION ALL SELECT {n_entities} + file_row_number::INTEGER, {first} + unnest(passages), 1::FLOAT FROM relations
+    UNION ALL SELECT entity, passage + {first}, 1::FLOAT FROM mentions"""
 
 
 @stage("graph", needs=("passages", "entities", "mentions", "synonyms"), version=2, size="links", graph=True)
@@ -43,27 +50,80 @@ def graph_stage(work: Work) -> dict[str, int]:
     names, see `index.titles`, has a further TITLE_WEIGHT with the passage. `degree` has the sum of each row, f64.
     Memory: `index.memory`, names and titles, and 16 bytes a node.
     """
-    folders = work.stage_folders
-    names = tables.read_table(folders["entities"] / "entities.parquet", tables.ENTITIES, ["id"])["id"]
-    titles = tables.read_table(folders["passages"] / "passages.parquet", tables.PASSAGES, ["title"])["title"]
-    n_entities, n = len(names), len(names) + len(titles)
-    entity, passage = title_edges(titles, names)
+    names = tables.read_table(work.stage_folders["entities"] / "entities.parquet", tables.ENTITIES, ["id"])["id"]
+    edges, n = _GRAPH.format(n_entities=len(names)), len(names)
+    arrays = walk_arrays(work, edges, n, names, relations="entities", synonyms="synonyms", mentions="mentions")
+    n_nodes = len(arrays["degree"])
+    ranges = np.asarray([0, n, n, n_nodes], np.int64)  # [entities | relations: none | passages]
+    tables.write_arrays(work.out / GRAPH, {**arrays, "ranges": ranges})
+    return {"nodes": n_nodes, "edges": len(arrays["indices"])}
+
+
+@stage("relation_graph", needs=("passages", "entities", "mentions"), size="links", graph=True)
+def relation_graph_stage(work: Work) -> dict[str, int]:
+    """Undirected adjacency over [entities | relations | passages], and its parts without passages and weights.
+
+    An edge of weight 1 joins a relation with its subject and its object, and either kind with each passage that
+    mentions or states it. Titles add to it as in `graph_stage`. In `parts.safetensors`, indptr and indices are the
+    adjacency of [entities | relations], offsets and values the passages of each of them. Memory: as `graph_stage`, and
+    the parts.
+    """
+    folder = work.stage_folders["entities"]
+    names = tables.read_table(folder / "entities.parquet", tables.ENTITIES, ["id"])["id"]
+    first = len(names) + tables.n_rows(folder / "relations.parquet")
+    edges = _RELATIONS.format(n_entities=len(names), first=first)
+    arrays = walk_arrays(work, edges, first, names, relations="entities", mentions="mentions")
+    tables.write_arrays(work.out / GRAPH, arrays)
+    tables.write_arrays(work.out / PARTS, relation_parts(arrays, first))
+    return {}
+
+
+def relation_parts(walk: Mapping[str, np.ndarray], first: int) -> dict[str, np.ndarray]:
+    """The arrays of `parts.safetensors` from those of the graph. first: the node of passage 0."""
+    indptr, indices = chosen_entries(walk, first, lambda column, _: column < first)
+    is_stated = chosen_entries(walk, first, lambda column, weight: (column >= first) & (weight != TITLE_WEIGHT))
+    return {"indptr": indptr, "indices": indices, "offsets": is_stated[0], "values": is_stated[1] - np.int32(first)}
+
+
+def walk_arrays(
+    work: Work, edges: str, first: int, names: pa.Array | pa.ChunkedArray, rows: np.ndarray | None = None, **views: str
+) -> dict[str, np.ndarray]:
+    """{"indptr", "indices", "weight", "degree"} of a symmetric graph over [nodes | passages], with the edges of titles.
+
+    edges: a query of the columns (a, b, weight); views: {table that it reads: its stage}. An edge that it gives several
+    times has its greatest weight. first: the node of passage 0; names, rows: of the nodes that titles may name, as in
+    `title_edges`.
+    """
+    titles = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES, ["title"])["title"]
+    node, passage = title_edges(titles, names, rows)
+    n = first + len(titles)
     indptr = np.zeros(n + 1, np.int64)
     with database(work) as db:
-        db.run("CREATE TABLE titles (entity INTEGER, passage INTEGER)")
-        db.add("titles", pa.table({"entity": entity, "passage": passage}))
-        for name, stage_name in (("relations", "entities"), ("synonyms", "synonyms"), ("mentions", "mentions")):
-            db.view(name, folders[stage_name] / f"{name}.parquet")
-        db.run(_PAIRS.format(n_entities=n_entities, title_weight=TITLE_WEIGHT), _BOTH)
+        db.run("CREATE TABLE titles (node INTEGER, passage INTEGER)")
+        db.add("titles", pa.table({"node": node, "passage": passage}))
+        for name, stage_name in views.items():
+            db.view(name, work.stage_folders[stage_name] / f"{name}.parquet")
+        db.run(f"CREATE VIEW edges AS {edges}", _PAIRS.format(first=first, title_weight=TITLE_WEIGHT), _BOTH)
         for batch in db.batches(_DEGREES):
             indptr[1 + batch["src"].to_numpy()] = batch["degree"].to_numpy()
         np.cumsum(indptr, out=indptr)
-        indices, weight = _spooled(work, db.batches(_EDGES), ("dst", "weight"))
-    ranges = np.asarray([0, n_entities, n_entities, n], np.int64)  # [entities | relations: none | passages]
-    arrays = {"indptr": indptr, "indices": indices, "weight": weight, "degree": _degrees(indptr, weight)}
-    tables.write_arrays(work.out / "graph.safetensors", {**arrays, "ranges": ranges})
+        indices, weight = _spooled(work, db.batches(_ENTRIES), ("dst", "weight"))
     work.progress.advance(n)
-    return {"nodes": n, "edges": len(indices)}
+    return {"indptr": indptr, "indices": indices, "weight": weight, "degree": _degrees(indptr, weight)}
+
+
+def chosen_entries(
+    walk: Mapping[str, np.ndarray], n: int, chosen: Callable[[np.ndarray, np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """(indptr i64[n + 1], indices i32) of the entries of the first n rows where chosen(columns, weights) is True."""
+    counts, parts = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)]
+    for start in range(0, n, _ROWS):
+        ends = walk["indptr"][start : min(start + _ROWS, n) + 1]
+        columns, weights = (np.array(walk[name][ends[0] : ends[-1]]) for name in ("indices", "weight"))
+        mask = chosen(columns, weights)
+        counts.append(np.diff(np.append(0, np.cumsum(mask))[ends - ends[0]]))
+        parts.append(columns[mask])
+    return np.cumsum(np.concatenate(counts)), np.concatenate(parts)
 
 
 def _degrees(indptr: np.ndarray, weight: np.ndarray) -> np.ndarray:

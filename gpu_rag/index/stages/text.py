@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpu_rag.index.stage import Stage
 from gpu_rag.index.stages.entities import entities_stage
 from gpu_rag.index.stages.extraction import extraction_stage
-from gpu_rag.index.stages.graph import graph_stage
+from gpu_rag.index.stages.graph import graph_stage, relation_graph_stage
 from gpu_rag.index.stages.mentions import mentions_stage
 from gpu_rag.index.stages.names import entity_names_stage, title_names_stage
 from gpu_rag.index.stages.passages import passages_stage
@@ -26,6 +26,7 @@ def text_stages() -> list[Stage]:
         vector_stage("entity_vectors", ("entities",), entity_texts, "entities"),
         vector_stage("relation_vectors", ("entities",), relation_texts, "relations", graph=True),
         mentions_stage,
+        relation_graph_stage,
         synonyms_stage,
         graph_stage,
     ]

@@ -5,7 +5,10 @@ from gpu_rag.methods.method import Method
 METHODS = (
     Method(
         "bubblerag",
-        ("passage_vectors", "bm25", "title_names", "entity_names", "entity_vectors", "relation_vectors", "mentions"),
+        (
+            "passage_vectors", "bm25", "title_names", "entity_names", "entity_vectors", "relation_vectors",
+            "relation_graph",
+        ),
         explain="explain:WORDS", profiles={"bubblerag-paper": "profiles/bubblerag-paper.toml"},
         inexact=("neighbours",), shown=True, auto=70, order=60,
     ),

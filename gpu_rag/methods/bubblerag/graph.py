@@ -1,5 +1,5 @@
-"""The graph in which BubbleRAG grows trees, with entities and relations as nodes. It is built from stages that `ppr`
-has too. It also holds the table of cosines that expansion and ranking share.
+"""The graph in which BubbleRAG grows trees, with entities and relations as nodes. The stage `relation_graph` writes
+it. It also holds the table of cosines that expansion and ranking share.
 
 Components are rounded to the grid of `graph.common.dots`, where an f64 sum of their products has no rounding. So a
 matrix product over all nodes and single products of the wanted pairs give the same numbers; the cheaper one is used.
@@ -16,13 +16,11 @@ import torch
 
 from gpu_rag.graph.bubble import STEPS, node_costs
 from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, on_grid
-from gpu_rag.graph.csr import csr_from_edges, row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, checked
-from gpu_rag.graph.pagerank import PageRankGraph, prepare
-from gpu_rag.graph.ragged import ragged_of_keys, row_of_value, some_lists
-from gpu_rag.index.index import Index
-from gpu_rag.index.titles import titled
-from gpu_rag.types import Ragged
+from gpu_rag.graph.pagerank import PageRankGraph
+from gpu_rag.graph.ragged import some_lists
+from gpu_rag.index.index import PARTS, Index
+from gpu_rag.types import CSR, Ragged
 
 ROWS = 4096  # nodes per product
 Pairs = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -62,40 +60,16 @@ def bubble_graph(index: Index) -> BubbleGraph:
 
 
 def _load(index: Index) -> BubbleGraph:
-    n_entities, n_relations = index.n_entities, index.n_relations
-    ends = torch.from_numpy(np.concatenate(index.relation_ends)).to(index.device)
-    relation = torch.arange(n_relations, device=index.device) + n_entities
-    csr = csr_from_edges(relation.repeat(2), ends, n_entities + n_relations)
-    return BubbleGraph(checked(csr), _passages(index), *map(index.vectors, ("entity_vectors", "relation_vectors")))
-
-
-def _passages(index: Index) -> Ragged:
-    """The passages of each node."""
-    n_entities, n_relations, n_passages = index.n_entities, index.n_relations, max(index.n_passages, 1)
-    stated = index.relation_passages.column.combine_chunks()
-    sizes = np.diff(stated.offsets.to_numpy().astype(np.int64))
-    relation = np.repeat(np.arange(n_relations, dtype=np.int64), sizes) + n_entities
-    entity = index.mentions["entity"].to_numpy().astype(np.int64)
-    node = np.concatenate([entity, relation])
-    passage = np.concatenate([index.mentions["passage"].to_numpy(), stated.flatten().to_numpy()]).astype(np.int64)
-    keys = np.unique(node * n_passages + passage)
-    return ragged_of_keys(torch.from_numpy(keys).to(index.device), n_entities + n_relations, n_passages)
+    indptr, indices, offsets, values = index.tensors("relation_graph", PARTS, "indptr", "indices", "offsets", "values")
+    vectors = map(index.vectors, ("entity_vectors", "relation_vectors"))
+    return BubbleGraph(checked(CSR(indptr, indices)), Ragged(values, offsets), *vectors)
 
 
 def walk_graph(index: Index) -> PageRankGraph:
-    """The graph over [entities | relations | passages] for random walks, made once. It has the edges of `BubbleGraph`
-    and an edge between a node and each of its passages. TITLE_WEIGHT is added to an edge from an entity to a passage
-    with its name as title."""
-
-    def load(index: Index) -> PageRankGraph:
-        graph = bubble_graph(index)
-        csr, passages = graph.graph.csr, graph.passages
-        src = torch.cat([row_of_entry(csr), row_of_value(passages)])
-        dst = torch.cat([csr.indices.long(), passages.values.long() + graph.n])
-        plain = csr_from_edges(src, dst, graph.n + index.n_passages)
-        return prepare(titled(plain, index.passage_titles, index.entity_rows.column, graph.n))
-
-    return index.loaded("bubble_walk", load)
+    """The graph over [entities | relations | passages] for random walks. It has the edges of `BubbleGraph` and an edge
+    between a node and each of its passages. TITLE_WEIGHT is added to an edge from an entity to a passage with its name
+    as title."""
+    return index.walk("relation_graph")
 
 
 def is_relation(index: Index, node: int) -> bool:

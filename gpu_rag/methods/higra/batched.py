@@ -179,7 +179,7 @@ def higra_rank(
     Without seeds the ranking is by similarity alone.
     """
     graph = higra_graph(index)
-    depth = min(Params.depth, max(1, graph.relations.num_rows, graph.full_graph.n))  # rankings are as wide as depth
+    depth = min(Params.depth, max(1, len(graph.ends[0]), graph.full_graph.n))  # rankings are as wide as depth
     scores = subgraph_scores(graph, [q.seeds for q in queries], radius, damping, depth, index.threads)
     relations = rrf([scores.relations, _given([q.relations for q in queries], depth)], depth, constants=constants)
     passages = rrf([scores.passages, _given([q.passages for q in queries], depth)], depth, constants=constants)
@@ -213,7 +213,7 @@ def higra_walk(
 ) -> list[HigraRanking]:
     """The k best passages by PageRank on the whole graph, and relations, see the module."""
     graph = higra_graph(index)
-    n, ends, depth = graph.n_entities, graph.ends, min(Params.depth, max(1, graph.relations.num_rows))
+    n, ends, depth = graph.n_entities, graph.ends, min(Params.depth, max(1, len(graph.ends[0])))
     words = word_weights(index, [q.text for q in queries], 20 if similarity == "hybrid" else 0)
     named = listed([q.seeds for q in queries], graph.n_passages)
     titles = spread(title_seeds(title_names(index), [words_of(q.text) for q in queries]))

@@ -8,50 +8,60 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
-from gpu_rag.graph.csr import csr_from_edges, row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, checked
-from gpu_rag.graph.pagerank import PageRankGraph, prepare
-from gpu_rag.index.index import Index
-from gpu_rag.index.name_table import NameTable, of_one, words_of
-from gpu_rag.index.names import normalised, one_array
-from gpu_rag.index.titles import titled
-from gpu_rag.methods.higra.tables import ints, read_of
+from gpu_rag.graph.pagerank import PageRankGraph
+from gpu_rag.index.index import GRAPH, Index
+from gpu_rag.index.name_table import NAMES, NameTable, words_of
+from gpu_rag.methods.higra.tables import ints, read_of, taken
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR, Path
+
+WALK = "walk.safetensors"  # the full graph with the edges of titles, in the stage higra_graph
 
 
 @dataclass(frozen=True)
 class HigraGraph:
     """The entity layer and its links to the passages. R relations, N entities, P passages.
 
-    entities: HIGRA_ENTITIES, sorted by id; members are rows of the index's own entity table.
-    relations: HIGRA_RELATIONS.
     entity_graph: CSR over the N entities. An entry joins the two ends of a relation; both directions are stored.
     Parallel relations count once, self-loops not at all; no weights.
     full_graph: CSR over the nodes [entities | passages] (passage p is node N + p): the same entries, and one for each
     linked entity and passage, in both directions; no weights.
-    links: HIGRA_LINKS, each occurrence of an entity in a passage, with offsets into its text.
     entity_bm25, relation_bm25: over "name | aliases | types" and "subject label object". The vectors of the stages
     higra_entity_vectors and higra_relation_vectors have the same rows, see `Index.vectors`.
+    names: entity rows by name, and by aliases that belong to only one entity.
 
-    Tensors are on the device of the index.
+    Tensors are on the device of the index. Tables are read on first use.
     """
 
-    entities: pa.Table
-    relations: pa.Table
+    index: Index
     entity_graph: CSR
     full_graph: CSR
-    links: pa.Table
     entity_bm25: Bm25
     relation_bm25: Bm25
+    names: NameTable
+
+    @cached_property
+    def entities(self) -> pa.Table:
+        """HIGRA_ENTITIES, sorted by id; members are rows of the index's own entity table."""
+        return read_of(self.index, "higra_entities")
+
+    @cached_property
+    def relations(self) -> pa.Table:
+        """HIGRA_RELATIONS."""
+        return read_of(self.index, "higra_relations")
+
+    @cached_property
+    def links(self) -> pa.Table:
+        """HIGRA_LINKS, each occurrence of an entity in a passage, with offsets into its text."""
+        return read_of(self.index, "higra_links")
 
     @property
     def n_entities(self) -> int:
         """Number of entities N. Passage row p is node N + p of the full graph."""
-        return int(self.entities.num_rows)
+        return self.entity_graph.n
 
     @cached_property
     def checked(self) -> tuple[CheckedGraph, CheckedGraph]:
@@ -61,42 +71,27 @@ class HigraGraph:
     @cached_property
     def ends(self) -> tuple[np.ndarray, np.ndarray]:
         """(subjects, objects) of the relations, i64[R]."""
-        return ints(self.relations, "subject"), ints(self.relations, "object")
+        table = read_of(self.index, "higra_relations", ("subject", "object"))
+        return ints(table, "subject"), ints(table, "object")
 
     @cached_property
     def n_passages(self) -> np.ndarray:
         """i64[N]: the number of passages that each entity is linked to."""
-        rows = row_of_entry(self.full_graph)
-        linked = (rows < self.n_entities) & (self.full_graph.indices >= self.n_entities)
-        return np.bincount(rows[linked].cpu().numpy(), minlength=self.n_entities)
+        ends = self.full_graph.indptr[: self.n_entities + 1], self.entity_graph.indptr
+        counts: np.ndarray = (ends[0] - ends[1]).diff().cpu().numpy()
+        return counts
 
     @cached_property
     def relations_by_subject(self) -> tuple[torch.Tensor, torch.Tensor]:
         """(first i64[N + 1], objects i64[R]): the relations with subject e are rows first[e] to first[e + 1]."""
-        first = np.searchsorted(ints(self.relations, "subject"), np.arange(self.n_entities + 1)).astype(np.int64)
-        device = self.entity_graph.indptr.device
-        return torch.from_numpy(first).to(device), torch.from_numpy(ints(self.relations, "object")).to(device)
-
-    @cached_property
-    def known_names(self) -> tuple[pa.LargeStringArray, np.ndarray]:
-        """(normalised names, then aliases; the entity of each): of equal names the first counts."""
-        aliases = self.entities["aliases"].combine_chunks()
-        owner = pc.list_parent_indices(aliases).to_numpy()
-        names = pa.chunked_array([one_array(self.entities["name"]), one_array(aliases.flatten())])
-        return normalised(one_array(names)), np.concatenate([np.arange(self.n_entities), owner])
-
-    @cached_property
-    def names(self) -> NameTable:
-        """Entity rows by name, and by aliases that belong to only one entity."""
-        (known, owner), n = self.known_names, self.n_entities
-        also, rows = of_one(known.slice(n), owner[n:], known.slice(0, n))
-        names = pa.chunked_array([one_array(self.entities["name"]), also])
-        return NameTable.of(names, np.concatenate([np.arange(n), rows]))
+        (subjects, objects), device = self.ends, self.entity_graph.indptr.device
+        first = np.searchsorted(subjects, np.arange(self.n_entities + 1)).astype(np.int64)
+        return torch.from_numpy(first).to(device), torch.from_numpy(objects).to(device)
 
     def about(self, row: int) -> frozenset[str]:
         """The words of an entity's types and descriptions, used to tell entities of one name apart."""
-        types, texts = (self.entities[name][row].as_py() for name in ("types", "descriptions"))
-        return frozenset(words_of(" ".join([*types, *texts])).folded)
+        (entity,) = taken(self.index, "higra_entities", [row])
+        return frozenset(words_of(" ".join([*entity["types"], *entity["descriptions"]])).folded)
 
     def named(self, text: str) -> tuple[int, ...]:
         """The entities that a question names, ascending. Among entities of one name, the one whose types and
@@ -114,15 +109,9 @@ class HigraGraph:
 
 
 def walk_graph(index: Index) -> PageRankGraph:
-    """The full graph for random walks, made once. TITLE_WEIGHT is added to each edge from an entity to a passage with
-    its name as title."""
-
-    def load(index: Index) -> PageRankGraph:
-        graph = higra_graph(index)
-        names, rows = graph.known_names
-        return prepare(titled(graph.full_graph, index.passage_titles, names, graph.n_entities, rows))
-
-    return index.loaded("higra_walk", load)
+    """The full graph for random walks. TITLE_WEIGHT is added to each edge from an entity to a passage with its name as
+    title."""
+    return index.walk("higra_graph", WALK)
 
 
 def higra_graph(index: Index) -> HigraGraph:
@@ -131,31 +120,12 @@ def higra_graph(index: Index) -> HigraGraph:
 
 
 def _load(index: Index) -> HigraGraph:
-    arrays = index.arrays("higra_graph", "graph.safetensors")
-
     def graph(name: str) -> CSR:
-        return CSR(*(torch.from_numpy(arrays[f"{name}_{part}"]).to(index.device) for part in ("indptr", "indices")))
+        return CSR(*index.tensors("higra_graph", GRAPH, f"{name}_indptr", f"{name}_indices"))
 
-    return HigraGraph(
-        entities=read_of(index, "higra_entities"),
-        relations=read_of(index, "higra_relations"),
-        entity_graph=graph("entity"),
-        full_graph=graph("full"),
-        links=read_of(index, "higra_links"),
-        entity_bm25=index.words("higra_search", "entities"),
-        relation_bm25=index.words("higra_search", "relations"),
-    )
-
-
-def graphs_of(relations: pa.Table, links: pa.Table, n_entities: int, n_passages: int) -> dict[str, CSR]:
-    """{"entity": the entity graph, "full": the full graph}, built from the tables, see `HigraGraph`."""
-    subjects, objects = ints(relations, "subject"), ints(relations, "object")
-    src = np.concatenate([subjects, ints(links, "entity")])
-    dst = np.concatenate([objects, ints(links, "passage") + n_entities])
-    return {
-        "entity": csr_from_edges(torch.from_numpy(subjects), torch.from_numpy(objects), n_entities),
-        "full": csr_from_edges(torch.from_numpy(src), torch.from_numpy(dst), n_entities + n_passages),
-    }
+    entity_bm25, relation_bm25 = (index.words("higra_search", name) for name in ("entities", "relations"))
+    names = NameTable(index.arrays("higra_graph", NAMES))
+    return HigraGraph(index, graph("entity"), graph("full"), entity_bm25, relation_bm25, names)
 
 
 # --- look-ups --------------------------------------------------------------------------------------
@@ -164,13 +134,12 @@ def graphs_of(relations: pa.Table, links: pa.Table, n_entities: int, n_passages:
 def relation_paths(index: Index, rows: Sequence[int], shown: Collection[str]) -> tuple[Path, ...]:
     """Relations as paths of one edge. The passage given is the first shown one that states the relation, else the first
     that states it. shown: ids of passages. An inferred relation has no passage."""
-    graph = higra_graph(index)
-    part = graph.relations.select(("subject", "label", "object", "passages")).take(pa.array(list(rows), pa.int64()))
-    names, paths = graph.entities["name"], []
-    for subject, label, object_, passages in zip(*(column.to_pylist() for column in part.columns)):
-        ends, ids = (names[subject].as_py(), names[object_].as_py()), [index.passage_ids[p] for p in passages]
+    paths = []
+    for row in taken(index, "higra_relations", rows):
+        label, ids = row["label"], [index.passage_ids[p] for p in row["passages"]]
+        subject, object_ = (end["name"] for end in taken(index, "higra_entities", [row["subject"], row["object"]]))
         passage = next((id for id in ids if id in shown), ids[0] if ids else "")
-        paths.append(Path(f"{ends[0]} - {label} - {ends[1]}", ((ends[0], label, ends[1], passage),), "graph"))
+        paths.append(Path(f"{subject} - {label} - {object_}", ((subject, label, object_, passage),), "graph"))
     return tuple(paths)
 
 
@@ -189,9 +158,8 @@ def passages_of_entities(index: Index) -> dict[int, set[int]]:
 
 def entity_options(index: Index, rows: Sequence[int]) -> list[str]:
     """Each entity as an option of a choice: its name, types and other names."""
-    part = higra_graph(index).entities.select(("name", "types", "aliases")).take(pa.array(list(rows), pa.int64()))
     options = []
-    for name, types, aliases in zip(*(column.to_pylist() for column in part.columns)):
-        kinds = f" ({', '.join(types)})" if types else ""
-        options.append(f"{name}{kinds}" + (f", also {'; '.join(aliases)}" if aliases else ""))
+    for row in taken(index, "higra_entities", rows):
+        kinds, aliases = f" ({', '.join(row['types'])})" if row["types"] else "", row["aliases"]
+        options.append(f"{row['name']}{kinds}" + (f", also {'; '.join(aliases)}" if aliases else ""))
     return options

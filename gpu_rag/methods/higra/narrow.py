@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from gpu_rag.index.narrow import ENTITIES, PASSAGES, Files, Narrow, View
 from gpu_rag.index.stages.search import triple_texts
-from gpu_rag.methods.higra.graph import graphs_of
 from gpu_rag.methods.higra.stages.asks import entity_text
 from gpu_rag.methods.higra.stages.exact import exact_stage, exact_tables
+from gpu_rag.methods.higra.stages.graph import graph_stage
 from gpu_rag.methods.higra.stages.merge import merged_rows
 from gpu_rag.methods.higra.tables import TABLES, Row, Triple, ints, read_of, relation_rows
 from gpu_rag.text.bm25 import Bm25
@@ -92,15 +92,6 @@ def _mentions(view: View) -> Files:
     return {"higra_links.parquet": links.sort_by(keys).combine_chunks()}
 
 
-def _graph(view: View) -> Files:
-    relations, links = read_of(view, "higra_relations"), read_of(view, "higra_links")
-    graphs = graphs_of(relations, links, read_of(view, "higra_entities").num_rows, view.n_passages)
-    parts = ("indptr", "indices")
-    return {
-        "graph.safetensors": {f"{g}_{part}": getattr(csr, part).numpy() for g, csr in graphs.items() for part in parts}
-    }
-
-
 def _search(view: View) -> Files:
     entities, relations = read_of(view, "higra_entities"), read_of(view, "higra_relations")
     names = [entity_text(row, descriptions=False) for row in entities.to_pylist()]
@@ -120,5 +111,5 @@ NARROW: dict[str, Narrow] = {
     "higra_entity_vectors": {"vectors.safetensors": _ENTITIES},
     "higra_relation_vectors": {"vectors.safetensors": _RELATIONS},
     "higra_search": _search,
-    "higra_graph": _graph,
+    "higra_graph": lambda view: view.run(graph_stage, *graph_stage.needs),
 }

@@ -67,10 +67,16 @@ def read(folder: Path, name: str, columns: Sequence[str] | None = None) -> pa.Ta
     return tables.read_table(folder / f"{name}.parquet", TABLES[name][1], columns)
 
 
-def read_of(index: Index, name: str) -> pa.Table:
-    """The table `name` of an index. Raises MissingLayer, IndexCorrupt."""
+def read_of(index: Index, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """The table `name` of an index, with at least these columns. Raises MissingLayer, IndexCorrupt."""
     stage, schema = TABLES[name]
-    return index.table(stage, f"{name}.parquet", schema)
+    return index.table(stage, f"{name}.parquet", schema, columns)
+
+
+def taken(index: Index, name: str, rows: Iterable[int]) -> list[Row]:
+    """Some rows of the table `name` of an index, in the order given. Raises MissingLayer, IndexCorrupt."""
+    stage, schema = TABLES[name]
+    return index.take(stage, f"{name}.parquet", schema, rows)
 
 
 def write(folder: Path, name: str, rows: Iterable[Row]) -> int:

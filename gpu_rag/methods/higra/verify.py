@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gpu_rag.index import tables
 from gpu_rag.index.checks import outside, wrong_vectors
-from gpu_rag.index.index import Index
-from gpu_rag.index.verify import Check
-from gpu_rag.methods.higra.graph import graphs_of
+from gpu_rag.index.index import GRAPH, Index
+from gpu_rag.index.name_table import NAMES
+from gpu_rag.index.verify import Check, wrong_arrays, wrong_walk
+from gpu_rag.methods.higra.graph import WALK
 from gpu_rag.methods.higra.merges import EXACT, FILE, FORCED, QUARANTINED, SEMANTIC, read_edits
+from gpu_rag.methods.higra.stages.graph import graph_parts, known_names, names_of
 from gpu_rag.methods.higra.tables import ints, pairs, read_of
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.text.normalise import normalise_name
@@ -135,12 +136,15 @@ def _vectors(index: Index) -> Iterator[str]:
 
 
 def _graphs(index: Index) -> Iterator[str]:
-    arrays = tables.read_arrays(index.folder("higra_graph") / "graph.safetensors")
     entities, relations, links = (read_of(index, f"higra_{name}") for name in ("entities", "relations", "links"))
-    for name, csr in graphs_of(relations, links, entities.num_rows, index.n_passages).items():
-        wanted = {f"{name}_indptr": csr.indptr.numpy(), f"{name}_indices": csr.indices.numpy()}
-        if not all(np.array_equal(arrays[part], values) for part, values in wanted.items()):
-            yield f"higra_graph: the {name} graph is not that of the relations and links"
+    n = entities.num_rows
+    ends = [
+        (ints(relations, "subject"), ints(relations, "object")),
+        (ints(links, "entity"), ints(links, "passage") + n),
+    ]
+    yield from wrong_walk(index, "higra_graph", WALK, ends, n, *known_names(entities))
+    yield from wrong_arrays(index, "higra_graph", GRAPH, graph_parts(index.arrays("higra_graph", WALK), n))
+    yield from wrong_arrays(index, "higra_graph", NAMES, names_of(entities).arrays)
     statistics = json.loads((index.folder("higra_graph") / "statistics.json").read_text("utf-8"))
     n_relations = sum(statistics["relations"][origin] for origin in ("extracted", "inferred"))
     if (statistics["entities"]["semantic"], n_relations) != (entities.num_rows, relations.num_rows):

@@ -6,7 +6,7 @@ _VERTICES, _IN, _OUT = "hop_vertices/vertices", "hop_questions/in_questions", "h
 _ENDS = {"source": _VERTICES, "target": _VERTICES, "question": _IN, "out_question": _OUT}
 METHODS = (
     Method(
-        "hoprag", ("passage_vectors", "bm25", "title_names", "entities", "hop_edges", "hop_vertex_vectors"),
+        "hoprag", ("passage_vectors", "bm25", "title_names", "hop_words", "hop_vertex_vectors"),
         settings={"hops": "settings:HopSettings"}, stages="stages:stages", verify="verify:CHECKS",
         narrow={
             "hop_vertices": {"vertices.parquet": {"passage": "passages/passages"}},
@@ -18,6 +18,9 @@ METHODS = (
             "hop_out_vectors": {"vectors.safetensors": _OUT},
             "hop_vertex_vectors": {"vectors.safetensors": _VERTICES},
             "hop_edges": {"edges.parquet": _ENDS},
+            "hop_words": {
+                "edges.safetensors": "hop_edges/edges", "topics.safetensors": _VERTICES, "topic_words.parquet": "",
+            },
         },
         explain="explain:WORDS", report="report", profiles={"hoprag-paper": "profiles/hoprag-paper.toml"},
         inexact=("neighbours",), auto=50, order=50,

@@ -39,16 +39,16 @@ from gpu_rag.graph.frontier import (
 )
 from gpu_rag.graph.memory import halved
 from gpu_rag.graph.pagerank import PageRankGraph, personalized_pagerank, prepare
-from gpu_rag.graph.ragged import ragged_of_keys, ragged_of_lists, row_of_value, some_lists
+from gpu_rag.graph.ragged import ragged_of_lists
 from gpu_rag.index.index import Index
 from gpu_rag.index.name_table import words_of
-from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, QUESTIONS, SIDES, VERTICES, lists_of
+from gpu_rag.index.names import SortedRows, TextColumn
+from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, QUESTIONS, VERTICES
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking, rankings
 from gpu_rag.program.seeds import spread, title_names, title_seeds
 from gpu_rag.program.walk import TILE, TITLE_SHARE, blended, passages_of, ranked, restart, word_weights
 from gpu_rag.runtime.step import batched
-from gpu_rag.text.keywords import keywords
 from gpu_rag.types import CSR, Ragged
 
 T = TypeVar("T")
@@ -72,10 +72,10 @@ class HopGraph:
     indptr: i64[V+1]; target: i32[E]: the out-edges of vertex v are the rows indptr[v]:indptr[v+1], by ascending target,
     each target once, never v itself. question: i32[E], the in-question that each edge carries, a row of question_texts
     and question_vectors.
-    edge_keywords: E lists of i32, the keywords of both questions, ascending; vertex_keywords: V lists of i32.
-    keyword_ids: the number of each keyword, [0, W) in alphabetical order; words that only topics have are numbered from
-    W.
-    question_vectors, vertex_vectors: unit rows [Q, D] and [V, D], f32 on CPU, f16 on a GPU.
+    edge_keywords: E lists of i32, the keywords of both questions, ascending; vertex_keywords, topics: V lists of i32.
+    keyword_ids: the number of each keyword, [0, W) in alphabetical order; topic_words: topics that are no keywords,
+    which are numbered from W.
+    question_vectors, vertex_vectors: unit rows [Q, D] and [V, D], see `Index.vectors`.
     vertex_passage: i32[V], the passage of each vertex, ascending; the identity when vertices are passages.
 
     All tensors are on the device of the index. Derived data is made on first use.
@@ -87,8 +87,10 @@ class HopGraph:
     question: torch.Tensor
     edge_keywords: Ragged
     vertex_keywords: Ragged
-    keyword_ids: dict[str, int]
-    question_texts: list[str]
+    topics: Ragged
+    keyword_ids: SortedRows
+    topic_words: SortedRows
+    question_texts: TextColumn[str]
     question_vectors: torch.Tensor
     vertex_vectors: torch.Tensor
     vertex_passage: torch.Tensor
@@ -116,17 +118,12 @@ class HopGraph:
         sides = self.indptr, self.target, self.question, self.question_vectors, self.edge_keywords
         return hop_edges(*sides, len(self.keyword_ids))
 
-    @cached_property
-    def _numbers(self) -> dict[str, int]:
-        """The numbers of words: of keywords, then of words that only topics have."""
-        return dict(self.keyword_ids)
-
     def vertices(self, about: str) -> Described:
         """The vertices with their vectors and the keywords that `about` names, see the module."""
 
         def load(_: Index) -> Described:
-            lists = self.vertex_keywords if about == "text" else self._topics()
-            return described(self.vertex_vectors, lists, len(self._numbers))
+            lists = self.vertex_keywords if about == "text" else self.topics
+            return described(self.vertex_vectors, lists, len(self.keyword_ids) + len(self.topic_words))
 
         return self.index.loaded(f"hop vertices {about}", load)
 
@@ -139,26 +136,17 @@ class HopGraph:
             f"hop loops {about}", lambda _: hop_edges(rows, own, own, of.vectors, of.keywords, of.n_keywords)
         )
 
-    def _topics(self) -> Ragged:
-        """The topics of each vertex's passage. Words that no question has get their own numbers."""
-        index, number = self.index, self._numbers
-        stated = zip(index.relation_ends[0], index.relation_passages)
-        topics = [keywords(title) for title in index.passage_titles.to_pylist()]
-        names = index.entities["id"].to_pylist()
-        subjects: list[list[str]] = [[] for _ in topics]
-        for subject, passages in stated:
-            for passage in passages:
-                subjects[passage].append(names[subject])
-        numbers = [
-            {number.setdefault(word, len(number)) for word in (*words, *more)} for words, more in zip(topics, subjects)
-        ]
-        return ragged_of_lists([sorted(numbers[p]) for p in self.on_host[2]], self.indptr.device)
+    def _number(self, word: str) -> int | None:
+        """The number of a keyword or topic; None for other words."""
+        if word in self.keyword_ids:
+            return self.keyword_ids[word]
+        return len(self.keyword_ids) + self.topic_words[word] if word in self.topic_words else None
 
     def numbered(self, questions: Sequence[HopQuestion]) -> FrontierQuery:
         """The questions in the form of the ops. Unknown words count only in the size of a set."""
-        lists, beyond = [], len(self._numbers)
+        lists, beyond = [], len(self.keyword_ids) + len(self.topic_words)
         for question in questions:
-            known = sorted(self._numbers[word] for word in question.words if word in self._numbers)
+            known = sorted(number for number in map(self._number, question.words) if number is not None)
             lists.append([*known, *range(beyond, beyond + len(question.words) - len(known))])
         vectors = torch.from_numpy(np.stack([q.vector for q in questions]).astype(np.float32)).to(self.indptr.device)
         return FrontierQuery(vectors, ragged_of_lists(lists, self.indptr.device))
@@ -171,36 +159,30 @@ def hop_graph(index: Index) -> HopGraph:
 
 def _load(index: Index) -> HopGraph:
     edges = index.table("hop_edges", "edges.parquet", EDGES)
-    passage = index.table("hop_vertices", "vertices.parquet", VERTICES)["passage"]
-    vocabulary = index.table("hop_keywords", "keywords.parquet", KEYWORDS)["keyword"].to_pylist()
+    passage = index.table("hop_vertices", "vertices.parquet", VERTICES, ["passage"])["passage"]
     place = index.device
-    words = {side: lists_of(index.arrays("hop_keywords", f"{side}.safetensors")) for side in SIDES}
-    source, target, question, out_question = (
-        torch.from_numpy(edges[name].to_numpy().copy()) for name in ("source", "target", "question", "out_question")
+    source, target, question = (
+        torch.from_numpy(edges[name].to_numpy().copy()) for name in ("source", "target", "question")
     )
-    edge_keywords = union_of_rows(words["out"], out_question, words["in"], question, len(vocabulary))
+
+    def lists(stage: str, file: str) -> Ragged:
+        return Ragged(*index.tensors(stage, file, "values", "offsets"))
+
     return HopGraph(
         index,
         indptr=torch.searchsorted(source, torch.arange(len(passage) + 1, dtype=source.dtype)).to(place),
         target=target.to(place),
         question=question.to(place),
-        edge_keywords=Ragged(edge_keywords.values.to(place), edge_keywords.offsets.to(place)),
-        vertex_keywords=Ragged(words["vertex"].values.to(place), words["vertex"].offsets.to(place)),
-        keyword_ids={word: number for number, word in enumerate(vocabulary)},
-        question_texts=index.table("hop_questions", "in_questions.parquet", QUESTIONS)["text"].to_pylist(),
+        edge_keywords=lists("hop_words", "edges.safetensors"),
+        vertex_keywords=lists("hop_keywords", "vertex.safetensors"),
+        topics=lists("hop_words", "topics.safetensors"),
+        keyword_ids=SortedRows(index.table("hop_keywords", "keywords.parquet", KEYWORDS)["keyword"]),
+        topic_words=SortedRows(index.table("hop_words", "topic_words.parquet", KEYWORDS)["keyword"]),
+        question_texts=TextColumn(index.table("hop_questions", "in_questions.parquet", QUESTIONS)["text"]),
         question_vectors=index.vectors("hop_in_vectors"),
         vertex_vectors=index.vectors("hop_vertex_vectors"),
         vertex_passage=torch.from_numpy(passage.to_numpy().copy()).to(place),
     )
-
-
-def union_of_rows(left: Ragged, left_rows: torch.Tensor, right: Ragged, right_rows: torch.Tensor, n: int) -> Ragged:
-    """List e: the distinct values, all below n, of left[left_rows[e]] and right[right_rows[e]], ascending."""
-    keys = []
-    for lists, rows in ((left, left_rows.long()), (right, right_rows.long())):
-        picked = some_lists(lists, rows)
-        keys.append(row_of_value(picked) * max(n, 1) + picked.values)
-    return ragged_of_keys(torch.unique(torch.cat(keys)), int(left_rows.shape[0]), n)
 
 
 # --- steps -------------------------------------------------------------------------------------------
@@ -246,7 +228,7 @@ def enter_hops(index: Index, queries: list[HopQuestion], entry: str, about: str,
     vertex), with the keywords that `about` names (not used for edges).
     """
     graph = hop_graph(index)
-    edges = graph.loops(about) if entry == "vertices" else graph.edges  # before `numbered`: loops may add words
+    edges = graph.loops(about) if entry == "vertices" else graph.edges
     top = top_edges(graph.numbered(queries), edges, min(k, graph.n_vertices), threads=index.threads)
     if entry == "vertices":
         return rankings(top)

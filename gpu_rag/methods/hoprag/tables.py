@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import torch
 
@@ -58,9 +57,5 @@ def write_lists(path: Path, lists: Ragged) -> None:
 
 def read_lists(path: Path) -> Ragged:
     """The lists that `write_lists` wrote."""
-    return lists_of(tables.read_arrays(path))
-
-
-def lists_of(arrays: Mapping[str, np.ndarray]) -> Ragged:
-    """Lists from the arrays that `write_lists` wrote."""
+    arrays = tables.read_arrays(path)
     return Ragged(*(torch.from_numpy(arrays[name]) for name in ("values", "offsets")))

@@ -13,7 +13,9 @@ from gpu_rag.index import tables
 from gpu_rag.index.checks import outside, wrong_vectors
 from gpu_rag.index.index import Index
 from gpu_rag.methods.hoprag.stages.edges import edges_of_matches
+from gpu_rag.methods.hoprag.stages.words import union_of_rows
 from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, MATCHES, SIDES, VERTICES, read_lists, read_questions
+from gpu_rag.types import Ragged
 
 
 def _table(index: Index, stage: str, file: str, schema: pa.Schema) -> dict[str, np.ndarray]:
@@ -56,15 +58,37 @@ def _keywords(index: Index, stage: str) -> Iterator[str]:
     if any(a >= b for a, b in zip(words, words[1:])):
         yield "keywords: not sorted, each once"
     for side in SIDES:
-        lists = read_lists(index.folder(stage) / f"{side}.safetensors")
-        values, offsets = lists.values.numpy(), lists.offsets.numpy()
-        if len(offsets) != _n_rows(index, side) + 1 or offsets[-1] != len(values) or (np.diff(offsets) < 0).any():
-            yield f"keywords of {side}: {len(offsets) - 1} lists for {_n_rows(index, side)} rows"
-            continue
-        inner = np.ones(max(len(values) - 1, 0), bool)
-        inner[offsets[(offsets > 0) & (offsets < len(values))] - 1] = False  # skip the step from one list to the next
-        if outside(values, len(words)) or (np.diff(values)[inner] <= 0).any():
-            yield f"keywords of {side}: a list is not ascending rows of the vocabulary"
+        path, n_rows = index.folder(stage) / f"{side}.safetensors", _n_rows(index, side)
+        yield from _wrong_lists(read_lists(path), n_rows, len(words), f"keywords of {side}")
+
+
+def _wrong_lists(lists: Ragged, n_rows: int, n_words: int, what: str) -> Iterator[str]:
+    """Faults of ascending lists of numbers below n_words, one list a row."""
+    values, offsets = lists.values.numpy(), lists.offsets.numpy()
+    if len(offsets) != n_rows + 1 or offsets[-1] != len(values) or (np.diff(offsets) < 0).any():
+        yield f"{what}: {len(offsets) - 1} lists for {n_rows} rows"
+        return
+    inner = np.ones(max(len(values) - 1, 0), bool)
+    inner[offsets[(offsets > 0) & (offsets < len(values))] - 1] = False  # skip the step from one list to the next
+    if outside(values, n_words) or (np.diff(values)[inner] <= 0).any():
+        yield f"{what}: a list is not ascending rows of the vocabulary"
+
+
+def _words(index: Index, stage: str) -> Iterator[str]:
+    known = _table(index, "hop_keywords", "keywords.parquet", KEYWORDS)["keyword"]
+    others = _table(index, stage, "topic_words.parquet", KEYWORDS)["keyword"].tolist()
+    if any(a >= b for a, b in zip(others, others[1:])) or not set(others).isdisjoint(known):
+        yield "topic words: not sorted, each once, or known as keywords"
+    lists = read_lists(index.folder(stage) / "topics.safetensors")
+    yield from _wrong_lists(lists, _n_rows(index, "vertex"), len(known) + len(others), "topics of vertex")
+    edges, folder = _table(index, "hop_edges", "edges.parquet", EDGES), index.folder("hop_keywords")
+    sides = (
+        (read_lists(folder / f"{side}.safetensors"), torch.from_numpy(edges[row].copy()))
+        for side, row in zip(_SIDES, ("out_question", "question"))
+    )
+    expected, stored = union_of_rows(*sides, n=len(known)), read_lists(index.folder(stage) / "edges.safetensors")
+    if not (torch.equal(expected.values, stored.values) and torch.equal(expected.offsets, stored.offsets)):
+        yield "keywords of edges: not those of their questions"
 
 
 def _vectors(index: Index, stage: str) -> Iterator[str]:
@@ -115,6 +139,7 @@ _CHECKS = {
     "hop_out_vectors": _vectors,
     "hop_vertex_vectors": _vectors,
     "hop_edges": _edges,
+    "hop_words": _words,
 }
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-_GRID = 2.0**24
+from gpu_rag_kernels.dots.numba import component
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc"}, error_model="numpy")
 def exact_dot(query, row):
-    """The dot product of query f64[D], on the grid and times 2^24, and row f32[D]; exact, so in any order."""
+    """The dot product of query f64[D], on the grid and times 2^24, and a row, f32[D] or the bits of f16; exact, so in
+    any order."""
     total = 0.0
     for i in range(row.shape[0]):
-        total += query[i] * np.rint(np.float64(row[i]) * _GRID)
+        total += query[i] * component(row[i])
     return total * 2.0**-48
 
 
@@ -21,7 +22,7 @@ def exact_dot(query, row):
 def put_on_grid(row, query):
     """Write query f64[D]: row f32[D] on the grid, times 2^24."""
     for i in range(row.shape[0]):
-        query[i] = np.rint(np.float64(row[i]) * _GRID)
+        query[i] = component(row[i])
 
 
 @numba.njit(cache=True, nogil=True)

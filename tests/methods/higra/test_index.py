@@ -15,8 +15,9 @@ import pytest
 import gpu_rag
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.index.manifest import Manifest
+from gpu_rag.index.name_table import NAMES
 from gpu_rag.index.verify import verify
-from gpu_rag.methods.higra.graph import HigraGraph, higra_graph
+from gpu_rag.methods.higra.graph import WALK, HigraGraph, higra_graph
 from gpu_rag.methods.higra.merges import FILE, open_merges
 from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.methods.registry import profiles, stage_checks
@@ -192,9 +193,12 @@ DAMAGES: dict[str, tuple[str, str, Change, str]] = {
     "a lost link": (MENTIONS, PLACES, without_extracted, "not the sources"),
     "a link to nothing": (MENTIONS, PLACES, first(entity=66), "row numbers that nothing has"),
     "a lost edge": (
-        "higra_graph", GRAPH, lambda a: a.update(entity_indices=a["entity_indices"][::-1].copy()), "is not that of",
+        "higra_graph", GRAPH, lambda a: a.update(entity_indices=a["entity_indices"][::-1].copy()),
+        "give: entity_indices",
     ),
-    "another graph": ("higra_graph", GRAPH, the_full_graph_twice, "the entity graph is not that of"),
+    "another graph": ("higra_graph", GRAPH, the_full_graph_twice, "give: entity_indptr, entity_indices"),
+    "other weights": ("higra_graph", WALK, lambda a: a.update(degree=a["degree"] + 1), "degrees that are not"),
+    "a name of another": ("higra_graph", NAMES, lambda a: a.update(rows=a["rows"][::-1].copy()), "give: rows"),
     "other statistics": (
         "higra_graph", "statistics.json", lambda d: d["entities"].update(semantic=7), "statistics are not those",
     ),

@@ -24,7 +24,7 @@ def build_hops() -> Callable[..., BuildReport]:
     def build(corpus: Path, out: Path, *, llm: LLM | None = None, index: Any = (), **hops: Any) -> BuildReport:
         models = {"embedder": "hash", "llm": "smollm2" if llm else "none", "max_batch": 1}
         settings = make_settings({"models": models, "index": dict(index), "hops": hops})
-        wanted, stack = set(), ["hop_edges", "hop_vertex_vectors"]
+        wanted, stack = set(), ["hop_words", "hop_vertex_vectors"]
         while stack:
             wanted.add(name := stack.pop())
             stack.extend(all_stages()[name].needs)

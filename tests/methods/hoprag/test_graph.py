@@ -11,8 +11,9 @@ import torch
 from gpu_rag.index import tables
 from gpu_rag.index.index import Index
 from gpu_rag.index.verify import verify
-from gpu_rag.methods.hoprag.batched import hop_graph, union_of_rows
+from gpu_rag.methods.hoprag.batched import hop_graph
 from gpu_rag.methods.hoprag.report import hop_statistics, section
+from gpu_rag.methods.hoprag.stages.words import union_of_rows
 from gpu_rag.methods.hoprag.tables import EDGES, QUESTIONS
 from gpu_rag.methods.registry import stage_checks
 from gpu_rag.report import page
@@ -48,7 +49,7 @@ def test_a_build_is_sound_and_loads(build_hops: Any, tiny_corpus: Path, tmp_path
 def test_union_of_rows() -> None:
     left = Ragged(torch.tensor([0, 2, 1], dtype=torch.int32), torch.tensor([0, 2, 2, 3]))
     right = Ragged(torch.tensor([2, 3, 0], dtype=torch.int32), torch.tensor([0, 2, 3]))
-    united = union_of_rows(left, torch.tensor([0, 1, 2, 0]), right, torch.tensor([0, 0, 1, 1]), 4)
+    united = union_of_rows((left, torch.tensor([0, 1, 2, 0])), (right, torch.tensor([0, 0, 1, 1])), n=4)
     assert united.offsets.tolist() == [0, 3, 5, 7, 9]
     assert united.values.tolist() == [0, 2, 3, 2, 3, 0, 1, 0, 2]
 

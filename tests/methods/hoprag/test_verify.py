@@ -78,6 +78,9 @@ DAMAGE: dict[str, tuple[str, str, Callable[[Any], Any], str]] = {
     "edge lost": ("hop_edges", "edges.parquet", drop(0), "not those of the matches"),
     "edge turned": ("hop_edges", "edges.parquet", put("target", 0, lambda t: (t + 1) % 6), "not those of the matches"),
     "edge of another question": ("hop_edges", "edges.parquet", put("question", 0, 0), "not those of the matches"),
+    "topics that fall": ("hop_words", "topics.safetensors", turn_first_list, "not ascending"),
+    "a topic too many": ("hop_words", "topic_words.parquet", lambda c: c["keyword"].append("kerling"), "topic words"),
+    "words of other edges": ("hop_words", "edges.safetensors", turn_first_list, "not those of their questions"),
     "edge of another SIM": ("hop_edges", "edges.parquet", put("sim", 0, 0.123), "not those of the matches"),
 }  # fmt: skip
 

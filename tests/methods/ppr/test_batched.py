@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from titled import titled
 
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.pagerank import PageRankGraph, prepare
 from gpu_rag.index.index import Index
 from gpu_rag.index.stages.names import names_of_entities, names_of_titles
-from gpu_rag.index.titles import titled
 from gpu_rag.methods.ppr.batched import GraphRanking, Params, rank_by_graph
 from gpu_rag.program.search import Ranking, search_bm25, search_dense, search_hybrid
 from gpu_rag.runtime.step import Step

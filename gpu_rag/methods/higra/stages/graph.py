@@ -15,10 +15,15 @@ import torch
 from gpu_rag.graph.components import connected_components
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.index import tables
+from gpu_rag.index.index import GRAPH
+from gpu_rag.index.name_table import NAMES, NameTable, of_one
+from gpu_rag.index.names import normalised, one_array
 from gpu_rag.index.stage import stage
+from gpu_rag.index.stages.graph import chosen_entries, walk_arrays
 from gpu_rag.index.stages.search import TextRows, triple_texts
+from gpu_rag.index.titles import TITLE_WEIGHT
 from gpu_rag.index.work import Work
-from gpu_rag.methods.higra.graph import graphs_of
+from gpu_rag.methods.higra.graph import WALK
 from gpu_rag.methods.higra.stages.asks import entity_text
 from gpu_rag.methods.higra.tables import ints, pairs, read
 from gpu_rag.text.bm25 import Bm25
@@ -79,27 +84,58 @@ def _advancing(work: Work, texts: TextRows) -> Iterator[str]:
 @stage(
     "higra_graph",
     needs=("passages", "entities", "higra_exact", "higra_merge", "higra_links", "higra_mentions"),
+    version=2,
     size="links",
     graph=True,
 )
 def graph_stage(work: Work) -> dict[str, int]:
-    """Write the entity graph and the graph over [entities | passages] as CSR arrays (see `HigraGraph`), and
-    `statistics.json`."""
+    """Write the entity graph, the graph over [entities | passages], and the same with the edges of titles, as CSR
+    arrays (see `HigraGraph`), the table of names, and `statistics.json`."""
     folders = work.stage_folders
-    n_passages = tables.n_rows(folders["passages"] / "passages.parquet")
-    n_entities = tables.n_rows(folders["higra_merge"] / "higra_entities.parquet")
+    entities = read(folders["higra_merge"], "higra_entities", ("name", "aliases"))
+    known, owner = known_names(entities)
+    n, edges = len(entities), _FULL.format(n_entities=len(entities))
+    walk = walk_arrays(work, edges, n, known, owner, higra_relations="higra_links", higra_links="higra_mentions")
+    parts = graph_parts(walk, n)
+    tables.write_arrays(work.out / WALK, walk)
+    tables.write_arrays(work.out / GRAPH, parts)
+    tables.write_arrays(work.out / NAMES, names_of(entities).arrays)
+    arrays = {name: torch.from_numpy(array) for name, array in parts.items()}
+    entity, full = (CSR(arrays[f"{name}_indptr"], arrays[f"{name}_indices"]) for name in ("entity", "full"))
     relations = read(folders["higra_links"], "higra_relations", ("subject", "object", "origin"))
     links = read(folders["higra_mentions"], "higra_links", ("entity", "passage", "origin"))
-    graphs = graphs_of(relations, links, n_entities, n_passages)
-    arrays = {f"{name}_indptr": csr.indptr.numpy() for name, csr in graphs.items()}
-    arrays |= {f"{name}_indices": csr.indices.numpy() for name, csr in graphs.items()}
-    tables.write_arrays(work.out / "graph.safetensors", arrays)
-    document = {"passages": n_passages, **statistics(folders, relations, links, graphs["entity"])}
-    document["components_with_passages"] = _n_components(graphs["full"])
+    document = {"passages": full.n - n, **statistics(folders, relations, links, entity)}
+    document["components_with_passages"] = _n_components(full)
     text = json.dumps(document, sort_keys=True, indent=1, allow_nan=False) + "\n"
     (work.out / "statistics.json").write_text(text, encoding="utf-8")
-    work.progress.advance(graphs["full"].n)
-    return {"higra_entity_edges": graphs["entity"].m, "higra_full_edges": graphs["full"].m}
+    return {"higra_entity_edges": entity.m, "higra_full_edges": full.m}
+
+
+_FULL = """SELECT subject AS a, object AS b, 1::FLOAT AS weight FROM higra_relations
+    UNION ALL SELECT entity, passage + {n_entities}, 1::FLOAT FROM higra_links"""
+
+
+def graph_parts(walk: Mapping[str, np.ndarray], n: int) -> dict[str, np.ndarray]:
+    """The arrays of the entity graph and of the full graph, from those of the walk over n entities and the passages."""
+    entity = chosen_entries(walk, n, lambda column, _: column < n)
+    full = chosen_entries(walk, len(walk["degree"]), lambda _, weight: weight != TITLE_WEIGHT)
+    graphs = {"entity": entity, "full": full}
+    return {f"{name}_{part}": a for name, graph in graphs.items() for part, a in zip(("indptr", "indices"), graph)}
+
+
+def known_names(entities: pa.Table) -> tuple[pa.LargeStringArray, np.ndarray]:
+    """(normalised names, then aliases; the entity of each): of equal names the first counts."""
+    aliases = entities["aliases"].combine_chunks()
+    names = pa.chunked_array([one_array(entities["name"]), one_array(aliases.flatten())])
+    owner = pc.list_parent_indices(aliases).to_numpy()
+    return normalised(one_array(names)), np.concatenate([np.arange(len(entities)), owner])
+
+
+def names_of(entities: pa.Table) -> NameTable:
+    """Entity rows by name, and by aliases that belong to only one entity."""
+    (known, owner), n = known_names(entities), len(entities)
+    also, rows = of_one(known.slice(n), owner[n:], known.slice(0, n))
+    return NameTable.of(pa.chunked_array([one_array(entities["name"]), also]), np.concatenate([np.arange(n), rows]))
 
 
 # --- statistics ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The stages of HopRAG's index, in building order: vertices, questions, keywords, vectors, edges."""
+"""The stages of HopRAG's index, in building order: vertices, questions, keywords, vectors, edges, words of edges."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gpu_rag.index.stages.search import TextRows, vector_stage
 from gpu_rag.methods.hoprag.stages.edges import edges_stage
 from gpu_rag.methods.hoprag.stages.questions import questions_stage
 from gpu_rag.methods.hoprag.stages.vertices import keywords_stage, vertex_vectors_stage, vertices_stage
+from gpu_rag.methods.hoprag.stages.words import words_stage
 from gpu_rag.methods.hoprag.tables import read_questions
 
 
@@ -21,7 +22,7 @@ def question_rows(side: str, folder: Path) -> TextRows:
 
 
 def stages() -> list[Stage]:
-    """All stages, in building order. A method that reads the hop graph needs `hop_edges` and `hop_vertex_vectors`."""
+    """All stages, in building order. A method that reads the hop graph needs `hop_words` and `hop_vertex_vectors`."""
     return [
         vertices_stage,
         questions_stage,
@@ -30,4 +31,5 @@ def stages() -> list[Stage]:
         vector_stage("hop_out_vectors", ("hop_questions",), partial(question_rows, "out")),
         vertex_vectors_stage,
         edges_stage,
+        words_stage,
     ]
