@@ -47,6 +47,14 @@ def test_right_answers_are_supported():
     assert share(True, "model") >= 0.6 and share(True, "written") >= 0.55 and share(True, "judge") >= 0.45
 
 
+def test_numbers_of_passages_are_no_words_of_an_answer():
+    evidence = [Evidence("p", "", "Ilse Brandt repairs the roof.", 0, 29, 1.0)]
+    marks = [
+        grounded("Who repairs the roof?", answer, evidence, ()) for answer in ("Ilse Brandt", "[2] Ilse Brandt [1]")
+    ]
+    assert marks[0] == marks[1] and marks[0].status == "supported"
+
+
 def test_wrong_rules_are_caught(monkeypatch):
     monkeypatch.setattr(supporting, "_fits", lambda *_: True)
     with pytest.raises(AssertionError):
