@@ -44,8 +44,8 @@ _PROPERTY = r"\{\\%s ([^{}]{1,2000})\}"
 def read_docx(data: bytes, limits: Limits) -> Parsed:
     """Read the body of a document, then its footnotes and endnotes. Raises RowError.
 
-    title: from the properties, or else the first paragraph with the style Title. headings: by style. metadata: author, date (of creation,
-    or else of the last change).
+    title: from the properties, or else the first paragraph with the style Title. headings: by style.
+    metadata: author, date (of creation, or else of the last change).
     """
     package, main, about = _opened(data, limits, "docx", "word/document.xml")
     text = _Body(_styles(package, beside(main, "styles.xml")), limits)
