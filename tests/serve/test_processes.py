@@ -227,6 +227,8 @@ def test_the_packaged_model_answers_and_is_stopped_in_the_middle_of_a_reply(serv
 
 HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
 ASK = """
+const enter = new KeyboardEvent("keydown", { key: "Enter", cancelable: true });
+document.documentElement.dataset.enter = at("key").dispatchEvent(enter) ? "asks" : "takes the key";
 setTimeout(() => { at("question").value = "What is Kerling?"; at("form").requestSubmit(); }, 300);
 """
 
@@ -256,6 +258,7 @@ def test_a_browser_shows_an_answer_and_runs_nothing_of_it(here, cli, run, tmp_pa
     assert '<p id="answer" class="mentioned">' in drawn and ">its words stand in the evidence" in drawn
     for part in ('id="answer"', 'id="evidence"><li>', 'id="trace"><li>', "<option>ppr</option>", "answered after"):
         assert part in drawn, part
+    assert 'data-enter="takes the key"' in drawn and "unknown method" not in drawn
     assert "gpu-rag index CORPUS --out" in drawn, "what the index lacks for other methods"
 
 
