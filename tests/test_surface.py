@@ -154,6 +154,9 @@ def test_auto_is_the_best_method_that_the_index_has(index: gpu_rag.Index, tmp_pa
     assert index.retrieve(QUESTION, settings=FAST).method == "fused"
     words = gpu_rag.build(TEXTS, tmp_path / "words", methods="bm25", settings=FAST)
     assert words.retrieve(QUESTION, settings=FAST).method == "bm25"
+    german = [f"Der Brunnen von Altmark wurde {year} von dem Steinmetz gebaut und ist tief." for year in (1736, 1737)]
+    mixed = gpu_rag.build([*TEXTS[:2], *german], tmp_path / "mixed", settings=FAST)
+    assert mixed.retrieve(QUESTION, settings=FAST).method == "hybrid", "patterns extract from half of the documents"
     (tmp_path / "kg.tsv").write_text("Kerling\tmayor\tAnna Stroud\n")
     bare = gpu_rag.build(out=tmp_path / "bare", kg=tmp_path / "kg.tsv", settings=FAST)
     with pytest.raises(gpu_rag.MissingLayer, match="--for hybgrag"):

@@ -104,7 +104,7 @@ def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | N
 
 
 def _sentences(row: dict[str, Any]) -> list[str]:
-    titles = {item["passage_id"]: item["title"] for item in row["evidence"]}
+    titles = {item["passage_id"]: _title(item) for item in row["evidence"]}
     quoted = (f"{sentence['text']}   [{titles[sentence['passage_id']]}]" for sentence in row.get("support", ()))
     return [_wrapped(text, "  > ", "    ") for text in quoted]
 
@@ -144,8 +144,13 @@ def _answer(row: dict[str, Any]) -> str:
     words = f"   ({GROUNDED[grounding['status']]})" if grounding["status"] in GROUNDED else ""
     passages = {item["passage_id"]: item for item in row["evidence"]}
     quoted = [(passages[s["passage_id"]], s["start"], s["end"]) for s in grounding["sentences"]]
-    lines = [_wrapped(f"{item['text'][start:end]}   [{item['title']}]", "  > ", "    ") for item, start, end in quoted]
+    lines = [_wrapped(f"{item['text'][start:end]}   [{_title(item)}]", "  > ", "    ") for item, start, end in quoted]
     return "\n".join([f"answer    {row['answer']}{words}", *lines])
+
+
+def _title(item: dict[str, Any]) -> str:
+    """The title of a passage; without one the place of its document."""
+    return item["title"] or " ".join(filter(None, [item.get("file"), item.get("place")])) or item["passage_id"]
 
 
 def _place(item: dict[str, Any]) -> str:

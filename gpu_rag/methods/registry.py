@@ -20,6 +20,7 @@ from gpu_rag.settings.check import FINDERS, SECTIONS, unknown_name
 
 if TYPE_CHECKING:  # `--help` imports this file, so it should import little
     from gpu_rag.index.index import Index
+    from gpu_rag.index.manifest import StageRecord
     from gpu_rag.index.stage import Stage
     from gpu_rag.index.work import Sources
 
@@ -286,14 +287,19 @@ def check_passages(method: str, n_passages: int, stages: Collection[str], folder
 
 def best_method(index: Index) -> str:
     """The best method that an index was built for, by `Method.auto`. Without a corpus, methods over a knowledge base
-    first.
+    first; methods over a graph last where half of the documents are in languages from which patterns extract nothing.
 
     Raises MissingLayer, with the command to run, if the index was built for none.
     """
     methods = [entry.method for entry in _installed().values() if entry.method.auto]
     over_corpus = bool(index.manifest.sources.get("corpus"))
     lacking: list[MissingLayer] = []
-    for method in sorted(methods, key=lambda m: (over_corpus == bool(m.made_for), -m.auto)):
+    few_facts = _has_few_facts(index.manifest.stages)
+
+    def place(method: Method) -> tuple[bool, bool, int]:
+        return over_corpus == bool(method.made_for), few_facts and uses_graph(method.name), -method.auto
+
+    for method in sorted(methods, key=place):
         try:
             check_stages(method.name, index.stages, str(index.path), index.manifest.sources)
             check_passages(method.name, index.n_passages, index.stages, str(index.path))
@@ -301,6 +307,13 @@ def best_method(index: Index) -> str:
         except MissingLayer as error:
             lacking.append(error)
     raise lacking[0] if lacking else UsageError("no method is installed", do="install gpu-rag again")
+
+
+def _has_few_facts(stages: Mapping[str, StageRecord]) -> bool:
+    if "extraction" not in stages or stages["extraction"].params["extractor"] != "patterns":
+        return False
+    counts = stages["passages"].counts
+    return 2 * sum(n for name, n in counts.items() if name.startswith("language_")) >= counts["documents"] > 0
 
 
 def _default() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,6 +11,7 @@ from gpu_rag.program.embed import embed
 from gpu_rag.text.sentences import split_sentences
 from gpu_rag.types import Draft, Evidence, Grounding, GroundingSentence, Path, RankedNode, Sentence
 
+_CITED = re.compile(r"\[\d{1,2}\]")  # the number of a passage in an answer is none of its words
 PASSAGES, SENTENCES = 5, 3  # passages searched, sentences returned
 
 
@@ -40,6 +42,7 @@ def grounded(
     from gpu_rag.text.grounding import UNSUPPORTED, grounding  # most runs of retrieval have no answer
     from gpu_rag.text.supporting import supporting
 
+    answer = _CITED.sub("", answer)
     texts = [*(f"{item.title}. {item.text}" for item in evidence), *(path.text for path in paths)]
     status = grounding(question, answer, [*texts, *(f"{node.name} ({node.type})" for node in nodes)])
     if status == UNSUPPORTED:

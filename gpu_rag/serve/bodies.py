@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gpu_rag.index.where import MOST_CHARS
-from gpu_rag.methods.registry import DEFAULT, load_method
+from gpu_rag.methods.registry import AUTO, load_method
 from gpu_rag.program.history import Turn
 from gpu_rag.serve.refusal import Refusal
 from gpu_rag.settings.check import declared
@@ -41,7 +41,7 @@ class AskBody(Struct, forbid_unknown_fields=True):
     """
 
     questions: Annotated[list[AskedQuestion], Meta(min_length=1, max_length=ServeSettings.max_questions)]
-    method: str = DEFAULT
+    method: str = AUTO
     params: dict[str, Any] | None = None
     passages: Annotated[int, Meta(ge=1, le=ServeSettings.max_passages)] | None = None
     words: bool | None = None

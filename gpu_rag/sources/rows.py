@@ -30,8 +30,8 @@ class Limits:
     .csv (unpacked); max_json_bytes: bytes of one JSON array file (unpacked), which is read whole.
     The others are for one file that is parsed in a separate process (see `corpus.parser`). max_file_bytes: its size,
     and its unpacked size, also of a .zip; max_pages: its pages; max_parse_bytes: address space of the parsing, beside
-    the process itself; max_parse_s: whole seconds of processor time, and 4 times as many on the clock. A file near
-    max_parse_s may pass on one machine only.
+    the process itself; max_parse_s: whole seconds of processor time, and 4 times as many on the clock. OCR of a
+    page has this time again, and 4 times the bytes. A file near max_parse_s may pass on one machine only.
     columns: no limit, but the (role, column) pairs of tables, see `columns`.
     """
 

@@ -63,7 +63,7 @@ _PLACED = word_set(
 _BOUNDARIES = word_set(", ; : ( ) – — and but while who which whom whose where when after before although though")
 _REFERS = PRONOUNS | POSSESSIVES | {"both"}
 _RELATIVES = word_set("who which whose")
-_NEGATIONS = word_set("not no never none nor neither without rather instead")
+_NEGATIONS = word_set("not no never none nor neither without rather instead against")
 _TIMES = "monday tuesday wednesday thursday friday saturday sunday spring summer autumn winter morning evening night"
 _TIME_TERMS = frozenset(tokenize(" ".join((*MONTHS, _TIMES))))
 _DERIVED = word_set("r er or ist ment ion")  # endings of agents and actions: "make", "maker"
@@ -246,9 +246,12 @@ def _span(number: int, sentence: _Sentence, place: Place) -> Span:
 
 
 def _wanted(asked: _Question, answer: str) -> tuple[str, ...]:
-    """The terms of an answer that the question lacks, in order; none if too many or of another type."""
+    """The terms of an answer that the question lacks, in order and in any form; none if too many or of another type."""
     terms = _sequence(answer)
-    new = tuple(dict.fromkeys(term for term in terms if term not in asked.terms))
+    asking = [*(word for word, _ in asked.words), *asked.optional]
+    units = [(low, unit) for low in answer.casefold().split() for unit in _units(low)]
+    repeated = {_term(low) for low, unit in units if any(_same(word, unit) for word in asking)}
+    new = tuple(dict.fromkeys(term for term in terms if term not in asked.terms | repeated))
     figures = {term for term in terms if _FIGURE.match(term)}
     if asked.kind == "person":
         fits = any(map(str.isupper, answer)) and not figures.issuperset(new)
@@ -332,7 +335,8 @@ def _fits(
     between = sentence.tokens[max(0, min(*nearest, place[0]) - 1) : max(*nearest, place[1])]
     if any(token.low in _NEGATIONS for token in between):
         return False
-    known = frozenset(bridges).union(_terms(sentence.title), *asked.names)
+    titled = {term for term in _terms(sentence.title) if asked.kind != "number" or not _FIGURE.match(term)}
+    known = frozenset(bridges).union(titled, *asked.names)
     if asked.names and _is_of_another(sentence, place, known):
         return False
     rivals = list(_rivals(asked, sentence, place, known | asked.terms))

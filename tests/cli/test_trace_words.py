@@ -42,6 +42,8 @@ def test_sentences_come_before_the_answer_and_an_answer_says_how_it_is_grounded(
     sentence = {"passage_id": "p", "start": 0, "end": 9, "text": "She won it.", "score": 0.5}
     text = trace_text(row_of(evidence=[held], support=[sentence]))
     assert text.index("  > She won it. [T]") < text.index("answer    a")
+    untitled = {**held, "title": "", "file": "a.csv", "place": "row 2"}
+    assert "  > She won it. [a.csv row 2]" in trace_text(row_of(evidence=[untitled], support=[sentence]))
     unstated = trace_text(row_of(status="unsupported", grounding={"status": "unsupported", "sentences": []}))
     assert "answer    a   (unsupported: the evidence does not state it)" in unstated
     assert "answer    none: no model was asked" in trace_text(row_of(answer=None, status="unsupported"))

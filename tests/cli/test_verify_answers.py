@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+import gpu_rag
 
 Row = dict[str, Any]
 
@@ -159,6 +162,53 @@ def test_an_edited_answer_is_found_by_its_mark_or_by_the_reply(run, out, index, 
     cli.write_rows(out, rows)
     result = run("verify-answers", out, index)
     assert result.status == 0 and "4 answers are unchecked" in result.out
+
+
+def cut(item: Row, key: str, n: int) -> None:
+    item[key] = item[key][: n % len(item[key])] + item[key][n % len(item[key]) + 1 :]
+
+
+def sentence_of(row: Row, n: int) -> Row:
+    return {"passage_id": row["evidence"][n % len(row["evidence"])]["passage_id"], "start": n, "end": n + 3}
+
+
+def moved(item: Row, key: str, n: int) -> None:
+    item[key] += 1 + n
+
+
+EDITS: dict[str, Callable[[Row, int], None]] = {
+    "an answer": lambda row, n: row.update(answer=f"{row['answer']} and {n}"),
+    "another answer": lambda row, n: row.update(answer=("Napoleon Bonaparte", "in 1812", "Vienna", "no")[n % 4]),
+    "a mark": lambda row, n: row["grounding"].update(
+        status=[
+            mark for mark in ("supported", "mentioned", "unsupported", "none") if mark != row["grounding"]["status"]
+        ][n % 3]
+    ),
+    "a status": lambda row, n: row.update(status=("unsupported", "retrieved")[n % 2]),
+    "a sentence": lambda row, n: row.update(support=[{**sentence_of(row, n), "text": "x"}]),
+    "a supporting sentence": lambda row, n: row["grounding"].update(
+        sentences=[{**sentence_of(row, n), "answer": None}]
+    ),
+    "a quotation": lambda row, n: cut(row["evidence"][n % len(row["evidence"])], "text", n),
+    "an offset": lambda row, n: moved(row["evidence"][n % len(row["evidence"])], ("start", "end")[n % 2], n),
+}
+
+
+def test_200_edits_are_refused(out, index, cli):
+    """Each kind of edit on each answered row, 200 and more in all; every edited row is named, and no other."""
+    rows = [row for row in cli.read_rows(out) if row["status"] == "answered"]
+    n_edits = 0
+    for name, edit in EDITS.items():
+        for n in range(8):
+            edited = copy.deepcopy(rows)
+            for row in edited:
+                edit(row, n)
+            cli.write_rows(out, [*edited[1:], rows[0]] if n % 2 else edited)
+            changed = {row["id"] for row in (edited[1:] if n % 2 else edited)}
+            differences = gpu_rag.verify_answers(out, index).differences
+            assert {found.id for found in differences} == changed, (name, n)
+            n_edits += len(changed)
+    assert n_edits >= 200
 
 
 # --- the corpus and the index ----------------------------------------------------------------------

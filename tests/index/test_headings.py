@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from package_files import chapter, epub
+from office_files import NS, pptx, shape
+from package_files import chapter, docx, epub, paragraph, zipped
 from pdf_files import pdf
 from source_files import documents_of as read
 
@@ -26,6 +27,18 @@ FILES: dict[str, bytes] = {
     "orn.rst": f"The Orn\n=======\n{WEIRS}\n\nLocks (new)\n-----------\n{LOCKS}\n".encode(),
     "orn.html": PAGE.encode(),
     "orn.epub": epub(BOOK, "<dc:title>The Orn</dc:title>"),
+    "orn.docx": docx(
+        paragraph("The Orn", "Heading1") + paragraph(WEIRS) + paragraph("Locks (new)", "Heading2") + paragraph(LOCKS),
+        "<dc:title>The Orn</dc:title>",
+    ),
+    "orn.odt": zipped(
+        {
+            "content.xml": f"<office:body {NS}><text:h>The Orn</text:h><text:p>{WEIRS}</text:p>"
+            f"<text:h>Locks (new)</text:h><text:p>{LOCKS}</text:p></office:body>",
+            "meta.xml": f"<office:meta {NS}><dc:title>The Orn</dc:title></office:meta>",
+        }
+    ),
+    "orn.pptx": pptx([shape("The Orn", "title") + shape(WEIRS), shape("Locks (new)", "title") + shape(LOCKS)]),
     "orn.pdf": pdf([WEIRS, LOCKS], "The Orn", outline={"The Orn": 0, "Locks \\(new\\)": 1}),
 }
 

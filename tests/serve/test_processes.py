@@ -79,7 +79,7 @@ def test_rows_come_as_questions_end_and_the_reply_to_a_lost_client_is_kept(serve
         assert json.loads(next(lines))["id"] == "quick"
         slow.set()
         assert json.loads(next(lines))["id"] == "slow" and list(lines) == []
-    body = json.dumps({"question": QUESTION}).encode()
+    body = json.dumps({"question": QUESTION, "method": "ppr"}).encode()
     head = (
         f"POST /v1/answer HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
     )
@@ -91,7 +91,7 @@ def test_rows_come_as_questions_end_and_the_reply_to_a_lost_client_is_kept(serve
     process.until(lambda: process.metric("late_calls_total") == 1)
     assert process.metric("refused_total", reason="client gone") == 1
     assert process.metric("questions_total", status="failed") == 1
-    row = process.ask(question=QUESTION).json()
+    row = process.ask(question=QUESTION, method="ppr").json()
     assert row["status"] == "unsupported" and sum(server.begun.values()) == 3, "it was asked once"
 
 
@@ -118,7 +118,7 @@ def test_slow_clients_are_cut_off(served, index):
         with socket.create_connection(process.address, timeout=300) as hostile:
             hostile.sendall(junk)
             hostile.recv(4096)
-    assert process.ask("/v1/retrieve", question=QUESTION).json()["status"] == "retrieved"
+    assert process.ask("/v1/retrieve", question=QUESTION, method="ppr").json()["status"] == "retrieved"
     assert process.stop() == 0 and process.err == "", "what clients do wrong does not fill the log"
 
 
@@ -157,7 +157,7 @@ def test_what_lasts_longer_than_the_grace_is_failed(served, index, chat_server, 
     process = served(index, "--set", f"models.llm={server.spec}", "--set", f"serve.grace_seconds={grace_s}", *COLD)
     try:
         with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(process.ask, question=QUESTION)
+            asked = pool.submit(process.ask, question=QUESTION, method="ppr")
             process.until(lambda: sum(server.begun.values()) == 1)
             for _ in range(signals):
                 process.process.send_signal(signal.SIGTERM)
@@ -212,7 +212,7 @@ def test_the_parser_loads_neither_torch_nor_the_server():
 def test_the_packaged_model_answers_and_is_stopped_in_the_middle_of_a_reply(served, tmp_path, tiny_corpus, run):
     assert run("index", tiny_corpus, "--out", tmp_path / "tiny").status == 0
     process = served(tmp_path / "tiny", "--set", "serve.grace_seconds=0.5", settings=("--set", "models.llm=smollm2"))
-    row = process.ask(question=QUESTION).json()
+    row = process.ask(question=QUESTION, method="ppr").json()
     assert row["status"] != "failed" and row["usage"]["generated_tokens"] > 0 and row["evidence"]
     many = [{"question": f"Who was born in {1800 + i}?"} for i in range(32)]  # not answered in a moment anywhere
     with ThreadPoolExecutor(1) as pool:
@@ -227,6 +227,8 @@ def test_the_packaged_model_answers_and_is_stopped_in_the_middle_of_a_reply(serv
 
 HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
 ASK = """
+const enter = new KeyboardEvent("keydown", { key: "Enter", cancelable: true });
+document.documentElement.dataset.enter = at("key").dispatchEvent(enter) ? "asks" : "takes the key";
 setTimeout(() => { at("question").value = "What is Kerling?"; at("form").requestSubmit(); }, 300);
 """
 
@@ -256,6 +258,7 @@ def test_a_browser_shows_an_answer_and_runs_nothing_of_it(here, cli, run, tmp_pa
     assert '<p id="answer" class="mentioned">' in drawn and ">its words stand in the evidence" in drawn
     for part in ('id="answer"', 'id="evidence"><li>', 'id="trace"><li>', "<option>ppr</option>", "answered after"):
         assert part in drawn, part
+    assert 'data-enter="takes the key"' in drawn and "unknown method" not in drawn
     assert "gpu-rag index CORPUS --out" in drawn, "what the index lacks for other methods"
 
 

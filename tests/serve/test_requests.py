@@ -19,7 +19,7 @@ QUESTION = "Who founded the University of Loss?"
 
 
 def post(server, path: str = "/v1/answer", **body: Any):
-    return server.ask("POST", path, json=body)
+    return server.ask("POST", path, json={"method": "ppr", **body})
 
 
 def message(response) -> str:
@@ -56,6 +56,13 @@ def test_a_retrieval_asks_no_model_and_has_no_answer(here, index, cli):
     assert (row["status"], len(row["evidence"]), asked) == ("retrieved", 2, []) and "answer" not in row
     assert len(post(server, "/v1/retrieve", question=QUESTION, method="dense", passages=1).json()["evidence"]) == 1
     assert "unknown key; given passages" in message(post(server, question=QUESTION, passages=2))
+
+
+def test_without_a_method_auto_answers(here):
+    server = here()
+    by_default = server.ask("POST", "/v1/retrieve", json={"question": QUESTION}).json()
+    chosen = post(server, "/v1/retrieve", question=QUESTION, method="auto").json()
+    assert by_default["config_hash"] == chosen["config_hash"] and by_default["method"] == chosen["method"] != "ppr"
 
 
 def test_sentences_come_with_answers_and_with_retrievals_on_demand(here):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pypdfium2
 import pytest
 from pdf_files import pdf, pdf_of
 from source_files import documents_of as read
@@ -50,20 +51,39 @@ def test_a_pdf_with_a_page_that_cannot_be_read_keeps_the_others(tmp_path):
     assert len(documents) == 1 and len(rejects) == 6 and "page 7 cannot be read" in rejects[-1].reason
 
 
-SCAN = b"q 100 0 0 100 0 0 cm BI /W 8 /H 8 /BPC 1 /CS /G ID 12345678 EI Q 0 0 1 rg 10 10 50 50 re f"
+SCAN = b"q 100 0 0 100 0 0 cm BI /W 8 /H 8 /BPC 1 /CS /G ID \xff\xff\xff\xff\xff\xff\xff\xff EI Q"
 
 
+@pytest.mark.slow  # where OCR is installed
 def test_pages_that_are_pictures_are_told_from_empty_ones(tmp_path):
     page = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 200 200] /Contents %d 0 R >>"
     stream = b"<< /Length %d >>\nstream\n%s\nendstream" % (len(SCAN), SCAN)
     tree = b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>"
     (tmp_path / "scan.pdf").write_bytes(pdf_of(b"<< /Type /Catalog /Pages 2 0 R >>", tree, page % 4, stream))
     documents, rejects = read(tmp_path / "scan.pdf")
-    assert not documents and "OCR" in rejects[0].reason
+    assert not documents and "ocr" in rejects[0].reason.lower()
     whole = pdf(["One.", "Two."]).replace(b"BT /F1 12 Tf 72 720 Td 14 TL\n(Two.) Tj T*\nET", SCAN)
     (tmp_path / "part.pdf").write_bytes(whole)
     documents, rejects = read(tmp_path / "part.pdf")
-    assert documents[0].text == "One.\n" and len(rejects) == 1 and "pictures without text: 1" in rejects[0].reason
+    assert documents[0].text == "One.\n" and len(rejects) == 1 and "pages that are pictures: 1" in rejects[0].reason
+
+
+@pytest.mark.slow
+def test_scanned_pages_are_read_where_the_extra_is_installed(tmp_path):
+    """Two pages are pictures of text, with names and numbers; OCR reads them word for word."""
+    pytest.importorskip("rapidocr")
+    pages = [
+        "The Brannick Ferry\nhas carried cars since 1937.",
+        "Its skipper is Kirsty Macrae;\nit takes 18 cars.",
+    ]
+    written = tmp_path / "written.pdf"
+    written.write_bytes(pdf(pages))
+    first, second = (page.render(scale=2).to_pil() for page in pypdfium2.PdfDocument(written))
+    first.save(tmp_path / "scan.pdf", save_all=True, append_images=[second])
+    documents, rejects = read(tmp_path / "scan.pdf")
+    assert not rejects
+    check_pages(documents[0], pages)
+    assert reader_versions([tmp_path]).keys() >= {"pypdfium2", "rapidocr"}
 
 
 def test_words_that_stand_apart_without_blanks_are_not_glued(tmp_path):

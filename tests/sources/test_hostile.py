@@ -84,7 +84,7 @@ HOSTILE_PDFS = {
     "no pdf": (b"just text", "not a whole PDF"),
     "only an end": (b"%%EOF", "cannot be read"),
     "empty": (b"", "the file is empty"),
-    "pictures only": (one_page(packed(b"q Q")), "OCR"),
+    "nothing": (one_page(packed(b"q Q")), "no page of the PDF has text"),
 }
 
 

@@ -134,6 +134,28 @@ def test_a_mail_of_outlook(tmp_path):
     assert [(r.id, "t.csv" in r.reason) for r in rejects] == [("a.msg", True)]
 
 
+# files that python-pptx, openpyxl, xlwt, python-docx, odfpy, EbookLib and PyRTF wrote, and what must be in them
+MADE = {
+    "bridge.pptx": ("Halden Bridge", ["Halden Bridge", "The river"], "built in 1902 by Marta Orlo"),
+    "bridge.xlsx": ("bridge", [], "Ansel Bridge\t1911\tPieter Lund"),
+    "bridge.xls": ("bridge", [], "Halden Bridge\t1902"),
+    "bridge.ods": ("bridge", [], "Halden Bridge\t1902"),
+    "bridge.docx": ("Halden Bridge", ["Building", "The river"], "length\t212 m"),
+    "bridge.odt": ("bridge", ["Building"], "It crosses the river Ves at Kerling."),
+    "bridge.epub": ("Halden Bridge", ["Building", "The river"], "It crosses the river Ves at Kerling."),
+    "bridge.rtf": ("bridge", [], "built in 1902 by Marta Orlo.\nIt crosses the river Ves"),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_files_of_other_programs(name):
+    title, headings, words = MADE[name]
+    (document,), rejects = read(Path(__file__).parent / "data" / name)
+    assert not rejects and (document.title, [heading for _, heading in document.headings]) == (title, headings)
+    assert words in document.text
+    assert all(document.text[start:].startswith(heading) for start, heading in document.headings)
+
+
 def test_reports_and_logs_are_read_as_they_are(tmp_path):
     text = "=====\nOld\n=====\n\nThe bridge.\n\n.. note:: Old.\n"
     (tmp_path / "a.rst").write_text(text)

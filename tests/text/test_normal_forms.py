@@ -38,6 +38,7 @@ SENTENCES = [
     ("It cost 3.5 million. See p. 7 for more.", ["It cost 3.5 million.", "See p. 7 for more."]),
     ("A mean of . 763 was seen. Why? No one knows…", ["A mean of . 763 was seen.", "Why?", "No one knows…"]),
     ("Heading\n\nFirst line\nsecond line.", ["Heading", "First line\nsecond line."]),
+    ("Am Montag, den 2. April kam er. Er blieb.", ["Am Montag, den 2. April kam er.", "Er blieb."]),
     ("They said no. The vote failed.", ["They said no.", "The vote failed."]),
     ("山がある。川もある。", ["山がある。", "川もある。"]),
     ("", []),

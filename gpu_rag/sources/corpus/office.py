@@ -34,6 +34,7 @@ _SAME = {
     "note-body": "note",
 }  # fmt: skip
 _CONTENTS = re.compile(r"toc ?[0-9]")
+_HEADING = re.compile(r"heading ?[1-9]")
 _FRAME = ("dt", "ftr", "hdr", "sldNum")  # date, footer, header and number of a slide
 _TITLES = ("title", "ctrTitle")
 _OFF = ("0", "false", "off", "none")
@@ -43,8 +44,8 @@ _PROPERTY = r"\{\\%s ([^{}]{1,2000})\}"
 def read_docx(data: bytes, limits: Limits) -> Parsed:
     """Read the body of a document, then its footnotes and endnotes. Raises RowError.
 
-    title: from the properties, or else the first paragraph with the style Title. metadata: author, date (of creation,
-    or else of the last change).
+    title: from the properties, or else the first paragraph with the style Title. headings: by style.
+    metadata: author, date (of creation, or else of the last change).
     """
     package, main, about = _opened(data, limits, "docx", "word/document.xml")
     text = _Body(_styles(package, beside(main, "styles.xml")), limits)
@@ -57,7 +58,8 @@ def read_docx(data: bytes, limits: Limits) -> Parsed:
 
 
 def read_pptx(data: bytes, limits: Limits) -> Parsed:
-    """Read the slides in order. title: of the first slide that has one, or else from the properties. Raises RowError.
+    """Read the slides in order. title: of the first slide that has one, or else from the properties; headings: the
+    titles of slides. Raises RowError.
 
     A slide that cannot be read is empty and a problem.
     """
@@ -138,7 +140,8 @@ def _walk(package: Package, name: str, text: _Body, problems: list[str]) -> None
 
 def _parsed(package: Package, about: str, text: _Body, problems: list[str], own_title: bool = False) -> Parsed:
     """Contents of the document; own_title: prefer a title in the text to the title in the properties."""
-    pages = text.pages()
+    joined = text.pages()
+    pages = [page for page, _ in joined]
     if not any(pages):
         raise RowError(one_line(f"the document has no text {'; '.join(problems[:3])}".strip()))
     known: dict[str, str] = {}
@@ -151,9 +154,11 @@ def _parsed(package: Package, about: str, text: _Body, problems: list[str], own_
     dates = (known.get(name) for name in ("created", "creation-date", "modified", "date"))
     metadata = properties(author, next(filter(None, dates), ""))
     titles = (text.title, known.get("title")) if own_title else (known.get("title"), text.title)
-    starts = tuple(accumulate((len(page) + 2 for page in pages[:-1]), initial=0)) if text.has_pages else ()
+    starts = tuple(accumulate((len(page) + 2 for page in pages[:-1]), initial=0))
+    headings = tuple((start + at, words) for start, (_, found) in zip(starts, joined) for at, words in found)
     title = next(filter(None, titles), "")
-    return Parsed(title, "\n\n".join(pages), starts, tuple(problems), dict(metadata))
+    shown = starts if text.has_pages else ()
+    return Parsed(title, "\n\n".join(pages), shown, tuple(problems), dict(metadata), headings)
 
 
 def _styles(package: Package, name: str) -> dict[str, str]:
@@ -174,7 +179,7 @@ class _Body:
     def __init__(self, styles: dict[str, str], limits: Limits, *, is_open: bool = False) -> None:
         self.title, self.has_pages = "", False
         self._styles, self._limit, self._size, self._is_open = styles, limits.max_document_chars, 0, is_open
-        # blocks of each page: kind ("p": paragraph, "li": list item, "tr": table row) and text
+        # blocks of each page: kind ("p": paragraph, "h": heading, "li": list item, "tr": table row) and text
         self._pages: list[list[tuple[str, str]]] = [[]]
         self._notes: list[tuple[str, str]] = []
         self.abandon()
@@ -185,7 +190,7 @@ class _Body:
         self._rows: list[list[str]] = []  # cells of the open rows
         self._words: list[str] = []  # pieces of text in the open paragraph
         self._outer: list[tuple[list[str], str]] = []  # paragraphs in which notes are open, and their styles
-        self._style, self._is_item, self._is_title = "", False, False
+        self._style, self._is_item, self._is_title, self._is_heading = "", False, False, False
         self._skipped = self._lists = 0  # depth inside an element that is left out, and inside lists
         self._runs = 0
         self._is_hidden = self._is_text = self._is_contents = self._is_frame = False
@@ -196,6 +201,7 @@ class _Body:
         self.has_pages = True
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
+        is_heading = self._is_open and tag == "h"
         tag = _SAME.get(tag, tag) if self._is_open else tag
         if self._skipped or self._is_left_out(tag, attributes):
             self._skipped += 1
@@ -204,6 +210,7 @@ class _Body:
             style = attributes.get("style-name", "")
             self._style, self._is_text = self._styles.get(style, style.lower()), self._is_open
             self._style = "title" if self._is_title else self._style
+            self._is_heading = is_heading
         elif tag == "pStyle":
             id = attributes.get("val", "")
             self._style = self._styles.get(id, id.lower())
@@ -286,8 +293,11 @@ class _Body:
         if self._style == "title" and not self.title:
             self.title = " ".join(text.split())
         if not _CONTENTS.fullmatch(self._style):
-            self._put(text, "li" if self._is_item or self._lists else "p")
-        self._words, self._style, self._is_item = [], "", False
+            is_heading = (
+                self._is_heading or _HEADING.fullmatch(self._style) or (self.has_pages and self._style == "title")
+            )
+            self._put(text, "li" if self._is_item or self._lists else "h" if is_heading else "p")
+        self._words, self._style, self._is_item, self._is_heading = [], "", False, False
 
     def _put(self, text: str, kind: str) -> None:
         if text and self._outer:
@@ -297,15 +307,20 @@ class _Body:
         elif text:
             self._pages[-1].append((kind, text))
 
-    def pages(self) -> list[str]:
-        """Text of each page, the notes after the last one."""
+    def pages(self) -> list[tuple[str, list[tuple[int, str]]]]:
+        """(text, its headings with their offsets) of each page, the notes after the last one."""
         return [_joined(blocks) for blocks in [*self._pages[:-1], self._pages[-1] + self._notes]]
 
 
-def _joined(blocks: list[tuple[str, str]]) -> str:
+def _joined(blocks: list[tuple[str, str]]) -> tuple[str, list[tuple[int, str]]]:
+    headings: list[tuple[int, str]] = []
     parts: list[str] = []
-    before = "p"
+    before, size = "", 0
     for kind, text in blocks:
-        parts += ("\n" if kind == before != "p" else "\n\n", text)
+        gap = "" if not before else "\n" if kind == before and kind in ("li", "tr") else "\n\n"
+        if kind == "h":
+            headings.append((size + len(gap), " ".join(text.split())))
+        parts += (gap, text)
+        size += len(gap) + len(text)
         before = kind
-    return "".join(parts).strip()
+    return "".join(parts), headings

@@ -18,6 +18,7 @@ from threading import Timer
 from typing import Any
 
 from gpu_rag.errors import MissingBackend
+from gpu_rag.sources.corpus import scan
 from gpu_rag.sources.rows import REASON_CHARS, Limits, RowError, clean_string, document_text, metadata_of, one_line
 from gpu_rag.types import Scalar
 
@@ -80,6 +81,8 @@ def missing_reader(name: str) -> str:
 def versions_for(names: Iterable[str]) -> dict[str, str]:
     """{library: its version, or "absent"} for the libraries that files of these names need."""
     needed = {library for name in names if is_parsed(name) for library in _READERS[_suffix(name)][1][:1]}
+    if "pypdfium2" in needed and scan.can_read():
+        needed.add(scan.LIBRARY)
     return {lib: importlib.metadata.version(lib) if _is_installed(lib) else "absent" for lib in sorted(needed)}
 
 
@@ -162,16 +165,19 @@ class Parser:
         # A character takes up to 12 bytes in ASCII JSON, and may be in a heading too; a page has an offset, and may
         # have a problem.
         limit = 24 * limits.max_document_chars + (32 + 12 * REASON_CHARS) * limits.max_pages + (1 << 20)
-        clock, until = Timer(seconds, process.kill), time.monotonic() + seconds
-        clock.start()
-        try:
-            process.stdin.write(request)
-            process.stdin.flush()
-            reply = process.stdout.readline(limit + 1)
-        except BrokenPipeError:
-            reply = b""
-        finally:
-            clock.cancel()
+        reply = b"\n"  # an empty line: a page is about to be read by OCR, and has time of its own
+        while reply == b"\n":
+            clock, until = Timer(seconds, process.kill), time.monotonic() + seconds
+            clock.start()
+            try:
+                process.stdin.write(request)
+                process.stdin.flush()
+                reply = process.stdout.readline(limit + 1)
+            except BrokenPipeError:
+                reply = b""
+            finally:
+                clock.cancel()
+            request = b""
         if len(reply) > limit:
             raise RowError("the parser gave more than the limits allow")
         if not reply.endswith(b"\n"):

@@ -6,6 +6,7 @@ import re
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 
+from gpu_rag.sources.corpus import scan
 from gpu_rag.sources.corpus.package import properties
 from gpu_rag.sources.corpus.parser import Parsed
 from gpu_rag.sources.rows import Limits, RowError, one_line
@@ -24,16 +25,16 @@ _DIVIDED = re.compile("(\\w*)\ufffe(\\w*)")  # PDFium's mark of a word that a li
 _GLUED, _MOST_GLUED = re.compile("[A-Za-z]{26,}"), 0.05  # words without spaces between them, and their share of a text
 _HYPHENATED = re.compile(r"\w+-\w+")
 _DATE = re.compile(r"D:(\d{4})(\d{2})(\d{2})")
-_OCR = "OCR them, for example with ocrmypdf"
 
 
 def read_pdf(data: bytes, limits: Limits) -> Parsed:
     """Pages of a PDF in order, separated by line breaks; title, metadata (author, date) and headings: its own.
 
     A word that a line end divides is joined, with its hyphen if the PDF writes it so elsewhere. On a page of contents,
-    leaders and the page numbers after them are removed. A page that cannot be read is empty and a problem; so are pages
-    that are pictures, and words without spaces between them. Raises RowError for a file that cannot be read at all: cut
-    off, encrypted with a password, broken, too many pages, too much text, or no text on any page.
+    leaders and the page numbers after them are removed. Pages that are pictures are read by OCR if the extra `ocr` is
+    installed. A page that cannot be read is empty and a problem; so are words without spaces between them. Raises
+    RowError for a file that cannot be read at all: cut off, encrypted with a password, broken, too many pages, too much
+    text, or no text on any page.
     """
     from pypdfium2 import PdfDocument, PdfiumError
 
@@ -51,22 +52,26 @@ def read_pdf(data: bytes, limits: Limits) -> Parsed:
     texts: list[str] = []
     problems: list[str] = []
     size = n_pictures = 0
+    reads_scans = scan.can_read()
     for number in range(count):
         text = ""
         try:
             page = document[number]
             text = _page_text(page)
-            n_pictures += not text and _has_picture(page)
+            if not text and _has_picture(page):
+                text = scan.page_text(page) if reads_scans else ""
+                n_pictures += not text
         except PdfiumError as error:
             problems.append(one_line(f"page {number + 1} cannot be read: {error}"))
         texts.append(text)
         size += len(text) + 1
         if size > limits.max_document_chars:
             raise RowError(f"the text has more than max_document_chars = {limits.max_document_chars} characters")
+    if n_pictures:
+        why = "OCR finds no text in them" if reads_scans else scan.INSTALL
+        problems.append(f"pages that are pictures: {n_pictures}; {why}")
     if not any(texts):
-        why = "; ".join(problems[:3]) or f"if its pages are pictures, {_OCR}"
-        raise RowError(f"no page of the PDF has text: {why}")
-    problems += [f"pages that are pictures without text: {n_pictures}; {_OCR}"] if n_pictures else []
+        raise RowError(f"no page of the PDF has text: {'; '.join(problems[:3]) or 'all are empty'}")
     hyphenated = {word for text in texts for word in _HYPHENATED.findall(text)}
     texts = [_DIVIDED.sub(lambda word: _rejoined(word[1], word[2], hyphenated), text) for text in texts]
     starts = accumulate((len(text) + 1 for text in texts[:-1]), initial=0)

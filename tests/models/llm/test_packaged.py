@@ -124,7 +124,9 @@ def smollm2(converted):
 
 
 @pytest.mark.slow
-def test_the_conversion_is_a_whole_model_folder(converted, smollm2):
+def test_the_conversion_is_a_whole_model_folder_and_prints_nothing(tmp_path, converted, smollm2, capfd):
+    packaged.convert_packaged(tmp_path / "again")
+    assert capfd.readouterr() == ("", "")
     names = {p.name for p in converted.iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"} <= names
     assert [p for p in converted.parent.iterdir() if p.is_dir()] == [converted]

@@ -1,0 +1,41 @@
+"""Text of pages that are pictures, by RapidOCR (extra `ocr`). Called only in the process of `parse_worker`."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pypdfium2 import PdfPage
+
+LIBRARY = "rapidocr"
+INSTALL = "pip install 'gpu-rag[ocr]' reads them"
+_PIXELS = 2000  # of the longer side: 170 dots an inch of A4, and the most that RapidOCR does not shrink
+_THREADS = 4  # each takes address space, which the worker limits
+
+begin_page: Callable[[], object] = (
+    int  # does nothing; the worker puts a function here that gives each page its own time
+)
+
+
+def can_read() -> bool:
+    """Whether the extra `ocr` is installed."""
+    return importlib.util.find_spec(LIBRARY) is not None
+
+
+def page_text(page: PdfPage) -> str:
+    """Lines of a page from top to bottom, one a line; columns side by side are read across. "" if nothing is read."""
+    begin_page()
+    picture = page.render(scale=_PIXELS / max(1, *page.get_size())).to_numpy()
+    return "\n".join(_engine()(picture).txts or ())
+
+
+@cache
+def _engine() -> Any:
+    from rapidocr import RapidOCR
+
+    threads = min(_THREADS, len(os.sched_getaffinity(0)))
+    return RapidOCR(params={"Global.log_level": "critical", "EngineConfig.onnxruntime.intra_op_num_threads": threads})
