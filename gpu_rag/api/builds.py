@@ -22,6 +22,7 @@ from gpu_rag.api.arguments import (
 from gpu_rag.api.corpus import corpus_files
 from gpu_rag.api.indexes import Index
 from gpu_rag.api.models import open_models
+from gpu_rag.api.parts import REPLIES, pooled_folder
 from gpu_rag.errors import UsageError
 from gpu_rag.index.build import build_index, built_stages
 from gpu_rag.index.folder import EDITS, WriteLock
@@ -85,20 +86,21 @@ def run_build(
     *,
     progress: Progress | None,
     used_replies: set[str] | None = None,
+    parts: Sequence[Path] = (),
     **keywords: Unpack[Building],
 ) -> Index:
     """`build`, also of ready Sources.
 
     used_replies: a set that gets the keys of all replies that the index needs; stages that ask a model are then made
-    again, from kept replies.
+    again, from kept replies. parts: indexes whose stages are made too, by the same models.
     """
     if not (keywords.get("fresh") or keywords.get("forget_replies")):
         mend_manifest(target)
-    replies = target / "replies.sqlite"
+    replies = target / REPLIES
     if replies.is_file() and not keywords.get("forget_replies"):
         with WriteLock(target):  # before a model opens the file
             mend_replies(replies)
-    with _job(corpus, target, **keywords) as job:
+    with _job(corpus, target, parts=parts, **keywords) as job:
         plan = read_plan(target / "plan.json", INDEX_KEYS)
         if progress is not None:
             progress.begin(planned_seconds(plan, job))
@@ -146,6 +148,7 @@ def _job(
     out: Path,
     *,
     changed: dict[str, Any] | None = None,
+    parts: Sequence[Path] = (),
     methods: str | Sequence[str] | None = None,
     openie: PathLike | Sequence[PathLike] = (),
     kg: PathLike | Sequence[PathLike] = (),
@@ -161,7 +164,7 @@ def _job(
     api_key: ApiKeys = None,
 ) -> Iterator[BuildJob]:
     """A build with these arguments; its models are open inside the block. changed: settings of [models] that override
-    all others."""
+    all others. parts: see `run_build`."""
     fresh = fresh or forget_replies
     if openie and not isinstance(settings, Settings):
         settings = merge({"index": {"extractor": "import"}}, settings or {})
@@ -174,14 +177,20 @@ def _job(
     given: dict[str, Any] = {"openie": openie, "kg": kg, "skb": skb, "sources": sources, "strict": strict}
     inputs = corpus if isinstance(corpus, Sources) else sources_of(corpus, out, **given)
     names = default_methods(inputs) if methods is None else checked_names("methods", methods)
-    stages = stages_for(names, inputs, () if fresh else built_stages(out))
+    kept = (name for folder in ([] if fresh else [out, *parts]) for name in built_stages(folder))
+    stages = stages_for(names, inputs, [*kept])
     chosen = chosen.changed("models", **changed) if changed else chosen
     models = open_models(
-        chosen, out / "replies.sqlite", llm=model, api_key=checked_key(api_key), retry_unread=retry_unread
+        chosen,
+        out / REPLIES,
+        llm=model,
+        api_key=checked_key(api_key),
+        retry_unread=retry_unread,
+        pooled=pooled_folder(out),
     )
     with closing(models):
-        if not fresh:
-            check_same_models(out, stages, chosen, models)
+        for folder in [] if fresh else [out, *parts]:
+            check_same_models(folder, stages, chosen, models)
         yield BuildJob(out, stages, chosen, inputs, models, fresh, forget_replies, retry_unread)
 
 

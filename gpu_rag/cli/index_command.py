@@ -100,14 +100,21 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     if gone := sorted(set(before) - set(report.manifest.stages)):
         why = "dropped, because they were damaged or their inputs changed"
         say(f"gpu-rag: {why}: {', '.join(gone)}; --for METHOD builds them again")
-    say(*report.notes)
-    document = build_document(report)
-    # from the manifest: failures of an earlier run are still in the index
     if options.report:
         from gpu_rag.report.page import write
         from gpu_rag.report.runs import index_page
 
-        write(options.report, index_page(document, list(_read_rejects(options.out))))
+        write(options.report, index_page(build_document(report), list(_read_rejects(options.out))))
+    return report_build(options, index)
+
+
+def report_build(options: argparse.Namespace, index: Index) -> tuple[int, dict[str, Any], str]:
+    """The exit status, the --json document and the text of a build."""
+    report = index.report
+    assert report is not None
+    say(*report.notes)
+    document = build_document(report)
+    # from the manifest: failures of an earlier run are still in the index
     text = _summary(document) + _languages(document, index) + _rejects(document, index)
     return build_status(options, report, document), document, text
 

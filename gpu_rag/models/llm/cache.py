@@ -256,6 +256,21 @@ def keep_replies(path: Path, keys: Collection[str]) -> None:
             other.unlink()
 
 
+def add_replies(path: Path, others: Sequence[Path]) -> None:
+    """Add the sound replies of other files to a reply file. Of two replies to one request, the one whose record is
+    smaller stays, so that the order of the files does not matter. Raises as ReplyFile."""
+    with closing(ReplyFile(path)) as file:
+        for other in others:
+            with closing(_open(SqliteFile(other, "reply cache", "run gpu-rag index on it again"))) as db:
+                damaged = set(_damaged_rows(db))
+                rows = (row for row in db.execute("SELECT key, reply FROM replies") if row[0] not in damaged)
+                with file._file.errors(), file.db:
+                    more = "ON CONFLICT (key) DO UPDATE SET reply = min(reply, excluded.reply)"
+                    file.db.executemany(f"INSERT INTO replies (key, reply) VALUES (?, ?) {more}", rows)
+            if damaged:
+                _log.warning("gpu-rag: %d kept replies are damaged and are asked again: %s", len(damaged), other)
+
+
 _PAGE = 4096  # page size of every reply file
 _MAGIC, _FRACTIONS = b"SQLite format 3\0\x10\0", b"\0\x40\x20\x20"  # in each header; format and encoding follow
 

@@ -1,0 +1,114 @@
+"""Merges: one index of several that were built apart, equal to one build of all their sources."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Unpack
+
+from gpu_rag.api.arguments import PathLike, checked_path, checked_paths, checked_settings
+from gpu_rag.api.builds import run_build
+from gpu_rag.api.changes import Changing, checked_folder, known_sources
+from gpu_rag.api.indexes import Index
+from gpu_rag.api.parts import pool
+from gpu_rag.errors import IndexMismatch, UsageError
+from gpu_rag.index.build import described
+from gpu_rag.index.folder import EDITS, storage_errors, write_atomic
+from gpu_rag.index.manifest import Manifest
+from gpu_rag.index.work import NamedSource, Sources
+from gpu_rag.models.llm.interface import LLM
+from gpu_rag.settings import Settings
+
+
+def merge(indexes: Sequence[PathLike], out: PathLike, **keywords: Unpack[Changing]) -> Index:
+    """Make one index of several, equal to one build of all their sources for the methods of all of them.
+
+    The replies and vectors of the indexes are used, so that a model is asked only for what none of them has. All else
+    is made by the ordinary stages: a document that several indexes have is counted once, and names are resolved across
+    all. What was removed from one index stays out. The indexes are not changed.
+
+    indexes: index folders, in any order. out: a new folder, or the same merge that was interrupted. The keyword
+    arguments mean the same as for `add`. Raises UsageError for settings that differ, IndexMismatch for models that
+    differ, and as `add`.
+    """
+    folders = [checked_folder(path) for path in checked_paths("indexes", indexes)]
+    target = checked_path("out", out)
+    if target.resolve() in {folder.resolve() for folder in folders}:
+        raise UsageError("--out is one of the indexes", given=target, expected="a new folder")
+    manifests = {folder: Manifest.read(folder).without_stale() for folder in folders}
+    for (a, first), (b, second) in combinations(manifests.items(), 2):
+        _check_settings(a, first.settings, b, second.settings)
+        _check_models(a, first, b, second)
+    sources = _joined([known_sources(folder) for folder in folders], target)
+    if (target / "manifest.json").is_file() and Manifest.read(target).sources != described(sources):
+        raise UsageError("--out is an index of other sources", given=target, expected="a new folder")
+    settings, llm = _settings(manifests[folders[0]], **keywords)
+    _join_edits(folders, target)
+    pool(folders, target)
+    given: dict[str, Any] = {"settings": settings, "llm": llm, "api_key": keywords.get("api_key"), "methods": ()}
+    return run_build(sources, target, progress=keywords.get("progress"), parts=folders, **given)
+
+
+def _settings(
+    saved: Manifest, *, settings: Any = None, llm: Any = None, embedder: Any = None, **others: Any
+) -> tuple[Settings, LLM | None]:
+    """The settings of the indexes, which the given ones override, and a language model that is an object."""
+    return checked_settings(settings, saved.defaults(), llm=llm, embedder=embedder)
+
+
+def _check_settings(a: Path, first: Mapping[str, Any], b: Path, second: Mapping[str, Any]) -> None:
+    """Raise UsageError for the first setting that two indexes were not built with alike."""
+    for section in sorted({*first, *second}):
+        values, others = first.get(section, {}), second.get(section, {})
+        for name in sorted({*values, *others}):
+            if values.get(name) != others.get(name):
+                shown = [f"{own.get(name, 'the default')!r} in {folder}" for own, folder in ((values, a), (others, b))]
+                do = "build one of them again with the setting of the other: gpu-rag index ... --set"
+                raise UsageError(f"the indexes were built with another {section}.{name}", given=", ".join(shown), do=do)
+
+
+def _check_models(a: Path, first: Manifest, b: Path, second: Manifest) -> None:
+    """Raise IndexMismatch for a stage that two indexes have, made by other models."""
+    for name in sorted(first.stages.keys() & second.stages.keys()):
+        models, others = first.stages[name].models, second.stages[name].models
+        for role in sorted({*models, *others}):
+            if models.get(role, {}).get("content_hash") != others.get(role, {}).get("content_hash"):
+                pairs = ((models, a), (others, b))
+                shown = [f"{own[role]['name'] if role in own else 'none'} in {folder}" for own, folder in pairs]
+                raise IndexMismatch(
+                    f"the stage {name} was made by another {role}",
+                    given=", ".join(shown),
+                    do="build one of them again with the model of the other: gpu-rag index ... --fresh",
+                )
+
+
+def _joined(parts: Iterable[Sources], out: Path) -> Sources:
+    """All sources, each once. Raises UsageError if one name stands for two sources of knowledge bases."""
+    corpus, openie, removed = set[Path](), set[Path](), set[str]()
+    named = dict[str, NamedSource]()
+    for part in parts:
+        corpus.update(part.corpus)
+        openie.update(part.openie)
+        removed |= part.removed
+        for source in part.named:
+            other = named.setdefault(source.name, source)
+            if (other.kind, other.path) != (source.kind, source.path):
+                given = f"{source.name}: {other.path} and {source.path}"
+                raise UsageError("one name stands for two sources", given=given, do="build one with another name")
+    files, results = (tuple(sorted(paths, key=os.fsencode)) for paths in (corpus, openie))
+    return Sources(files, results, False, out / EDITS, tuple(named[name] for name in sorted(named)), frozenset(removed))
+
+
+def _join_edits(folders: Sequence[Path], out: Path) -> None:
+    """Give the new index the manual changes of all: each line once, in the order of the alphabet if they differ."""
+    files: dict[str, set[bytes]] = {}
+    for path in (path for folder in folders for path in sorted((folder / EDITS).glob("*")) if path.is_file()):
+        files.setdefault(path.name, set()).add(path.read_bytes())
+    for name, contents in files.items():
+        lines = sorted({line for content in contents for line in content.splitlines()})
+        joined = contents.pop() if len(contents) == 1 else b"".join(line + b"\n" for line in lines)
+        with storage_errors(out):
+            (out / EDITS).mkdir(parents=True, exist_ok=True)
+        write_atomic(out / EDITS / name, joined)

@@ -1,0 +1,163 @@
+"""Indexes that were built apart and merged: equal to one build, and no model is asked again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpu_rag
+from gpu_rag.errors import IndexMismatch, UsageError
+from gpu_rag.models import packaged
+from gpu_rag.models.embed.hashing import HashEmbedder
+from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.types import Request
+
+FAST: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none"}}
+BY_MODEL: dict[str, Any] = {**FAST, "index": {"extractor": "llm"}}
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packaged, "_cache_dir", tmp_path_factory.mktemp("cache"))
+
+
+def row(number: int, **more: Any) -> dict[str, Any]:
+    text = f"Marta Orlo{number} designed the bridge of Kerling{number % 3}. It crosses the Ves{number}."
+    return {"id": f"r{number}", "title": f"Marta Orlo{number}", "text": text, "year": 1900 + number, **more}
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def names_of(request: Request) -> str:
+    """Extraction of all capitalised words."""
+    text = request.prompt.rpartition("Marta")[2]
+    names = [word.strip(".,") for word in f"Marta{text}".split() if word[:1].isupper()]
+    entities = [{"name": name, "aliases": [], "types": [], "description": ""} for name in dict.fromkeys(names)]
+    return json.dumps({"entities": entities, "triples": []})
+
+
+def built(out: Path, *sources: Path, methods: str = "ppr", settings: Any = FAST, **more: Any) -> gpu_rag.Index:
+    return gpu_rag.build(list(sources), out, methods=methods.split(","), settings=settings, **more)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> list[Path]:
+    """Two files that share documents r5 and r6, the second with another text in one of them."""
+    first = write_rows(tmp_path / "b.jsonl", [row(number) for number in range(7)])
+    second = write_rows(
+        tmp_path / "a.jsonl", [row(5), row(6, text="Marta Orlo6 was mayor of Tamsin."), *map(row, (8, 9))]
+    )
+    return [first, second]
+
+
+@pytest.mark.parametrize("methods", ["dense", pytest.param("ppr,bm25,hoprag,higra-retriever", marks=pytest.mark.slow)])
+def test_a_merge_is_one_build_in_any_order(pair: list[Path], tmp_path: Path, methods: str) -> None:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    (folder / "n.txt").write_text("Anna Stroud was mayor of Kerling1. She met Marta Orlo2.")
+    write_rows(folder / "rows.jsonl", [row(2, text="Marta Orlo2 lived in Kerling1.")])  # an id that b.jsonl uses
+    sources = [*pair, folder]
+    one = built(tmp_path / "one", *sources, methods=methods)
+    parts = [tmp_path / f"part{number}" for number in range(3)]
+    for part, source in zip(parts, sources):
+        built(part, source, methods=methods)
+    for order in ((0, 1, 2), (2, 0, 1)):
+        merged = gpu_rag.merge([parts[n] for n in order], tmp_path / f"merged{order[0]}", settings=FAST)
+        assert merged.manifest.digest() == one.manifest.digest()
+    assert gpu_rag.verify(merged.path).ok and merged.manifest.stages["passages"].counts["rejects"] == 2
+    questions = ["Who designed the bridge of Kerling1?", "Who was mayor of Tamsin?"]
+    answers, others = (index.retrieve(questions, settings=FAST) for index in (one, merged))
+    assert [a.evidence for a in answers] == [a.evidence for a in others]
+    again = gpu_rag.merge(parts, merged.path, settings=FAST)
+    assert again.report is not None and all(stage.skipped for stage in again.report.stages.values())
+
+
+class CountingEmbedder(HashEmbedder):
+    """Notes the texts that it embeds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def embed(self, texts: Any, on_batch: Any = None) -> Any:
+        self.texts += texts
+        return super().embed(texts, on_batch)
+
+
+def test_no_model_is_asked_for_what_an_index_holds(
+    pair: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, embedder = ScriptedLLM(names_of), CountingEmbedder()
+    monkeypatch.setattr("gpu_rag.models.set.load_embedder", lambda *_, **__: embedder)
+    settings = {**BY_MODEL, "models": {"embedder": "minilm", "vector_cache_gib": 0.0}}
+    one = built(tmp_path / "one", *pair, settings=settings, llm=model).manifest.digest()
+    n_requests, n_texts = len(model.calls), len(set(embedder.texts))
+    assert n_requests == 7 + 2 and n_texts > 20
+    for name, source in zip("AB", pair):
+        built(tmp_path / name, source, settings=settings, llm=model)
+    model.calls.clear()
+    embedder.texts.clear()
+    merged = gpu_rag.merge([tmp_path / "A", tmp_path / "B"], tmp_path / "C", settings=settings, llm=model)
+    assert merged.manifest.digest() == one
+    assert not model.calls and not embedder.texts
+    assert merged.report is not None and merged.report.stages["extraction"].replies_read == n_requests
+    assert not (tmp_path / "C" / "work").exists()
+
+
+def test_of_two_replies_to_one_request_the_order_of_the_indexes_decides_nothing(tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "rows.jsonl", [row(1), row(2)])
+    for name in "AB":
+        model = ScriptedLLM(lambda request, name=name: names_of(request).replace("Kerling", f"Kerling{name}"))
+        built(tmp_path / name, source, settings=BY_MODEL, llm=model)
+    digests = {
+        gpu_rag.merge(
+            [tmp_path / name for name in order], tmp_path / order, settings=BY_MODEL, llm=ScriptedLLM(names_of)
+        ).manifest.digest()
+        for order in ("AB", "BA")
+    }
+    assert len(digests) == 1
+
+
+def test_what_was_removed_from_one_index_stays_out(pair: list[Path], tmp_path: Path) -> None:
+    for name, source in zip("AB", pair):
+        built(tmp_path / name, source, methods="bm25")
+    gpu_rag.remove(tmp_path / "A", documents="r3", settings=FAST)
+    merged = gpu_rag.merge([tmp_path / "A", tmp_path / "B"], tmp_path / "C", settings=FAST)
+    assert sorted(merged.documents["id"].to_pylist()) == [f"r{n}" for n in (0, 1, 2, 4, 5, 6, 8, 9)]
+    gpu_rag.update(tmp_path / "C", settings=FAST)
+    assert gpu_rag.Index.open(tmp_path / "C").manifest.digest() == merged.manifest.digest()
+
+
+def test_settings_that_differ_are_named(pair: list[Path], tmp_path: Path) -> None:
+    built(tmp_path / "A", pair[0], methods="bm25")
+    built(tmp_path / "B", pair[1], methods="bm25", settings={**FAST, "index": {"chunk_words": 57}})
+    with pytest.raises(UsageError) as error:
+        gpu_rag.merge([tmp_path / "A", tmp_path / "B"], tmp_path / "C", settings=FAST)
+    assert all(fact in str(error.value) for fact in ("index.chunk_words", "57", "default", str(tmp_path / "A")))
+    assert not (tmp_path / "C").exists()
+
+
+def test_models_that_differ_are_named(pair: list[Path], tmp_path: Path) -> None:
+    built(tmp_path / "A", pair[0], settings=BY_MODEL, llm=ScriptedLLM(names_of, name="first-model"))
+    built(tmp_path / "B", pair[1], settings=BY_MODEL, llm=ScriptedLLM(names_of, name="other-model"))
+    both = [tmp_path / "A", tmp_path / "B"]
+    with pytest.raises(IndexMismatch) as error:
+        gpu_rag.merge(both, tmp_path / "C", settings=BY_MODEL, llm=ScriptedLLM(names_of))
+    assert "first-model" in str(error.value) and "other-model" in str(error.value)
+    with pytest.raises(IndexMismatch, match="first-model"):  # before anything is asked anew
+        gpu_rag.merge(both[:1], tmp_path / "C", settings=BY_MODEL, llm=ScriptedLLM(names_of, name="third"))
+
+
+def test_a_merge_overwrites_no_index(pair: list[Path], tmp_path: Path) -> None:
+    for name, source in zip("AB", pair):
+        built(tmp_path / name, source, methods="bm25")
+    for out in ("A", "B"):
+        with pytest.raises(UsageError):
+            gpu_rag.merge([tmp_path / "A", tmp_path / "A"], tmp_path / out, settings=FAST)
+    assert gpu_rag.verify(tmp_path / "B").ok
