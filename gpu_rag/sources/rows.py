@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
+from zlib import crc32
 
 from gpu_rag.text.strict_json import JsonError
 from gpu_rag.types import Document, Reject, Scalar
@@ -20,6 +21,7 @@ T = TypeVar("T")
 MAX_ID_CHARS = 1000
 MAX_TITLE_CHARS = 1000  # every passage of a document repeats its title
 REASON_CHARS = 300
+PART_LINES = 64
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Limits:
     and its unpacked size, also of a .zip; max_pages: its pages; max_parse_bytes: address space of the parsing, beside
     the process itself; max_parse_s: whole seconds of processor time, and 4 times as many on the clock. A file near
     max_parse_s may pass on one machine only.
-    columns: no limit, but the (role, column) pairs of tables, see `columns`.
+    No limits are columns, the (role, column) pairs of tables, see `columns`, and part: (number, n), see `has`.
     """
 
     max_document_chars: int = 10_000_000
@@ -43,6 +45,13 @@ class Limits:
     max_parse_bytes: int = 1 << 30
     max_parse_s: int = 120
     columns: tuple[tuple[str, str], ...] = ()
+    part: tuple[int, int] = (0, 1)
+
+    def has(self, name: str, line: int = 0) -> bool:
+        """Whether the part `number` of n that is read has a file, or a line of it: it has PART_LINES of n * PART_LINES
+        in turn, from a place that depends on the name."""
+        number, n = self.part
+        return n == 1 or (crc32(name.encode("utf-8", "surrogatepass")) + line // PART_LINES) % n == number
 
 
 LIMITS = Limits()
@@ -227,5 +236,6 @@ class SeenIds:
         return False, f"the id {id!r} was already used, with another text, in {where}"
 
     def claim_document(self, document: Document) -> tuple[bool, str]:
-        """Claim the id of a document; its content is title and text."""
-        return self.claim(document.id, f"{document.title}\n{document.text}", document.file, document.line)
+        """Claim the id of a document; its content is title and text. Texts may differ in white space."""
+        content = "\n".join((document.title, *document.text.split()))
+        return self.claim(document.id, content, document.file, document.line)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import gpu_rag
-from gpu_rag.errors import IndexMismatch, UsageError
+from gpu_rag.errors import BadInput, IndexCorrupt, IndexMismatch, UsageError
 from gpu_rag.models import packaged
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -161,3 +161,99 @@ def test_a_merge_overwrites_no_index(pair: list[Path], tmp_path: Path) -> None:
         with pytest.raises(UsageError):
             gpu_rag.merge([tmp_path / "A", tmp_path / "A"], tmp_path / out, settings=FAST)
     assert gpu_rag.verify(tmp_path / "B").ok
+
+
+# --- indexes of other machines ------------------------------------------------------------------------
+
+
+def on_another_machine(monkeypatch: pytest.MonkeyPatch, *sources: Path) -> None:
+    """Forget the key that signed paths, and move the sources away."""
+    monkeypatch.setattr("gpu_rag.index.recorded._key", lambda: b"the key of another machine")
+    for source in sources:
+        source.rename(source.with_name(f"{source.name}.away"))
+
+
+def back(*sources: Path) -> None:
+    for source in sources:
+        source.with_name(f"{source.name}.away").rename(source)
+
+
+LONG = " ".join(f"Marta Orlo{n} met Anna Stroud{n} in Kerling{n % 4}.\n\n" for n in range(40))
+
+
+@pytest.fixture
+def mixed(pair: list[Path], tmp_path: Path) -> list[Path]:
+    """`pair`, with rows that are no rows, and a folder of texts, among them long, German and repeated ones."""
+    pair[0].write_text(pair[0].read_text() + "no JSON\n" + json.dumps(row(2)) + "\n")
+    folder = tmp_path / "notes"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "long.txt").write_text(f"\n {LONG}")
+    (folder / "picture.png").write_bytes(b"PNG")
+    (folder / "sub" / "de.txt").write_text(
+        "Die alte Brücke wurde von Marta Orlo gebaut, und sie steht noch heute in der Stadt."
+    )
+    rows = [
+        row(2, text="Marta Orlo2 lived in Kerling1."),
+        row(9),
+        row(40, year="unknown"),
+        row(41, year=2.5, kept=True),
+    ]
+    write_rows(folder / "sub" / "rows.jsonl", rows)
+    return [*pair, folder]
+
+
+@pytest.mark.parametrize("away", [(0,), (1, 2), (0, 1, 2)])
+def test_tables_stand_for_files_that_are_not_here(
+    mixed: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, away: tuple[int, ...]
+) -> None:
+    settings = {**FAST, "index": {"chunk_words": 40, "overlap_words": 8}}
+    one = built(tmp_path / "one", *mixed, methods="bm25", settings=settings)
+    counts = one.manifest.stages["passages"].counts
+    assert counts["rejects"] > 3 and counts["language_de"] and counts["passages"] > counts["documents"]
+    parts = [tmp_path / f"part{n}" for n in range(3)]
+    for n in away:
+        built(parts[n], mixed[n], methods="bm25", settings=settings)
+    on_another_machine(monkeypatch, *(mixed[n] for n in away))
+    for n in {0, 1, 2} - {*away}:
+        built(parts[n], mixed[n], methods="bm25", settings=settings)
+    merged = gpu_rag.merge(parts, tmp_path / "merged", settings=FAST)
+    rejects = [(index.path / "rejects.jsonl").read_text().splitlines() for index in (one, merged)]
+    assert rejects[0] == rejects[1]
+    assert merged.manifest.digest() == one.manifest.digest()
+    with pytest.raises(BadInput, match="where its sources lie"):  # paths of another machine are never opened
+        gpu_rag.update(merged.path, settings=FAST)
+    back(*(mixed[n] for n in away))
+    updated = gpu_rag.update(merged.path, mixed, settings=FAST).index
+    assert updated.report is not None and all(stage.skipped for stage in updated.report.stages.values())
+
+
+def test_a_merge_of_merges_from_elsewhere_is_one_build(
+    mixed: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = built(tmp_path / "one", *mixed, methods="bm25").manifest.digest()
+    for n, source in enumerate(mixed):
+        built(tmp_path / f"part{n}", source, methods="bm25")
+    on_another_machine(monkeypatch, *mixed)
+    gpu_rag.merge([tmp_path / "part1", tmp_path / "part2"], tmp_path / "some", settings=FAST)
+    merged = gpu_rag.merge([tmp_path / "some", tmp_path / "part0"], tmp_path / "all", settings=FAST)
+    assert merged.manifest.digest() == one
+
+
+def test_two_files_of_one_path_are_refused(pair: list[Path], tmp_path: Path) -> None:
+    built(tmp_path / "A", pair[0], methods="bm25")
+    write_rows(pair[0], [row(30)])
+    built(tmp_path / "B", pair[0], methods="bm25")
+    with pytest.raises(UsageError, match=str(pair[0])):
+        gpu_rag.merge([tmp_path / "A", tmp_path / "B"], tmp_path / "C", settings=FAST)
+
+
+def test_a_damaged_index_from_elsewhere_is_refused(
+    pair: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = built(tmp_path / "A", pair[0], methods="bm25")
+    path = index.folder("passages") / "documents.parquet"
+    del index
+    on_another_machine(monkeypatch)
+    path.write_bytes(path.read_bytes().replace(b"r1", b"x1"))
+    with pytest.raises(IndexCorrupt):
+        gpu_rag.merge([tmp_path / "A"], tmp_path / "C", settings=FAST)
