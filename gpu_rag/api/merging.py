@@ -46,7 +46,7 @@ def merge(indexes: Sequence[PathLike], out: PathLike, **keywords: Unpack[Changin
         raise UsageError("--out is one of the indexes", given=target, expected="a new folder")
     manifests = {folder: Manifest.read(folder).without_stale() for folder in folders}
     for (a, first), (b, second) in combinations(manifests.items(), 2):
-        _check_settings(a, first.settings, b, second.settings)
+        _check_settings(a, first.defaults(), b, second.defaults())
         _check_models(a, first, b, second)
     sources = _joined({folder: _sources_of(folder, manifest) for folder, manifest in manifests.items()}, target)
     if (target / "manifest.json").is_file() and Manifest.read(target).sources != described(sources):

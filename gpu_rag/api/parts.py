@@ -41,14 +41,15 @@ def _pool_vectors(part: Path, pooled: Path) -> None:
     manifest = Manifest.read(part).without_stale()
     for name, stage in all_stages().items():
         record = manifest.stages.get(name)
-        if record is None or stage.texts is None or record.version != stage.version:
-            continue
+        made_by = record.models.get("embedder", {}).get("content_hash", "") if record else ""
+        if record is None or stage.texts is None or record.version != stage.version or not made_by.isalnum():
+            continue  # the hash of a foreign index names a file
         texts = stage.texts(*(checked_folder(part, manifest, need) for need in stage.needs))
         vectors = tables.read_arrays(checked_folder(part, manifest, name) / "vectors.safetensors")["vectors"]
-        if len(vectors) != len(texts):
+        if vectors.ndim != 2 or len(vectors) != len(texts):
             given = f"{name} of {part}: {len(vectors)} vectors, {len(texts)} texts"
             raise IndexCorrupt("the vectors of an index are not those of its texts", given=given)
-        path = cache_file(pooled, record.models["embedder"]["content_hash"])
+        path = cache_file(pooled, made_by)
         for start in range(0, len(texts), tables.ROWS_A_GROUP):
             rows = slice(start, start + tables.ROWS_A_GROUP)
             keep_vectors(path, texts[rows], vectors[rows])

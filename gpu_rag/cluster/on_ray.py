@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpu_rag.cluster.worker import TRIES, call, check
 from gpu_rag.errors import GpuRagError, MissingBackend, UsageError
+
+CONNECT_S = 10.0
 
 
 def run(target: str, documents: Sequence[Mapping[str, Any]], place: str, on_done: Callable[[], None]) -> None:
@@ -19,8 +22,11 @@ def run(target: str, documents: Sequence[Mapping[str, Any]], place: str, on_done
         do = "pip install 'gpu-rag[ray]'"
         raise MissingBackend("ray is not installed", given=str(error), do=do) from error
     try:
+        host, _, port = place.removeprefix("ray://").rpartition(":")
+        if host:  # ray itself waits for minutes
+            socket.create_connection((host, int(port)), CONNECT_S).close()
         ray.init(address=place, log_to_driver=False, include_dashboard=False if place == "local" else None)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         given, do = f"{place}: {error}", "start it: ray start --head; then name HOST:PORT"
         raise UsageError("the Ray cluster cannot be reached", given=given, do=do) from error
     try:

@@ -56,7 +56,7 @@ def run(target: str, documents: Sequence[Mapping[str, Any]], place: str, on_done
 
 def _start(target: str, documents: Sequence[Mapping[str, Any]], task: int, attempt: int) -> _Running:
     result = TemporaryFile()  # noqa: SIM115, read when the process has ended
-    command = [sys.executable, "-m", "gpu_rag.cluster.worker", str(os.getpid()), target]
+    command = [sys.executable, "-P", "-m", "gpu_rag.cluster.worker", str(os.getpid()), target]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=result)
     assert process.stdin is not None
     with suppress(BrokenPipeError), process.stdin as stdin:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import gpu_rag
+from gpu_rag.cli.main import main
 from gpu_rag.errors import BadInput, IndexCorrupt, IndexMismatch, UsageError
 from gpu_rag.models import packaged
 from gpu_rag.models.embed.hashing import HashEmbedder
@@ -257,3 +259,27 @@ def test_a_damaged_index_from_elsewhere_is_refused(
     path.write_bytes(path.read_bytes().replace(b"r1", b"x1"))
     with pytest.raises(IndexCorrupt):
         gpu_rag.merge([tmp_path / "A"], tmp_path / "C", settings=FAST)
+
+
+def test_a_foreign_index_names_no_file_to_write(
+    pair: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong version writes the vectors to the file that the manifest names as the hash of its embedder."""
+    manifest = built(tmp_path / "A", pair[0], methods="dense").manifest
+    record = manifest.stages["passage_vectors"]
+    names_a_file = {"embedder": {**record.models["embedder"], "content_hash": "../../../../planted"}}
+    manifest.with_stage(replace(record, models=names_a_file)).write(tmp_path / "A")
+    with pytest.raises(IndexMismatch):
+        gpu_rag.merge([tmp_path / "A"], tmp_path / "C", settings=FAST)
+    assert not [*tmp_path.rglob("*.vectors")]
+
+
+def test_the_command_merges(pair: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, source in zip("AB", pair):
+        built(tmp_path / name, source, methods="bm25", settings={**FAST, "index": {"chunk_words": 57}})
+    given = [str(tmp_path / "A"), str(tmp_path / "B"), "--out", str(tmp_path / "C")]
+    assert main(["merge", *given, "--json", "--json-progress"]) == 0
+    assert json.loads(capsys.readouterr().out)["documents"] == 9
+    settings = {**FAST, "index": {"chunk_words": 57}}
+    one = built(tmp_path / "one", *pair, methods="bm25", settings=settings).manifest.digest()
+    assert gpu_rag.Index.open(tmp_path / "C").manifest.digest() == one

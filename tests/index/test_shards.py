@@ -14,6 +14,7 @@ import pytest
 
 import gpu_rag
 from gpu_rag.api.builds import asked_by_part
+from gpu_rag.cli.main import main
 from gpu_rag.cluster import run_tasks
 from gpu_rag.errors import BadInput, GpuRagError, UsageError
 from gpu_rag.methods.registry import stages_for
@@ -136,6 +137,15 @@ def test_fewer_documents_than_shards(tmp_path: Path) -> None:
     path.write_text("".join(json.dumps({"id": str(n), "text": f"Marta Orlo{n} built it."}) + "\n" for n in range(2)))
     one = built(tmp_path / "one", [path], FAST, "ppr,hoprag")
     assert built(tmp_path / "shards", [path], FAST, "ppr,hoprag", shards=3) == one
+
+
+@pytest.mark.slow
+def test_the_command_builds_in_shards(corpus: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = [*map(str, corpus), "--out", str(tmp_path / "ix"), "--for", "dense", "--set", "models.embedder=hash"]
+    assert main(["index", *given, "--shards", "2", "--json", "--json-progress"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["documents"] == 111 and '"shards"' in printed.err
+    assert gpu_rag.Index.open(tmp_path / "ix").manifest.digest() == built(tmp_path / "one", corpus, FAST, "dense")
 
 
 @pytest.mark.slow
