@@ -17,7 +17,7 @@ from gpu_rag.api.changes import Changing, check_there, checked_folder
 from gpu_rag.api.indexes import Index
 from gpu_rag.api.parts import pool
 from gpu_rag.errors import BadInput, IndexMismatch, UsageError
-from gpu_rag.index.build import described
+from gpu_rag.index.build import described, guard_folder
 from gpu_rag.index.folder import EDITS, storage_errors, write_atomic
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.manifest import checked_folder as checked_stage
@@ -44,6 +44,7 @@ def merge(indexes: Sequence[PathLike], out: PathLike, **keywords: Unpack[Changin
     target = checked_path("out", out)
     if target.resolve() in {folder.resolve() for folder in folders}:
         raise UsageError("--out is one of the indexes", given=target, expected="a new folder")
+    guard_folder(target)
     manifests = {folder: Manifest.read(folder).without_stale() for folder in folders}
     for (a, first), (b, second) in combinations(manifests.items(), 2):
         _check_settings(a, first.defaults(), b, second.defaults())

@@ -22,6 +22,7 @@ MAX_ID_CHARS = 1000
 MAX_TITLE_CHARS = 1000  # every passage of a document repeats its title
 REASON_CHARS = 300
 PART_LINES = 64
+TAKEN = "was already used, with another text, in "
 
 
 @dataclass(frozen=True)
@@ -230,10 +231,17 @@ class SeenIds:
             self._line.append(line)
             self._file_of.append(len(self._files) - 1)
             return True, ""
-        where = f"{self._files[self._file_of[number]]} line {self._line[number]}"
         if self._content[number] == digest:
-            return True, f"duplicate of {id!r} in {where}"
-        return False, f"the id {id!r} was already used, with another text, in {where}"
+            return True, f"duplicate of {id!r} in {self._place(number)}"
+        return False, self.taken(id)
+
+    def taken(self, id: str) -> str:
+        """The reason why another text cannot have an id; "" if the id is free."""
+        number = self._number.get(id)
+        return "" if number is None else f"the id {id!r} {TAKEN}{self._place(number)}"
+
+    def _place(self, number: int) -> str:
+        return f"{self._files[self._file_of[number]]} line {self._line[number]}"
 
     def claim_document(self, document: Document) -> tuple[bool, str]:
         """Claim the id of a document; its content is title and text. Texts may differ in white space."""

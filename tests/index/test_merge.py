@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -159,10 +160,12 @@ def test_models_that_differ_are_named(pair: list[Path], tmp_path: Path) -> None:
 def test_a_merge_overwrites_no_index(pair: list[Path], tmp_path: Path) -> None:
     for name, source in zip("AB", pair):
         built(tmp_path / name, source, methods="bm25")
-    for out in ("A", "B"):
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "letter.txt").write_text("Dear Anna")
+    for out in ("A", "B", "letters"):
         with pytest.raises(UsageError):
             gpu_rag.merge([tmp_path / "A", tmp_path / "A"], tmp_path / out, settings=FAST)
-    assert gpu_rag.verify(tmp_path / "B").ok
+    assert gpu_rag.verify(tmp_path / "B").ok and len([*(tmp_path / "letters").iterdir()]) == 1
 
 
 # --- indexes of other machines ------------------------------------------------------------------------
@@ -239,6 +242,41 @@ def test_a_merge_of_merges_from_elsewhere_is_one_build(
     gpu_rag.merge([tmp_path / "part1", tmp_path / "part2"], tmp_path / "some", settings=FAST)
     merged = gpu_rag.merge([tmp_path / "some", tmp_path / "part0"], tmp_path / "all", settings=FAST)
     assert merged.manifest.digest() == one
+
+
+def conflicting_rows(draw: random.Random, n: int) -> list[dict[str, Any]]:
+    """Rows that share few ids and texts, with metadata of several types, some without an id."""
+    rows: list[dict[str, Any]] = []
+    for _ in range(n):
+        k = draw.randrange(12)
+        sentences = " ".join(f"Word{k} stands here, number{i}." for i in range(1 + k % 7))
+        some: dict[str, Any] = {"text": sentences + draw.choice(["", "\n", "  "]), "title": draw.choice(["T", "U"])}
+        some |= {"id": f"r{draw.randrange(14)}"} if draw.random() < 0.8 else {}
+        some |= {"year": draw.choice([1900 + k, 2.5, "x", True])} if draw.random() < 0.4 else {}
+        rows.append(some)
+    return rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_tables_stand_for_sources_that_conflict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    draw, settings = random.Random(seed), {**FAST, "index": {"chunk_words": 12, "overlap_words": 3}}
+    sources = []
+    for name in draw.sample(["a.jsonl", "b.jsonl", "c.jsonl", "d", "e"], 3):
+        sources.append(tmp_path / name)
+        if "." in name:
+            write_rows(tmp_path / name, conflicting_rows(draw, 8))
+        else:
+            (tmp_path / name / "sub").mkdir(parents=True)
+            write_rows(tmp_path / name / "sub" / "r.jsonl", conflicting_rows(draw, 5))
+            write_rows(tmp_path / name / "q.jsonl", conflicting_rows(draw, 4))
+    one = built(tmp_path / "one", *sources, methods="bm25", settings=settings).manifest.digest()
+    parts = [tmp_path / "part0", tmp_path / "part1"]
+    n = draw.choice([1, 2])
+    built(parts[0], *sources[:n], methods="bm25", settings=settings)
+    built(parts[1], *sources[n:], methods="bm25", settings=settings)
+    on_another_machine(monkeypatch, *sources)
+    assert gpu_rag.merge(parts, tmp_path / "merged", settings=FAST).manifest.digest() == one
 
 
 def test_two_files_of_one_path_are_refused(pair: list[Path], tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from gpu_rag.index.names import one_array
 from gpu_rag.index.names import rows_of as rows_named
 from gpu_rag.index.work import Sources
 from gpu_rag.sources.corpus import Outcome
+from gpu_rag.sources.rows import TAKEN
 from gpu_rag.text.language import language_of
 from gpu_rag.types import Document, Reject
 
@@ -57,6 +58,7 @@ class _Held:
         self._documents = tables.read_table(folder / "documents.parquet", tables.DOCUMENTS)
         n, path = self._documents.num_rows, folder / METADATA
         self._about = read_metadata(path, n) if path.exists() else None
+        self._mixed = {name for name, column in _floats(self._about) if (column % 1 > 0).any()}
         passages = tables.read_table(folder / "passages.parquet", tables.PASSAGES)
         lines = tables.read_table(folder / "lines.parquet", tables.LINES)
         ids = one_array(self._documents["id"])
@@ -87,12 +89,14 @@ class _Held:
             for item, row in some:
                 if row is None:
                     assert isinstance(item, Reject)
-                    yield Outcome(item)
+                    yield Outcome(item, was_taken=TAKEN in item.reason)
                     continue
                 document = documents[row]
                 if isinstance(item, Reject):
                     document = replace(document, file=item.file, line=item.line)
-                yield Outcome(document, document.file in self._of_questions, _other_id(document))
+                prefix = _prefix(document)
+                document = replace(document, id=document.id.removeprefix(prefix))  # it is claimed again
+                yield Outcome(document, document.file in self._of_questions, prefix and f"{prefix}{document.id}")
 
     def _row_of(self, item: int | Reject) -> int | None:
         """The row of a document; for a rejected repetition that of its first copy; None for other rejects."""
@@ -112,6 +116,8 @@ class _Held:
             text = _joined(mine)
             known = self._about is not None and LANGUAGE in self._about.column_names
             language = metadata.pop(LANGUAGE, "") if known else language_of(text)
+            numbers = {name: value for name, value in metadata.items() if name in self._mixed}  # all floats now
+            metadata |= {name: int(value) for name, value in numbers.items() if float(value).is_integer()}
             pages = tuple(given.pop("pages"))
             documents[row] = HeldDocument(
                 **given, text=text, pages=pages, metadata=metadata, language=str(language), passages=mine
@@ -119,17 +125,24 @@ class _Held:
         return documents
 
 
+def _floats(table: pa.Table | None) -> Iterator[tuple[str, np.ndarray]]:
+    """Columns of numbers that are not all integers, f64 with NaN for none."""
+    for column in [] if table is None else table.schema:
+        if pa.types.is_floating(column.type):
+            yield column.name, table[column.name].to_numpy()  # type: ignore[index]
+
+
 def _source(file: str) -> str:
     """The name of the source that a file, as the index names it, belongs to."""
     return file.partition("/")[0]
 
 
-def _other_id(document: Document) -> str:
-    """The id that a row of a file in a folder or a .zip gets if its own is taken; "" for others."""
+def _prefix(document: Document) -> str:
+    """The text before the id of a row of a file in a folder or a .zip, if the id is taken; "" for other documents."""
     source, _, inner = document.file.partition("/")
     if not inner or not document.line:
         return ""
-    return f"{document.file if source.lower().endswith('.zip') else inner}:{document.id}"
+    return f"{document.file if source.lower().endswith('.zip') else inner}:"
 
 
 def _joined(passages: Sequence[dict[str, Any]]) -> str:

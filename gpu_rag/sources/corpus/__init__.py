@@ -67,11 +67,13 @@ ACCEPTED = (
 
 class Outcome(NamedTuple):
     """A document or reject. repeatable: other rows may repeat the document (contexts of questions) without being
-    duplicates. other_id: the id that it gets if another file of its folder uses its id for another text."""
+    duplicates. other_id: the id that it gets if another file of its folder uses its id for another text.
+    was_taken: a reject whose id stood for another text; the place of that may have changed."""
 
     found: Document | Reject
     repeatable: bool = False
     other_id: str = ""
+    was_taken: bool = False
 
 
 _Reader = Callable[[Limits, Parser], Iterator[Outcome]]
@@ -181,13 +183,17 @@ def _suffix_of(name: bytes) -> str:
 def _unique(readers: list[_Reader], limits: Limits, left_out: LeftOut) -> Iterator[Document | Reject]:
     seen = SeenIds()
     with closing(Parser(limits)) as parser:
-        for outcome, repeatable, other_id in (item for reader in readers for item in reader(limits, parser)):
+        items = (item for reader in readers for item in reader(limits, parser))
+        for outcome, repeatable, other_id, was_taken in items:
             if left_out(outcome.file):
                 continue
             if isinstance(outcome, Document) and len(outcome.title) > MAX_TITLE_CHARS:
                 reason = f"title has {len(outcome.title)} characters; expected at most {MAX_TITLE_CHARS}"
                 outcome = Reject(outcome.file, outcome.line, reason, outcome.id)
-            same, reason = (True, "") if isinstance(outcome, Reject) else seen.claim_document(outcome)
+            if isinstance(outcome, Reject):
+                same, reason = False, seen.taken(outcome.id) if was_taken else ""
+            else:
+                same, reason = seen.claim_document(outcome)
             if other_id and not same and isinstance(outcome, Document):
                 outcome = replace(outcome, id=other_id)
                 same, reason = seen.claim_document(outcome)
@@ -254,7 +260,7 @@ def _zipped(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterator
         except (RowError, BadInput, MissingBackend) as error:
             yield Outcome(Reject(place, 0, str(error).replace(temporary, place)))
             return
-        for outcome, repeatable, other_id in read(limits, parser):
+        for outcome, repeatable, other_id, _ in read(limits, parser):
             file = outcome.file.replace(shown(folder), place, 1)
             if outcome.line:
                 other_id = f"{archive}/{other_id}" if other_id else f"{archive}:{outcome.id}"
