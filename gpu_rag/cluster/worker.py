@@ -41,6 +41,7 @@ def check(result: str) -> None:
 
 def main(parent: int, target: str) -> None:
     """Run the task on stdin. Libraries that print write to stderr."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends this process
     end_with_parent(signal.SIGTERM)
     if os.getppid() == parent:
         with os.fdopen(os.dup(1), "w", encoding="utf-8") as result:

@@ -13,6 +13,7 @@ import pytest
 import gpu_rag
 from gpu_rag.cli.main import main
 from gpu_rag.errors import BadInput, IndexCorrupt, IndexMismatch, UsageError
+from gpu_rag.index.work import Silent
 from gpu_rag.models import packaged
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -155,6 +156,26 @@ def test_models_that_differ_are_named(pair: list[Path], tmp_path: Path) -> None:
     assert "first-model" in str(error.value) and "other-model" in str(error.value)
     with pytest.raises(IndexMismatch, match="first-model"):  # before anything is asked anew
         gpu_rag.merge(both[:1], tmp_path / "C", settings=BY_MODEL, llm=ScriptedLLM(names_of, name="third"))
+
+
+class Interrupted(Silent):
+    """Progress that Ctrl-C stops at the beginning of a stage."""
+
+    def start(self, stage: str, total: int | None, unit: str) -> None:
+        if stage == "passage_vectors":
+            raise KeyboardInterrupt
+
+
+def test_a_merge_that_was_interrupted_goes_on(pair: list[Path], tmp_path: Path) -> None:
+    one = built(tmp_path / "one", *pair, methods="dense").manifest.digest()
+    for name, source in zip("AB", pair):
+        built(tmp_path / name, source, methods="dense")
+    both = [tmp_path / "A", tmp_path / "B"]
+    with pytest.raises(KeyboardInterrupt):
+        gpu_rag.merge(both, tmp_path / "C", settings=FAST, progress=Interrupted())
+    merged = gpu_rag.merge(both, tmp_path / "C", settings=FAST)
+    assert merged.manifest.digest() == one
+    assert merged.report is not None and merged.report.stages["passages"].skipped
 
 
 def test_a_merge_overwrites_no_index(pair: list[Path], tmp_path: Path) -> None:
