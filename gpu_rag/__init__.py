@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpu_rag.api.checks import read_answers, verify, verify_answers
     from gpu_rag.api.evaluations import evaluate
     from gpu_rag.api.indexes import Index, load_pyg
+    from gpu_rag.api.merging import merge
     from gpu_rag.api.questions import load_questions
     from gpu_rag.api.removal import remove
     from gpu_rag.report.answers import Result, Results
@@ -30,6 +31,7 @@ __version__ = "0.1.0"
 _LAZY = {
     **dict.fromkeys(("build", "plan_build"), "api.builds"),
     **dict.fromkeys(("Change", "add", "update"), "api.changes"),
+    "merge": "api.merging",
     "remove": "api.removal",
     **dict.fromkeys(("read_answers", "verify", "verify_answers"), "api.checks"),
     "evaluate": "api.evaluations",
@@ -63,6 +65,7 @@ __all__ = [
     "evaluate",
     "load_pyg",
     "load_questions",
+    "merge",
     "plan_build",
     "read_answers",
     "remove",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
+
+import msgspec
 
 from gpu_rag.api.arguments import (
     PathLike,
@@ -18,25 +20,30 @@ from gpu_rag.api.arguments import (
     checked_path,
     checked_paths,
     checked_settings,
+    checked_text,
 )
 from gpu_rag.api.corpus import corpus_files
 from gpu_rag.api.indexes import Index
 from gpu_rag.api.models import open_models
+from gpu_rag.api.parts import REPLIES, pool, pooled_folder
+from gpu_rag.cluster import run_tasks
 from gpu_rag.errors import UsageError
-from gpu_rag.index.build import build_index, built_stages
-from gpu_rag.index.folder import EDITS, WriteLock
+from gpu_rag.index.build import build_index, built_stages, guard_folder
+from gpu_rag.index.folder import EDITS, WriteLock, storage_errors
 from gpu_rag.index.manifest import mend_manifest
-from gpu_rag.index.recorded import removed_from
+from gpu_rag.index.recorded import Record, record_of, recorded_sources, removed_from
 from gpu_rag.index.saved_settings import check_same_models, saved_settings, settings_to_save
-from gpu_rag.index.work import Progress, Sources
-from gpu_rag.methods.registry import DEFAULT, stages_for
-from gpu_rag.models.llm.cache import mend_replies
+from gpu_rag.index.stage import Stage, settle
+from gpu_rag.index.work import Progress, Silent, Sources
+from gpu_rag.methods.registry import DEFAULT, all_stages, stages_for
+from gpu_rag.models.llm.cache import add_replies, mend_replies
 from gpu_rag.models.llm.interface import LLM, ApiKeys
+from gpu_rag.models.packaged import cache_dir, set_cache_dir
 from gpu_rag.plan.answer_plan import PLANNED
 from gpu_rag.plan.compare import INDEX_KEYS, compared_build, planned_seconds, read_plan
 from gpu_rag.plan.index_plan import plan_index
 from gpu_rag.plan.trial import BuildJob
-from gpu_rag.settings import Settings, merge
+from gpu_rag.settings import Settings, changed_settings, make_settings, merge
 from gpu_rag.sources.named import all_sources, named_source
 
 
@@ -59,7 +66,13 @@ class Building(TypedDict, total=False):
 
 
 def build(
-    corpus: Any = (), out: PathLike = "", *, progress: Progress | None = None, **keywords: Unpack[Building]
+    corpus: Any = (),
+    out: PathLike = "",
+    *,
+    shards: int | None = None,
+    on: str = "",
+    progress: Progress | None = None,
+    **keywords: Unpack[Building],
 ) -> Index:
     """Index a corpus into the folder `out`, with the stages that `methods` need. An interrupted build is resumed.
 
@@ -72,11 +85,18 @@ def build(
     settings, llm, embedder, api_key: see `Index`. Given settings override those saved in an index in `out`.
     strict: stop at the first bad row. fresh: build everything anew, with cached replies; forget_replies: also without
     them; retry_unread: ask models again where a reply could not be read, also in finished stages.
+    shards: let as many processes make what models make of parts of the corpus; the index is the same. on: "ray:ADDRESS"
+    runs them on the nodes of a Ray cluster, which need the same paths.
 
     Returns the index; its `report` describes each stage. Raises UsageError and BadInput, IndexLocked, StorageError,
     IndexMismatch (models other than those of the existing index, without fresh).
     """
-    return run_build(corpus, checked_path("out", out), progress=progress, **keywords)
+    target, n_shards = checked_path("out", out), checked_count("shards", shards)
+    if n_shards is not None:
+        _build_shards(corpus, target, n_shards, checked_text("on", on), progress or Silent(), **keywords)
+    elif on:
+        raise UsageError("on is for shards", given=on, expected="a number of shards too")
+    return run_build(corpus, target, progress=progress, **keywords)
 
 
 def run_build(
@@ -85,20 +105,21 @@ def run_build(
     *,
     progress: Progress | None,
     used_replies: set[str] | None = None,
+    parts: Sequence[Path] = (),
     **keywords: Unpack[Building],
 ) -> Index:
     """`build`, also of ready Sources.
 
     used_replies: a set that gets the keys of all replies that the index needs; stages that ask a model are then made
-    again, from kept replies.
+    again, from kept replies. parts: indexes whose stages are made too, by the same models.
     """
     if not (keywords.get("fresh") or keywords.get("forget_replies")):
         mend_manifest(target)
-    replies = target / "replies.sqlite"
+    replies = target / REPLIES
     if replies.is_file() and not keywords.get("forget_replies"):
         with WriteLock(target):  # before a model opens the file
             mend_replies(replies)
-    with _job(corpus, target, **keywords) as job:
+    with _job(corpus, target, parts=parts, **keywords) as job:
         plan = read_plan(target / "plan.json", INDEX_KEYS)
         if progress is not None:
             progress.begin(planned_seconds(plan, job))
@@ -121,6 +142,73 @@ def run_build(
     index = Index.open(target)
     index.report = replace(report, plan=comparison, notes=(remark,) if remark else ())
     return index
+
+
+def _build_shards(corpus: Any, out: Path, n: int, on: str, progress: Progress, **keywords: Unpack[Building]) -> None:
+    """Let n tasks make what models make of parts of the corpus, and take it over for the build of the index `out`."""
+    if keywords.get("fresh") or keywords.get("forget_replies"):
+        raise UsageError("shards build on what is there", given="fresh", expected="a new folder, or no fresh")
+    guard_folder(out)
+    with _job(corpus, out, **keywords) as job:
+        inputs, settings = job.sources, settle(job.stages, job.settings, job.models)
+        stages = asked_by_part(job.stages, settings)
+    if not stages:
+        return
+    is_object = callable(getattr(keywords.get("llm"), "complete", None))
+    if is_object or (job.settings.models.llm.startswith("vllm:") and not on):
+        do = "start a server, and name it: http://HOST:PORT/v1#MODEL"
+        raise UsageError("the language model serves one process, and shards are several", do=do)
+    documents = replace(inputs, named=inputs.of_kind("documents"))
+    shared = {
+        "stages": stages,
+        "settings": changed_settings(job.settings),
+        "sources": msgspec.to_builtins(record_of(documents)),
+        "strict": inputs.strict,
+        "retry_unread": bool(keywords.get("retry_unread")),
+        "replies": str((out / REPLIES).absolute()),
+        "api_key": checked_key(keywords.get("api_key")),
+        "cache": str(cache_dir().absolute()),
+    }
+    folders = [(out / "work" / "shards" / f"{number}-of-{n}").absolute() for number in range(n)]
+    tasks = [{**shared, "folder": str(folder), "part": [number, n]} for number, folder in enumerate(folders)]
+    progress.start("shards", n, "shards")
+    run_tasks(f"{__name__}:build_shard", tasks, on, lambda: progress.advance(1))
+    progress.finish("shards", skipped=False)
+    pool(folders, out)
+
+
+def build_shard(task: Mapping[str, Any]) -> None:
+    """Build one shard, as a task of `_build_shards`: the stages that ask models, and their inputs."""
+    set_cache_dir(task["cache"])
+    folder, kept = Path(task["folder"]), Path(task["replies"])
+    sources = recorded_sources(msgspec.convert(task["sources"], Record), None)
+    sources = replace(sources, strict=task["strict"], part=tuple(task["part"]))
+    settings = make_settings(task["settings"]).changed("index", min_yield=0.0)  # the share of the whole counts
+    if kept.is_file():
+        with storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        add_replies(folder / REPLIES, [kept])
+    models = open_models(settings, folder / REPLIES, api_key=task["api_key"], retry_unread=task["retry_unread"])
+    with closing(models):
+        stages = [all_stages()[name] for name in task["stages"]]
+        build_index(folder, stages, settings, sources, models, retry_unread=task["retry_unread"])
+
+
+def asked_by_part(stages: Sequence[Stage], settings: Settings) -> list[str]:
+    """Names of the stages that ask models about one passage or text at a time, and of their inputs, in building order.
+
+    Left out are knowledge bases, and stages whose requests depend on the whole corpus, with what needs them.
+    """
+    alone: dict[str, Stage] = {}
+    for stage in stages:
+        whole = "llm" in stage.roles(settings) and stage.size not in ("passages", "extracted")
+        if not whole and not stage.name.startswith("kb") and {*stage.needs} <= alone.keys():
+            alone[stage.name] = stage
+    wanted: set[str] = set()
+    for stage in reversed(alone.values()):
+        if stage.roles(settings) or stage.name in wanted:
+            wanted |= {stage.name, *stage.needs}
+    return [name for name in alone if name in wanted]
 
 
 def plan_build(
@@ -146,6 +234,7 @@ def _job(
     out: Path,
     *,
     changed: dict[str, Any] | None = None,
+    parts: Sequence[Path] = (),
     methods: str | Sequence[str] | None = None,
     openie: PathLike | Sequence[PathLike] = (),
     kg: PathLike | Sequence[PathLike] = (),
@@ -161,7 +250,7 @@ def _job(
     api_key: ApiKeys = None,
 ) -> Iterator[BuildJob]:
     """A build with these arguments; its models are open inside the block. changed: settings of [models] that override
-    all others."""
+    all others. parts: see `run_build`."""
     fresh = fresh or forget_replies
     if openie and not isinstance(settings, Settings):
         settings = merge({"index": {"extractor": "import"}}, settings or {})
@@ -174,14 +263,20 @@ def _job(
     given: dict[str, Any] = {"openie": openie, "kg": kg, "skb": skb, "sources": sources, "strict": strict}
     inputs = corpus if isinstance(corpus, Sources) else sources_of(corpus, out, **given)
     names = default_methods(inputs) if methods is None else checked_names("methods", methods)
-    stages = stages_for(names, inputs, () if fresh else built_stages(out))
+    kept = (name for folder in ([] if fresh else [out, *parts]) for name in built_stages(folder))
+    stages = stages_for(names, inputs, [*kept])
     chosen = chosen.changed("models", **changed) if changed else chosen
     models = open_models(
-        chosen, out / "replies.sqlite", llm=model, api_key=checked_key(api_key), retry_unread=retry_unread
+        chosen,
+        out / REPLIES,
+        llm=model,
+        api_key=checked_key(api_key),
+        retry_unread=retry_unread,
+        pooled=pooled_folder(out),
     )
     with closing(models):
-        if not fresh:
-            check_same_models(out, stages, chosen, models)
+        for folder in [] if fresh else [out, *parts]:
+            check_same_models(folder, stages, chosen, models)
         yield BuildJob(out, stages, chosen, inputs, models, fresh, forget_replies, retry_unread)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from gpu_rag.engine import Engine
 from gpu_rag.index.index import Index
@@ -20,9 +21,12 @@ def open_models(
     llm: LLM | None = None,
     api_key: ApiKeys = None,
     retry_unread: bool = False,
+    pooled: Path | None = None,
 ) -> ModelSet:
-    """The models of the settings, loaded on first use. replies: a file that stores the LLM's replies."""
-    return ModelSet(settings.models, replies, llm=llm, api_key=api_key, vllm=settings.vllm, retry_unread=retry_unread)
+    """The models of the settings, loaded on first use. replies: a file that stores the LLM's replies; pooled: see
+    `ModelSet`."""
+    given: dict[str, Any] = {"llm": llm, "api_key": api_key, "retry_unread": retry_unread, "pooled": pooled}
+    return ModelSet(settings.models, replies, vllm=settings.vllm, **given)
 
 
 def engine_over(index: Index, models: ModelSet, settings: Settings) -> Engine:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_rag.cli.options import (
+    add_count,
     add_limits,
     add_list,
     add_progress,
@@ -62,6 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--forget-replies", action="store_true", help=words)
     words = "ask models again where a reply could not be read"
     parser.add_argument("--retry-unread", action="store_true", help=words)
+    add_count(parser, "--shards", "shards", "let N processes make what models make of parts of the corpus")
+    words = "run the shards on a Ray cluster, whose nodes see the same paths"
+    parser.add_argument("--on", default="", metavar="ray:ADDRESS", help=words)
     add_report(parser, "stages, rates and rejects")
     add_plan(parser, "passages", "at most 2048")
     add_limits(parser, "0")
@@ -94,20 +98,27 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     before = _built(options, fresh)
     _say_extractor(before, settings.index.extractor)
     with Bars(options.json_progress) as bars:
-        index = build(options.corpus, options.out, progress=bars, **given)
+        index = build(options.corpus, options.out, shards=options.shards, on=options.on, progress=bars, **given)
     report = index.report
     assert report is not None
     if gone := sorted(set(before) - set(report.manifest.stages)):
         why = "dropped, because they were damaged or their inputs changed"
         say(f"gpu-rag: {why}: {', '.join(gone)}; --for METHOD builds them again")
-    say(*report.notes)
-    document = build_document(report)
-    # from the manifest: failures of an earlier run are still in the index
     if options.report:
         from gpu_rag.report.page import write
         from gpu_rag.report.runs import index_page
 
-        write(options.report, index_page(document, list(_read_rejects(options.out))))
+        write(options.report, index_page(build_document(report), list(_read_rejects(options.out))))
+    return report_build(options, index)
+
+
+def report_build(options: argparse.Namespace, index: Index) -> tuple[int, dict[str, Any], str]:
+    """The exit status, the --json document and the text of a build."""
+    report = index.report
+    assert report is not None
+    say(*report.notes)
+    document = build_document(report)
+    # from the manifest: failures of an earlier run are still in the index
     text = _summary(document) + _languages(document, index) + _rejects(document, index)
     return build_status(options, report, document), document, text
 

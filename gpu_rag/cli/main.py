@@ -23,8 +23,8 @@ from gpu_rag.models.library_environment import prepare_environment
 from gpu_rag.settings.check import unknown_name
 
 COMMANDS = (
-    "index", "answer", "ask", "eval", "explain", "add", "update", "remove", "verify", "verify-answers", "export",
-    "bench", "models", "doctor", "demo", "sample", "serve", "mcp", "tune",
+    "index", "answer", "ask", "eval", "explain", "add", "update", "remove", "merge", "verify", "verify-answers",
+    "export", "bench", "models", "doctor", "demo", "sample", "serve", "mcp", "tune",
 )  # fmt: skip
 WITHOUT_TORCH = ("explain", "bench")  # bench makes settings before torch is imported
 

@@ -135,7 +135,7 @@ def build_index(
             _write_asked(out, stages)
         standing = Manifest.read(out) if (out / "manifest.json").exists() else Manifest()
         manifest = _resumed(out, standing)
-        manifest = Manifest(dict(saved_settings or {}), _described(sources), manifest.stages)
+        manifest = Manifest(dict(saved_settings or {}), described(sources), manifest.stages)
         manifest = manifest.without(_damaged_others(out, manifest, stages))
         _clean(out, manifest, standing)
         reports: dict[str, StageReport] = {}
@@ -195,15 +195,15 @@ def built_stages(out: Path) -> list[str]:
     return [*(Manifest.read(out).stages if (out / "manifest.json").is_file() else ()), *unfinished(out)]
 
 
-def _described(sources: Sources) -> dict[str, Any]:
+def described(sources: Sources) -> dict[str, Any]:
     """Sources as the manifest records them: names without folders."""
-    described: dict[str, Any] = {
+    names: dict[str, Any] = {
         "corpus": [path.name for path in sources.corpus],
         "openie": [path.name for path in sources.openie],
     }
     if sources.named:
-        described["named"] = [[source.name, source.kind, source.path.name] for source in sources.named]
-    return described
+        names["named"] = [[source.name, source.kind, source.path.name] for source in sources.named]
+    return names
 
 
 def _bring_up_to_date(
@@ -220,11 +220,11 @@ def _bring_up_to_date(
     needs = stage.needs_of(sources)
     inputs = {need: manifest.stages[need].output_hash for need in needs}
     params = stage.params(settings, sources)
-    described = {role: identity(models.describe(role)) for role in stage.roles(settings)}
-    fingerprint = fingerprint_of(stage, inputs, params, described)
+    made_by = {role: identity(models.describe(role)) for role in stage.roles(settings)}
+    fingerprint = fingerprint_of(stage, inputs, params, made_by)
     old = manifest.stages.get(stage.name)
     whole = old is not None and _is_whole(out, manifest, stage.name)
-    again = again and "llm" in described
+    again = again and "llm" in made_by
     if old is not None and whole and not again and is_up_to_date(out, stage, old, fingerprint):
         progress.finish(stage.name, skipped=True)
         blocks = manifest.blocks.get(stage.name) or block_sums(out / old.folder, old.files)
@@ -246,7 +246,7 @@ def _bring_up_to_date(
         temporary.mkdir(parents=True)
         reset_peak_memory()
         started = time.perf_counter()
-        models.use(described)
+        models.use(made_by)
         with preferring(settings.graph.preferences()), recording() as ran:
             counts = stage.run(work)
         sync(*temporary.rglob("*"), temporary)
@@ -261,7 +261,7 @@ def _bring_up_to_date(
     report.s, report.peak_memory_bytes = time.perf_counter() - started, peak_memory_bytes()
     report.counts, report.graph_ops = counts, spelled(ran)
     folder = f"stages/{name}"
-    record = StageRecord(stage.name, stage.version, fingerprint, folder, inputs, params, described, files, counts)
+    record = StageRecord(stage.name, stage.version, fingerprint, folder, inputs, params, made_by, files, counts)
     manifest = manifest.with_stage(record, blocks)
     progress.finish(stage.name, skipped=False)
     return manifest, report

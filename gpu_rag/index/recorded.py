@@ -44,15 +44,28 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return hmac.new(key, paths.encode("utf-8", "surrogatepass"), "sha256").hexdigest() if key else ""
 
 
-def write_sources(out: Path, sources: Sources) -> None:
-    """Remember the sources of an index. Raises StorageError."""
-    record = Record(
+def record_of(sources: Sources) -> Record:
+    """The record of these sources, not signed."""
+    return Record(
         tuple(str(path.absolute()) for path in sources.corpus),
         tuple(str(path.absolute()) for path in sources.openie),
         tuple((source.name, source.kind, str(source.path.absolute())) for source in sources.named),
         tuple(sorted(sources.removed)),
     )
-    document = msgspec.to_builtins(msgspec.structs.replace(record, signature=record.signed()))
+
+
+def recorded_sources(record: Record, edits: Path | None) -> Sources:
+    """The sources of a record that may be trusted."""
+    named = tuple(NamedSource(name, kind, Path(path)) for name, kind, path in record.named)
+    corpus, openie = (tuple(map(Path, paths)) for paths in (record.corpus, record.openie))
+    return Sources(corpus, openie, False, edits, named, frozenset(record.removed))
+
+
+def write_sources(out: Path, sources: Sources) -> None:
+    """Remember the sources of an index. Paths of held sources are somebody else's, so then none is signed. Raises
+    StorageError."""
+    record = record_of(sources)
+    document = msgspec.to_builtins(msgspec.structs.replace(record, signature="" if sources.held else record.signed()))
     del document["sha256"]
     for name in (SOURCES, SOURCES_COPY):
         write_atomic(out / name, sealed(document))
@@ -100,9 +113,7 @@ def remembered(out: Path) -> Sources | None:
     signature = record.signed()
     if not signature or not hmac.compare_digest(signature, record.signature):
         return None
-    named = tuple(NamedSource(name, kind, Path(path)) for name, kind, path in record.named)
-    corpus, openie = (tuple(map(Path, paths)) for paths in (record.corpus, record.openie))
-    return Sources(corpus, openie, False, out / EDITS, named, frozenset(record.removed))
+    return recorded_sources(record, out / EDITS)
 
 
 def _key() -> bytes:

@@ -56,7 +56,8 @@ class Stage:
     stage only if it is capable, and rules do otherwise. size: the size that its cost grows with, for a plan:
     characters, passages, extracted (passages that are extracted from), entities, relations, mentions, links, triples,
     nodes, ...; pairs: vectors that it also compares; planned: whether a plan can predict it. graph: whether it makes a
-    graph, or facts of one.
+    graph, or facts of one. texts: of a stage of vectors, the function that gives their texts from the folders of the
+    needed stages.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Stage:
     pairs: Pairs | None = None
     planned: bool = True
     graph: bool = False
+    texts: Callable[..., Sequence[str]] | None = None
 
     def needs_of(self, sources: Sources) -> tuple[str, ...]:
         """Stages that it reads in a build of these sources."""

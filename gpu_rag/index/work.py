@@ -76,11 +76,27 @@ class NamedSource:
 
 
 @dataclass(frozen=True)
+class HeldSource:
+    """A file or folder of the corpus that is not read, because an index holds its documents.
+
+    path: where it lay, which may be on another machine; passages: the index's folder of that stage; sha256, readers: as
+    in the parameters of that stage.
+    """
+
+    path: Path
+    passages: Path
+    sha256: str
+    readers: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class Sources:
     """Inputs of a build: corpus files or folders, ready OpenIE results. strict: stop at the first bad row.
 
     edits: folder of manual changes, which may be missing. named: sources of a knowledge base, by name; the paths of
-    kind documents are in `corpus` too. removed: hashes of documents and files that stay out, see `index.removed`.
+    kind documents are in `corpus` too. removed: hashes of documents and files that stay out, see `index.removed`. held:
+    the paths of `corpus` that are not read. part: (number, n), the part of the corpus that a shard reads, see
+    `Limits.has`.
     """
 
     corpus: tuple[Path, ...] = ()
@@ -89,6 +105,8 @@ class Sources:
     edits: Path | None = None
     named: tuple[NamedSource, ...] = ()
     removed: frozenset[str] = frozenset()
+    held: tuple[HeldSource, ...] = ()
+    part: tuple[int, int] = (0, 1)
 
     def of_kind(self, *kinds: str) -> tuple[NamedSource, ...]:
         """Named sources of these kinds."""

@@ -61,7 +61,7 @@ def plain_llm(settings: ModelSettings, vllm: VllmSettings, device: str, api_key:
 class ModelSet:
     """Embedder and LLM of one run. The LLM has a durable reply cache if `replies` names its file.
 
-    retry_unread: see `CachedLLM`.
+    retry_unread: see `CachedLLM`. pooled: a folder of vectors by `keep_vectors` that are taken before any are computed.
     """
 
     def __init__(
@@ -73,8 +73,9 @@ class ModelSet:
         api_key: ApiKeys = None,
         vllm: VllmSettings | None = None,
         retry_unread: bool = False,
+        pooled: Path | None = None,
     ):
-        self.settings, self._replies, self._api_key = settings, replies, api_key
+        self.settings, self._replies, self._api_key, self._pooled = settings, replies, api_key, pooled
         self._retry_unread = retry_unread
         self._vllm = vllm or VllmSettings()
         self._embedder: Embedder | None = None
@@ -93,14 +94,18 @@ class ModelSet:
         return self._embedder
 
     def _with_cache(self, embedder: Embedder) -> Embedder:
-        """Embedder behind the machine's vector cache, unless that is off. Hashing is cheaper than reading."""
+        """Embedder behind the machine's vector cache, unless that is off, and behind pooled vectors, if there are some.
+        Hashing is cheaper than reading."""
         limit = int(self.settings.vector_cache_gib * 2**30)
-        if limit <= 0 or self.settings.embedder == "hash":
+        if self.settings.embedder == "hash":
             return embedder
-        path = cache_file(cache_dir(), embedder.content_hash)
-        if embedder.device != "cpu":  # another device gives other bits
-            path = path.with_name(f"{path.stem}-{embedder.device.split(':')[0]}.vectors")
-        return CachedEmbedder(embedder, path, limit)
+        if limit > 0:
+            path = cache_file(cache_dir(), embedder.content_hash)
+            if embedder.device != "cpu":  # another device gives other bits
+                path = path.with_name(f"{path.stem}-{embedder.device.split(':')[0]}.vectors")
+            embedder = CachedEmbedder(embedder, path, limit)
+        pooled = self._pooled and cache_file(self._pooled, embedder.content_hash)
+        return CachedEmbedder(embedder, pooled, 0) if pooled and pooled.is_file() else embedder
 
     def cross_encoder(self) -> CrossEncoder | None:
         """Reranker, if the settings name its folder. Raises as `CrossEncoder`."""

@@ -161,6 +161,13 @@ def _checked_section(name: str, given: Any) -> Mapping[str, Any]:
     return given
 
 
+def changed_settings(settings: Settings) -> dict[str, Any]:
+    """The settings that differ from the defaults, for `make_settings`."""
+    sections = {**{name: getattr(settings, name) for name in CORE}, **settings.own}
+    changed = {name: differences(section) for name, section in sections.items()}
+    return {**{name: values for name, values in changed.items() if values}, "method": settings.method}
+
+
 def differences(section: Declared) -> dict[str, Any]:
     """Settings of a section that differ from the defaults."""
     defaults = dataclasses.asdict(type(section)())

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
+from zlib import crc32
 
 from gpu_rag.text.strict_json import JsonError
 from gpu_rag.types import Document, Reject, Scalar
@@ -20,6 +21,8 @@ T = TypeVar("T")
 MAX_ID_CHARS = 1000
 MAX_TITLE_CHARS = 1000  # every passage of a document repeats its title
 REASON_CHARS = 300
+PART_LINES = 64
+TAKEN = "was already used, with another text, in "
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Limits:
     and its unpacked size, also of a .zip; max_pages: its pages; max_parse_bytes: address space of the parsing, beside
     the process itself; max_parse_s: whole seconds of processor time, and 4 times as many on the clock. OCR of a
     page has this time again, and 4 times the bytes. A file near max_parse_s may pass on one machine only.
-    columns: no limit, but the (role, column) pairs of tables, see `columns`.
+    No limits are columns, the (role, column) pairs of tables, see `columns`, and part: (number, n), see `has`.
     """
 
     max_document_chars: int = 10_000_000
@@ -43,6 +46,13 @@ class Limits:
     max_parse_bytes: int = 1 << 30
     max_parse_s: int = 120
     columns: tuple[tuple[str, str], ...] = ()
+    part: tuple[int, int] = (0, 1)
+
+    def has(self, name: str, line: int = 0) -> bool:
+        """Whether the part `number` of n that is read has a file, or a line of it: it has PART_LINES of n * PART_LINES
+        in turn, from a place that depends on the name."""
+        number, n = self.part
+        return n == 1 or (crc32(name.encode("utf-8", "surrogatepass")) + line // PART_LINES) % n == number
 
 
 LIMITS = Limits()
@@ -221,11 +231,19 @@ class SeenIds:
             self._line.append(line)
             self._file_of.append(len(self._files) - 1)
             return True, ""
-        where = f"{self._files[self._file_of[number]]} line {self._line[number]}"
         if self._content[number] == digest:
-            return True, f"duplicate of {id!r} in {where}"
-        return False, f"the id {id!r} was already used, with another text, in {where}"
+            return True, f"duplicate of {id!r} in {self._place(number)}"
+        return False, self.taken(id)
+
+    def taken(self, id: str) -> str:
+        """The reason why another text cannot have an id; "" if the id is free."""
+        number = self._number.get(id)
+        return "" if number is None else f"the id {id!r} {TAKEN}{self._place(number)}"
+
+    def _place(self, number: int) -> str:
+        return f"{self._files[self._file_of[number]]} line {self._line[number]}"
 
     def claim_document(self, document: Document) -> tuple[bool, str]:
-        """Claim the id of a document; its content is title and text."""
-        return self.claim(document.id, f"{document.title}\n{document.text}", document.file, document.line)
+        """Claim the id of a document; its content is title and text. Texts may differ in white space."""
+        content = "\n".join((document.title, *document.text.split()))
+        return self.claim(document.id, content, document.file, document.line)

@@ -25,6 +25,7 @@ from gpu_rag.index.metadata import FILE as METADATA
 from gpu_rag.index.metadata import LANGUAGE, read_metadata, to_text, write_metadata
 from gpu_rag.index.removed import has_removed, left_out, removed_params
 from gpu_rag.index.stage import stage
+from gpu_rag.index.stages.held import HeldDocument, held_readers
 from gpu_rag.index.stages.node_documents import SCHEMAS, Parts, Taken, node_documents
 from gpu_rag.index.stages.rejected import Rejects, checked, short_name
 from gpu_rag.index.tables import TableWriter
@@ -101,8 +102,9 @@ def read_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterat
     if not sources.corpus and not sources.named:
         raise BadInput("no corpus given", expected="one or more files or folders, or --kg, --skb, --source")
     rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
-    limits = Limits(settings.index.max_document_chars, columns=columns_of(settings.index.columns))
-    for row in read_corpus(sources.corpus, limits, left_out(sources)) if sources.corpus else ():
+    limits = Limits(settings.index.max_document_chars, columns=columns_of(settings.index.columns), part=sources.part)
+    corpus = read_corpus(sources.corpus, limits, left_out(sources), held_readers(sources)) if sources.corpus else ()
+    for row in corpus:
         if has_removed(sources, row.id):
             taken.documents.add(row.id)
             continue
@@ -111,7 +113,8 @@ def read_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterat
             ids = [passage["id"] for passage in passages]
             if taken.give(row.id, ids):
                 document = {name: getattr(row, name) for name in tables.DOCUMENTS.names}
-                more = {"metadata": to_text(row.metadata), "language": language_of(row.text)}
+                language = row.language if isinstance(row, HeldDocument) else language_of(row.text)
+                more = {"metadata": to_text(row.metadata), "language": language}
                 rows["documents"].append({**document, "file": short_name(row.file, sources.corpus), **more})
                 rows["passages"] += passages
                 rows["origins"].append({"document": row.id, "source": source_of(row.file, sources), "node": ""})
@@ -165,6 +168,10 @@ def no_passage(n_rejects: int, first: Reject | None) -> BadInput:
 
 def _split(document: Document, settings: Settings) -> list[Row]:
     """Passages of a document. line: where a passage begins in a text file, from 1; 0 in a source of rows or pages."""
+    if isinstance(document, HeldDocument):
+        numbers = [f"#{number}" for number in range(len(document.passages))] if len(document.passages) > 1 else [""]
+        parts = zip(numbers, document.passages)
+        return [{**part, "id": f"{document.id}{number}", "doc_id": document.id} for number, part in parts]
     spans = chunk_spans(document.text, settings.index.chunk_words, settings.index.overlap_words)
     is_text_file = not document.line and document.file.lower().endswith(TEXT_SUFFIXES)
     offsets = [offset for offset, _ in document.headings] if len(spans) > 1 else []
@@ -250,13 +257,20 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     more: dict[str, Any] = {}
     if named:
         more["named"] = [[s.name, s.kind, content_hash((s.path,))] for s in named]
+    if sources.part[1] > 1:
+        more["part"] = list(sources.part)
     if columns := columns_of(index.columns):
         more["columns"] = [list(pair) for pair in columns]
+    held, removed = {source.path: source for source in sources.held}, left_out(sources)
+    readers = reader_versions([path for path in sources.corpus if path not in held], removed)
+    for source in sources.held:
+        readers |= source.readers
+    hashes = (held[path].sha256 if path in held else corpus_hash((path,), removed) for path in sources.corpus)
     return {
         **more,
         **removed_params(sources),
-        "corpus": corpus_hash(sources.corpus, left_out(sources)),
-        "readers": reader_versions(sources.corpus, left_out(sources)),
+        "corpus": [[path.name, sha256] for path, sha256 in zip(sources.corpus, hashes)],
+        "readers": readers,
         "chunk_words": index.chunk_words,
         "overlap_words": index.overlap_words,
         "max_document_chars": index.max_document_chars,
@@ -268,8 +282,8 @@ def passages_stage(work: Work) -> dict[str, int]:
     """Tables `documents`, `passages` and `lines` (of each passage), and rejects.jsonl. With named sources of documents
     or knowledge bases also `origins`, the source of each document; if documents have metadata, also `metadata`.
 
-    Reads the corpus. Raises BadInput if nothing in it could be used. Memory: `index.memory`, and about 200 bytes a
-    document and a passage, for their unique ids.
+    Reads the corpus. Raises BadInput if nothing in it could be used; a part of it may be empty. Memory: `index.memory`,
+    and about 200 bytes a document and a passage, for their unique ids.
     """
     with Rejects(work) as rejects, database(work) as db:
 
@@ -282,7 +296,8 @@ def passages_stage(work: Work) -> dict[str, int]:
                     work.progress.advance(item["documents"].num_rows)
 
         n_documents, n_passages = keep_passages(db, parts())
-        if not n_passages and (work.sources.corpus or not work.sources.named):
+        may_be_none = work.sources.part[1] > 1 or (work.sources.named and not work.sources.corpus)
+        if not n_passages and not may_be_none:
             raise no_passage(rejects.n, rejects.first)
         languages = write_passages(db, work.out, origins=bool(work.sources.of_kind("skb", "documents")))
     return {"documents": n_documents, "passages": n_passages, "rejects": rejects.n, **languages}

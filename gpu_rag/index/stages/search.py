@@ -209,4 +209,4 @@ def vector_stage(
         tables.write_arrays(work.out / "vectors.safetensors", {"vectors": embed_blocks(work, texts, known)})
         return {}
 
-    return Stage(name, run, needs, roles=the_embedder, size=size, graph=graph)
+    return Stage(name, run, needs, roles=the_embedder, size=size, graph=graph, texts=texts_of)

@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import struct
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -54,8 +55,7 @@ class CachedEmbedder:
         first: list[str] = []  # distinct texts
         index = []
         for text in texts:
-            key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]
-            row = place.setdefault(key, len(place))
+            row = place.setdefault(_key_of(text), len(place))
             if row == len(first):
                 first.append(text)
             index.append(row)
@@ -93,8 +93,21 @@ class CachedEmbedder:
             yield from finished
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, and that of a cache behind this one."""
         self._file.close()
+        if isinstance(self._embedder, CachedEmbedder):
+            self._embedder.close()
+
+
+def _key_of(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]
+
+
+def keep_vectors(path: Path, texts: Sequence[str], vectors: np.ndarray) -> None:
+    """Add the vectors of texts, [n, D], to a file that `CachedEmbedder` reads. Raises StorageError, IndexCorrupt."""
+    keys = np.frombuffer(b"".join(map(_key_of, texts)), np.dtype("<u8")).reshape(-1, 2)
+    with closing(VectorFile(path, vectors.shape[1])) as file:
+        file.append(keys, vectors, sys.maxsize)
 
 
 class _Run(NamedTuple):

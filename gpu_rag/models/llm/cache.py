@@ -106,6 +106,12 @@ class ReplyFile:
             self.used.update(key for key, _ in rows)
         self._damaged.difference_update(key for key, _ in rows)
 
+    def join(self, rows: Sequence[tuple[str, str]]) -> None:
+        """Add sound rows of another file; of two for one key the smaller stays."""
+        more = "ON CONFLICT (key) DO UPDATE SET reply = min(reply, excluded.reply)"
+        with self._lock, self._file.errors(), self.db:
+            self.db.executemany(f"INSERT INTO replies (key, reply) VALUES (?, ?) {more}", rows)
+
     def replace(self, keys: Collection[str]) -> None:
         """Mark keys whose reply the next write replaces."""
         self._damaged.update(keys)
@@ -254,6 +260,24 @@ def keep_replies(path: Path, keys: Collection[str]) -> None:
     for other in path.parent.glob(f"{glob.escape(path.name)}*"):
         if other != path or not keys:
             other.unlink()
+
+
+_AT_ONCE = 8192  # rows in memory
+
+
+def add_replies(path: Path, others: Sequence[Path]) -> None:
+    """Add the sound replies of other files to a reply file. Of two replies to one request, the one whose record is
+    smaller stays, so that the order of the files does not matter. Raises as ReplyFile."""
+    with closing(ReplyFile(path)) as file:
+        for other in others:
+            source = SqliteFile(other, "reply cache", "run gpu-rag index on it again")
+            with closing(_open(source)) as db, source.errors():
+                damaged = set(_damaged_rows(db))
+                cursor = db.execute("SELECT key, reply FROM replies")
+                while rows := cursor.fetchmany(_AT_ONCE):
+                    file.join([row for row in rows if row[0] not in damaged])
+            if damaged:
+                _log.warning("gpu-rag: %d kept replies are damaged and are asked again: %s", len(damaged), other)
 
 
 _PAGE = 4096  # page size of every reply file

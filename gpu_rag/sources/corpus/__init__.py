@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -65,25 +65,31 @@ ACCEPTED = (
 )
 
 
-class _Found(NamedTuple):
+class Outcome(NamedTuple):
     """A document or reject. repeatable: other rows may repeat the document (contexts of questions) without being
-    duplicates. other_id: the id that it gets if another file of its folder uses its id for another text."""
+    duplicates. other_id: the id that it gets if another file of its folder uses its id for another text.
+    was_taken: a reject whose id stood for another text; the place of that may have changed."""
 
     found: Document | Reject
     repeatable: bool = False
     other_id: str = ""
+    was_taken: bool = False
 
 
-_Reader = Callable[[Limits, Parser], Iterator[_Found]]
+_Reader = Callable[[Limits, Parser], Iterator[Outcome]]
 LeftOut = Callable[[str], bool]
 
 
 def read_corpus(
-    paths: Sequence[Path], limits: Limits = LIMITS, left_out: LeftOut = lambda file: False
+    paths: Sequence[Path],
+    limits: Limits = LIMITS,
+    left_out: LeftOut = lambda file: False,
+    held: Mapping[Path, Callable[[], Iterator[Outcome]]] | None = None,
 ) -> Iterator[Document | Reject]:
     """Documents of all `paths`, sorted by path, and a Reject for each row that cannot be used.
 
-    left_out(file): whether a file, named as in its documents, counts as missing.
+    left_out(file): whether a file, named as in its documents, counts as missing. held: readers of paths that are not
+    opened.
 
     Formats and ids:
     - folder: every file below it is read by its ending. A file of DOCUMENT_SUFFIXES is a document, id = relative path;
@@ -111,7 +117,12 @@ def read_corpus(
     """
     if not paths:
         raise BadInput("there is no corpus to read", given="no path", expected=ACCEPTED)
-    readers = [_reader(path) for path in sorted(map(Path, paths), key=os.fsencode)]
+    ready = held or {}
+
+    def reader(path: Path) -> _Reader:
+        return (lambda *_: ready[path]()) if path in ready else _reader(path)
+
+    readers = [reader(path) for path in sorted(map(Path, paths), key=os.fsencode)]
     return _unique(readers, limits, left_out)
 
 
@@ -172,13 +183,17 @@ def _suffix_of(name: bytes) -> str:
 def _unique(readers: list[_Reader], limits: Limits, left_out: LeftOut) -> Iterator[Document | Reject]:
     seen = SeenIds()
     with closing(Parser(limits)) as parser:
-        for outcome, repeatable, other_id in (item for reader in readers for item in reader(limits, parser)):
+        items = (item for reader in readers for item in reader(limits, parser))
+        for outcome, repeatable, other_id, was_taken in items:
             if left_out(outcome.file):
                 continue
             if isinstance(outcome, Document) and len(outcome.title) > MAX_TITLE_CHARS:
                 reason = f"title has {len(outcome.title)} characters; expected at most {MAX_TITLE_CHARS}"
                 outcome = Reject(outcome.file, outcome.line, reason, outcome.id)
-            same, reason = (True, "") if isinstance(outcome, Reject) else seen.claim_document(outcome)
+            if isinstance(outcome, Reject):
+                same, reason = False, seen.taken(outcome.id) if was_taken else ""
+            else:
+                same, reason = seen.claim_document(outcome)
             if other_id and not same and isinstance(outcome, Document):
                 outcome = replace(outcome, id=other_id)
                 same, reason = seen.claim_document(outcome)
@@ -198,19 +213,19 @@ def _reader(path: Path) -> _Reader:
     return partial(read, path)
 
 
-def _file(path: Path, limits: Limits, parser: Parser) -> Iterator[_Found]:
+def _file(path: Path, limits: Limits, parser: Parser) -> Iterator[Outcome]:
     return _documents(path, os.fsencode(path.name), limits, parser)
 
 
-def _documents(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterator[_Found]:
+def _documents(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterator[Outcome]:
     """The documents of `read_file`; of a sheet whose first line names all of `limits.columns`, one a row."""
-    for outcome in read_file(path, name, limits, parser):
+    for outcome in read_file(path, name, limits, parser) if limits.has(path.name) else ():
         is_table = limits.columns and has_suffix(path, SHEET_SUFFIXES) and isinstance(outcome, Document)
         rows = list(_sheet_rows(outcome, limits.columns)) if is_table and isinstance(outcome, Document) else []
         for document in (_document(path, row, limits) for row in rows):
-            yield _Found(document, other_id=f"{name.decode('utf-8', 'backslashreplace')}:{document.id}")
+            yield Outcome(document, other_id=f"{name.decode('utf-8', 'backslashreplace')}:{document.id}")
         if not rows:
-            yield _Found(outcome)
+            yield Outcome(outcome)
 
 
 def _sheet_rows(sheets: Document, columns: Columns) -> Iterator[Row]:
@@ -223,13 +238,16 @@ def _sheet_rows(sheets: Document, columns: Columns) -> Iterator[Row]:
             yield Row(number, renamed({n: cell for n, cell in zip(names, line.split("\t")) if cell}, columns))
 
 
-def _zip(path: Path, limits: Limits, parser: Parser) -> Iterator[_Found]:
+def _zip(path: Path, limits: Limits, parser: Parser) -> Iterator[Outcome]:
     return _zipped(path, os.fsencode(path.name), limits, parser)
 
 
-def _zipped(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterator[_Found]:
+def _zipped(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterator[Outcome]:
     """Files of a zip file, unpacked into a temporary folder. `name` begins their ids."""
+    if not limits.has(path.name):
+        return
     archive, place = name.decode("utf-8", "backslashreplace"), shown(path)
+    limits = replace(limits, part=(0, 1))
     with TemporaryDirectory(prefix="gpu-rag-zip-") as temporary:
         folder = Path(temporary)
         try:
@@ -237,34 +255,33 @@ def _zipped(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterator
                 raise RowError(f"the file has {size} bytes, more than max_file_bytes = {limits.max_file_bytes}")
             package = Package(path.read_bytes(), limits)
             for member, reason in package.unpack(folder, lambda member: member.lower().endswith(_ENDINGS)):
-                yield _Found(Reject(shown(Path(place, member)), 0, reason))
+                yield Outcome(Reject(shown(Path(place, member)), 0, reason))
             read = _folder_reader(folder)
         except (RowError, BadInput, MissingBackend) as error:
-            yield _Found(Reject(place, 0, str(error).replace(temporary, place)))
+            yield Outcome(Reject(place, 0, str(error).replace(temporary, place)))
             return
-        for outcome, repeatable, other_id in read(limits, parser):
+        for outcome, repeatable, other_id, _ in read(limits, parser):
             file = outcome.file.replace(shown(folder), place, 1)
             if outcome.line:
                 other_id = f"{archive}/{other_id}" if other_id else f"{archive}:{outcome.id}"
-                yield _Found(replace(outcome, file=file), repeatable, other_id)
+                yield Outcome(replace(outcome, file=file), repeatable, other_id)
             else:
-                yield _Found(replace(outcome, file=file, id=f"{archive}/{outcome.id}" if outcome.id else ""))
+                yield Outcome(replace(outcome, file=file, id=f"{archive}/{outcome.id}" if outcome.id else ""))
 
 
 def _row_reader(path: Path) -> Callable[[Path, Limits], Iterator[Row | Reject]]:
     return next(read for suffixes, read in _ROWS.items() if has_suffix(path, suffixes))
 
 
-def _rows(path: Path, limits: Limits, parser: Parser) -> Iterator[_Found]:
+def _rows(path: Path, limits: Limits, parser: Parser) -> Iterator[Outcome]:
     for row in _row_reader(path)(path, limits):
         if isinstance(row, Reject):
-            yield _Found(row)
-        elif is_multihop(row.value):
-            yield from (_Found(context, repeatable=True) for context in _contexts(path, row, limits))
-        elif brings_pages(row.value):
-            yield from (_Found(page, repeatable=True) for page in _pages(path, row, limits, parser))
-        else:
-            yield _Found(_document(path, row, limits))
+            yield Outcome(row)
+        elif is_multihop(row.value) or brings_pages(row.value):
+            several = _contexts(path, row, limits) if is_multihop(row.value) else _pages(path, row, limits, parser)
+            yield from (Outcome(item, repeatable=True) for item in several if limits.has(item.id))
+        elif limits.has(path.name, row.line):
+            yield Outcome(_document(path, row, limits))
 
 
 def _json_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
@@ -312,11 +329,11 @@ def _folder_reader(folder: Path) -> _Reader:
     return partial(_folder, folder, names)
 
 
-def _folder(folder: Path, names: list[bytes], limits: Limits, parser: Parser) -> Iterator[_Found]:
+def _folder(folder: Path, names: list[bytes], limits: Limits, parser: Parser) -> Iterator[Outcome]:
     for name in names:
         path = _path_in(folder, name)
         if problem := unreadable(path, folder):
-            yield _Found(Reject(shown(path), 0, problem))
+            yield Outcome(Reject(shown(path), 0, problem))
         elif has_ending(name, DOCUMENT_SUFFIXES):
             yield from _documents(path, name, limits, parser)
         elif has_ending(name, _ZIP_SUFFIXES):
@@ -325,7 +342,7 @@ def _folder(folder: Path, names: list[bytes], limits: Limits, parser: Parser) ->
             for item in _rows(path, limits, parser):
                 yield item._replace(other_id=f"{name.decode('utf-8', 'backslashreplace')}:{item.found.id}")
         else:
-            yield _Found(Reject(shown(path), 0, f"files {_kind(name)} are not read"))
+            yield Outcome(Reject(shown(path), 0, f"files {_kind(name)} are not read"))
 
 
 def _path_in(folder: Path, name: bytes) -> Path:
