@@ -1,11 +1,12 @@
 """Train the weights that `fused` ships, and score them: each family of questions by weights of the other families.
 
-usage: python scripts/train_fused.py FAMILY:INDEX=QUESTIONS [...] [--half even|odd|all] [--pull 0.03]
-           [--out weights.json] [--cache FOLDER] [--csv FILE]
+usage: python scripts/train_fused.py FAMILY:INDEX=QUESTIONS [...] [--also FAMILY:INDEX=QUESTIONS ...]
+           [--half even|odd|all] [--pull 0.01] [--out weights.json] [--cache FOLDER] [--csv FILE]
 
 Both mixes (with and without `bubblerag`) are scored. Weights of the other families score each family, on the half of
 its questions that --half names by the parity of sha1(question id), paired with `ppr`. In training all families have the
-same weight. --out: write weights of all families. --cache: keep the examples of each set for another run.
+same weight. --also: sets that are trained on and not scored. --out: write weights of all families. --cache: keep the
+examples of each set for another run.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from gpu_rag import Index, load_questions
 from gpu_rag.evaluation.bootstrap import paired_difference
 from gpu_rag.evaluation.compare import score
 from gpu_rag.evaluation.kb import KbGold
-from gpu_rag.methods.fused.batched import columns
+from gpu_rag.methods.fused.batched import PAIRS, columns
 from gpu_rag.methods.fused.model import Learnt, trained
 from gpu_rag.methods.fused.tune import Examples, examples
 from gpu_rag.sources.questions import QuestionRow
@@ -43,7 +44,7 @@ def seen_of(item: str, cache: Path | None) -> Seen:
     name, file = Path(folder).name, None if cache is None else cache / f"{Path(folder).name}.npz"
     if file is not None and file.exists():
         kept = np.load(file)
-        learnt = Learnt(kept["values"], kept["gold"], np.ones(len(rows)))
+        learnt = Learnt(kept["values"], kept["pairs"], kept["gold"], np.ones(len(rows)))
         return family, name, Examples(rows, learnt, kept["documents"].tolist()), kept["ppr"]
     print(f"{name}: {len(rows)} questions", file=sys.stderr)
     index = Index.open(folder)
@@ -53,7 +54,8 @@ def seen_of(item: str, cache: Path | None) -> Seen:
     ppr, seen = np.array([scores[f"recall@{k}"] for k in AT]).T, examples(engine, rows)
     engine.models.close()
     if file is not None:
-        np.savez(file, values=seen.learnt.values, gold=seen.learnt.gold, documents=np.array(seen.documents), ppr=ppr)
+        learnt, documents = seen.learnt, np.array(seen.documents)
+        np.savez(file, values=learnt.values, pairs=learnt.pairs, gold=learnt.gold, documents=documents, ppr=ppr)
     return family, name, seen, ppr
 
 
@@ -65,7 +67,8 @@ def joined(sets: list[Seen], n_columns: int) -> Learnt:
     learnt = [seen.learnt for _, _, seen, _ in sets]
     weight = [np.full(len(seen.rows), 1 / sizes[family]) for family, _, seen, _ in sets]
     values = np.concatenate([part.values[..., :n_columns] for part in learnt])
-    return Learnt(values, np.concatenate([part.gold for part in learnt]), np.concatenate(weight))
+    pairs, gold = (np.concatenate(parts) for parts in zip(*((part.pairs, part.gold) for part in learnt)))
+    return Learnt(values, pairs, gold, np.concatenate(weight))
 
 
 def is_even(row: QuestionRow) -> bool:
@@ -73,13 +76,13 @@ def is_even(row: QuestionRow) -> bool:
     return sha1(row.question.id.encode(), usedforsecurity=False).digest()[0] % 2 == 0
 
 
-def judged(sets: list[Seen], lists: tuple[str, ...], half: str, pull: float) -> list[list[object]]:
-    """Rows (mix, set, n, cut-off, ppr, fused, difference, low, high) of each set, and of all sets together."""
+def judged(sets: list[Seen], also: list[Seen], lists: tuple[str, ...], half: str, pull: float) -> list[list[object]]:
+    """Rows (mix, set, n, cut-off, ppr, fused, difference, low, high) of each of `sets`, and of all of them together."""
     names, parts = columns(lists), []
     for family, name, seen, ppr in sets:
-        others = [item for item in sets if item[0] != family]
-        model = trained(lists, names, joined(others, len(names)), pull)
-        ours = seen.recall(model.scores(seen.learnt.values[..., : len(names)]), AT)
+        others = [item for item in (*sets, *also) if item[0] != family]
+        model = trained(lists, (*names, *PAIRS), joined(others, len(names)), pull)
+        ours = seen.recall(model.scores(seen.learnt.values[..., : len(names)], seen.learnt.pairs), AT)
         keep = np.array([half == "all" or is_even(row) == (half == "even") for row in seen.rows])
         parts.append((name, ours[keep], ppr[keep]))
     parts.append(("all", np.concatenate([ours for _, ours, _ in parts]), np.concatenate([ppr for *_, ppr in parts])))
@@ -96,16 +99,17 @@ def main() -> None:
     """Sees, judges, writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sets", nargs="+", metavar="FAMILY:INDEX=QUESTIONS")
+    parser.add_argument("--also", nargs="+", default=[], metavar="FAMILY:INDEX=QUESTIONS")
     parser.add_argument("--half", choices=("even", "odd", "all"), default="even")
-    parser.add_argument("--pull", type=float, default=0.03)
+    parser.add_argument("--pull", type=float, default=0.01)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--cache", type=Path)
     parser.add_argument("--csv", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    sets = [seen_of(item, options.cache) for item in options.sets]
+    sets, also = ([seen_of(item, options.cache) for item in items] for items in (options.sets, options.also))
     table: list[list[object]] = [["mix", "set", "questions", "k", "ppr", "fused", "difference", "low", "high"]]
-    table += [row for lists in MIXES for row in judged(sets, lists, options.half, options.pull)]
+    table += [row for lists in MIXES for row in judged(sets, also, lists, options.half, options.pull)]
     print("\n".join("\t".join(map(str, row)) for row in table))
     if options.csv:
         with options.csv.open("w", encoding="utf-8", newline="") as file:
@@ -113,7 +117,8 @@ def main() -> None:
     if options.out:
         document = {}
         for lists in MIXES:
-            model = trained(lists, columns(lists), joined(sets, len(columns(lists))), options.pull)
+            names = columns(lists)
+            model = trained(lists, (*names, *PAIRS), joined([*sets, *also], len(names)), options.pull)
             document[",".join(lists)] = model.document()
         options.out.write_text(json.dumps(rounded(document), indent=1) + "\n", encoding="utf-8")
 

@@ -84,12 +84,28 @@ class Bm25:
 
     def scores(self, query: str) -> np.ndarray:
         """The score of every passage for `query`: f32[N], >= 0; 0 if no token is shared."""
-        words = tokenize(query)
-        places = (bisect_left(self.tokens, word) for word in words)
-        ids = [place for place, word in zip(places, words) if place < len(self.tokens) and self.tokens[place] == word]
+        ids = self._ids(query)
         if not ids:
             return np.zeros(self.n, dtype=np.float32)
         return self._engine.get_scores_from_ids(ids)
+
+    def parts(self, query: str, rows: np.ndarray) -> np.ndarray:
+        """The share of each known token of `query` in the scores of some passages: f32[tokens, rows]."""
+        ids = self._ids(query)
+        parts = np.zeros((len(ids), len(rows)), np.float32)
+        for part, token in zip(parts, ids):
+            first, last = self._arrays["indptr"][token : token + 2]
+            holders, scores = self._arrays["indices"][first:last], self._arrays["data"][first:last]
+            if len(holders):  # a part of an index keeps tokens of the whole
+                place = np.searchsorted(holders, rows).clip(max=len(holders) - 1)
+                part[:] = np.where(holders[place] == rows, scores[place], 0)
+        return parts
+
+    def _ids(self, query: str) -> list[int]:
+        """The ids of the tokens of a query that the index knows."""
+        words = tokenize(query)
+        places = (bisect_left(self.tokens, word) for word in words)
+        return [place for place, word in zip(places, words) if place < len(self.tokens) and self.tokens[place] == word]
 
     def search(self, queries: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
         """The best k passages of each of B queries: ids i32[B, k] and scores f32[B, k].

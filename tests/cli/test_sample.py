@@ -94,8 +94,11 @@ def test_the_sample(corpus, questions):
         check(corpus, questions)
 
 
-def test_the_larger_sample():
-    corpus, questions = read_rows(world_path("corpus.jsonl")), read_rows(world_path("questions.jsonl"))
+@pytest.mark.parametrize(
+    "file", [world_path("questions.jsonl"), Path(__file__).parent.parent / "fresh" / "world.jsonl"]
+)
+def test_the_larger_sample(file):
+    corpus, questions = read_rows(world_path("corpus.jsonl")), read_rows(file)
     passages = {row["id"]: row for row in corpus}
     assert len(passages) == 440 and len({row["title"] for row in corpus}) == 440
     assert all(

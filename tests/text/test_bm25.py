@@ -30,6 +30,18 @@ def test_bad_parameters():
         Bm25.build(TEXTS).search(["brass"], 0)
 
 
+def test_parts_of_words_sum_to_the_scores_of_any_rows():
+    index, rows = Bm25.build(TEXTS), np.array([5, 0, 3, 2])
+    query = "brass unheard-of lantern brass bell"
+    parts = index.parts(query, rows)
+    assert parts.shape == (4, 4)  # a word counts as often as the query has it
+    assert parts.sum(0) == pytest.approx(index.scores(query)[rows])
+    assert (parts[0] == index.scores("brass")[rows]).all() and (parts[3] > 0).tolist() == [True, False, False, True]
+    fewer = index.part(np.array([0, 4]))  # "bell" has no passage here
+    assert fewer.parts("bell brass", np.array([1, 0])).tolist() == [[0, 0], [0, fewer.scores("brass")[0]]]
+    assert index.parts("unheard-of", rows).shape == (0, 4)
+
+
 def test_an_empty_index_round_trips(tmp_path):
     Bm25.build([]).save(tmp_path)
     assert Bm25.load(tmp_path).search(["brass"], 2)[0].tolist() == [[-1, -1]]

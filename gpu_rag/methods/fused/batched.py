@@ -20,6 +20,13 @@ features:
   LIST      = the score of p in the list of another method, minus its maximum; its minimum if the list lacks p
   LIST rank = log(1 + the place in it), log(1 + ABSENT) if the list lacks p
 An anchor has 0 with itself.
+
+PAIRS lists the numbers of two candidates i and j. They are 0 for i = j. A passage has its FACTS facts nearest to q; U
+are the entities that m lacks.
+  bridge    = the sum over e in U of min(1, COMMON / passages of e) times the highest cosine to q, not below 0, of a
+              fact of i with the end e, if j mentions e
+  chain     = the highest cosine of q and f + g over facts f of i and g of j with a common end in U, not below 0
+  new words = the sum over words of t that i lacks of their part of the BM25 of j, divided as above
 """
 
 from __future__ import annotations
@@ -58,6 +65,7 @@ from gpu_rag.program.walk import (
 from gpu_rag.runtime.step import batched
 
 DEPTH, ANCHORS, ABSENT = 50, 3, 60
+FACTS, COMMON = 8, 4
 N_FACTS, DAMPING, MASS, TEMPERATURE, FUSION = 5, 0.85, 0.5, 30.0, 0.1  # as in `ppr`
 TOL = 1e-5  # L1 error bound of PageRank
 _FLOOR, _LEAST = 1e-12, 1e-9  # minimum of a probability before its logarithm: in s, and in other features
@@ -70,6 +78,7 @@ NAMES = (
     "named", "named entities", "named title", "fact ends", "anchor", "links", "shared 1", "shared 2", "shared 3",
     "new 1", "near 1", "near 2", "beyond 1", "beyond 2",
 )  # fmt: skip
+PAIRS = ("bridge", "chain", "new words")
 
 
 @dataclass(frozen=True)
@@ -84,18 +93,20 @@ class Asked:
 @dataclass(frozen=True)
 class Candidates:
     """The passages of a question by the score of `ppr`. values: f32[c, n], features of the first c <= DEPTH, with the
-    columns NAMES and two for each list."""
+    columns NAMES and two for each list; pairs: f32[c, c, PAIRS]."""
 
     ranking: Ranking
     values: np.ndarray
+    pairs: np.ndarray
 
 
 @dataclass(frozen=True)
 class Links:
-    """Passages and entities.
+    """Passages, entities and facts.
 
     graph: of `ppr`, with titles. The entities of passage p are entities[offsets[p]:offsets[p + 1]]; title: the entity
-    that its title names, -1 for none; rarity: 1 / (passages of each entity).
+    that its title names, -1 for none; rarity: 1 / (passages of each entity). The facts of p are in the same way in
+    facts; ends: i64[R, 2] of each fact.
     """
 
     graph: PageRankGraph
@@ -103,10 +114,13 @@ class Links:
     entities: np.ndarray
     title: np.ndarray
     rarity: np.ndarray
+    fact_offsets: np.ndarray
+    facts: np.ndarray
+    ends: np.ndarray
 
 
 def columns(lists: Sequence[str]) -> tuple[str, ...]:
-    """The names of the columns of `Candidates.values`."""
+    """The names of the columns of `Candidates.values`, to which a model adds PAIRS."""
     return (*NAMES, *(name for feature in lists for name in (feature, f"{feature} rank")))
 
 
@@ -129,10 +143,11 @@ def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -
     scores = minmax_rows(walks[0].clamp_min(_FLOOR).log()) + FUSION * minmax_rows(cosine)
     top = on_host(topk_rows(scores, min(max(k, DEPTH), index.n_passages)))
     rows = top.ids[:, :DEPTH].long()
-    by_words = np.zeros(rows.shape)
-    for row, text in enumerate(texts):
-        all_words = index.bm25.scores(text)
-        by_words[row] = all_words[rows[row]] / max(float(all_words.max()), _FLOOR)
+    parts = []  # of each question, f32[words, c]
+    for text, candidates in zip(texts, rows.numpy()):
+        highest = max(float(index.bm25.scores(text).max(initial=0)), _FLOOR)
+        parts.append(index.bm25.parts(text, candidates) / highest)
+    by_words = np.stack([part.sum(0) for part in parts])
     device_rows = rows.to(index.device)
     logs = [walk.gather(1, device_rows).clamp_min(_LEAST).log().cpu().numpy() for walk in walks]
     near = cosine.gather(1, device_rows).cpu().numpy()
@@ -145,8 +160,13 @@ def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -
     for number in range(n_lists):
         values += _listed(rows.numpy(), [query.lists[number] for query in queries])
     table = np.stack(values, axis=2).astype(np.float32)
-    pairs = zip(top.ids.tolist(), top.scores.tolist(), table)
-    return [Candidates(Ranking(tuple(ids), tuple(given)), numbers) for ids, given, numbers in pairs]
+    facts_of = index.vectors("relation_vectors")
+    pairs = [
+        _pairs(links, facts_of, candidates, query.vector, known > 0, part)
+        for candidates, query, known, part in zip(rows.numpy(), queries, named, parts)
+    ]
+    rankings = [Ranking(*map(tuple, row)) for row in zip(top.ids.tolist(), top.scores.tolist())]
+    return [Candidates(*row) for row in zip(rankings, table, pairs)]
 
 
 def _links(index: Index) -> Links:
@@ -160,7 +180,12 @@ def _links(index: Index) -> Links:
     mentioned = weight != TITLE_WEIGHT
     offsets = np.searchsorted(owner[mentioned], np.arange(index.n_passages + 1))
     rarity = 1 / np.maximum(index.entity_n_passages, 1)
-    return Links(index.graph, offsets, entities[mentioned], title, rarity)
+    stated = index.relation_passages.column.combine_chunks()
+    passages, lengths = stated.flatten().to_numpy(), stated.value_lengths().to_numpy()
+    order = np.argsort(passages, kind="stable")
+    fact_offsets = np.searchsorted(passages[order], np.arange(index.n_passages + 1))
+    facts, ends = np.repeat(np.arange(len(lengths)), lengths)[order], np.stack(index.relation_ends, axis=1)
+    return Links(index.graph, offsets, entities[mentioned], title, rarity, fact_offsets, facts, ends)
 
 
 def _walks(index: Index, links: Links, facts: Seeds, named: Seeds, passages: torch.Tensor) -> list[torch.Tensor]:
@@ -198,7 +223,7 @@ def _numbers(
     c]."""
     batch, width = rows.shape
     question = np.repeat(np.arange(batch), width)  # the question of each candidate
-    position, entities = _entities(links, rows.ravel())
+    position, entities = _gathered(links.offsets, links.entities, rows.ravel())
     asker, is_named = question[position], named > 0
 
     def total(values: np.ndarray) -> np.ndarray:
@@ -216,7 +241,7 @@ def _numbers(
     for a in range(ANCHORS):
         other, anchor = place != a, rows[:, min(a, width - 1)]
         inside = np.zeros(named.shape)
-        inside[_entities(links, anchor)] = 1
+        inside[_gathered(links.offsets, links.entities, anchor)] = 1
         rare = inside[asker, entities] * links.rarity[entities]
         mentioned += other * (by_title(inside) if named.shape[1] else 0)
         shared.append(other * np.minimum(total(rare), 2))
@@ -227,12 +252,49 @@ def _numbers(
     return [*columns, mentioned, *shared, fresh[0], *alike[:2], *beyond[:2]]
 
 
-def _entities(links: Links, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(position among `rows`, entity) of every entity of these passages."""
-    first, counts = links.offsets[rows], links.offsets[rows + 1] - links.offsets[rows]
+def _gathered(offsets: np.ndarray, values: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(position among `rows`, value) of every value of these rows."""
+    first, counts = offsets[rows], offsets[rows + 1] - offsets[rows]
     position = np.repeat(np.arange(len(rows)), counts)
     inside = np.arange(len(position)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return position, links.entities[first[position] + inside]
+    return position, values[first[position] + inside]
+
+
+def _pairs(
+    links: Links, vectors: torch.Tensor, rows: np.ndarray, query: np.ndarray, named: np.ndarray, parts: np.ndarray
+) -> np.ndarray:
+    """The numbers of PAIRS of one question, f32[c, c, 3]. vectors: f[R, D] of all facts; named: bool[E]; parts:
+    f32[words, c], of the BM25 of each candidate."""
+    pairs = np.zeros((len(rows), len(rows), len(PAIRS)), np.float32)
+    pairs[..., 2] = (parts == 0).astype(np.float32).T @ parts
+    position, facts = _gathered(links.fact_offsets, links.facts, rows)
+    if len(facts):
+        stated = vectors[torch.from_numpy(facts).to(vectors.device)].float().cpu().numpy()
+        near = stated @ query
+        order = np.lexsort((facts, -near, position))
+        starts = np.flatnonzero(np.diff(position, prepend=-1))
+        place = np.arange(len(facts)) - np.repeat(starts, np.diff(starts, append=len(facts)))
+        nearest = order[place < FACTS]
+        position, near, stated, ends = position[nearest], near[nearest], stated[nearest], links.ends[facts[nearest]]
+        fresh = ~named[ends]
+        entities, column = np.unique(ends[fresh], return_inverse=True)
+        reach = np.zeros((len(entities), len(rows)), np.float32)
+        weight = near.clip(0)[:, None] * np.minimum(COMMON * links.rarity[ends], 1)
+        np.maximum.at(reach, (column, np.repeat(position, 2).reshape(-1, 2)[fresh]), weight[fresh])
+        holder, held = _gathered(links.offsets, links.entities, rows)
+        is_end = np.isin(held, entities)
+        np.add.at(pairs[..., 0].T, holder[is_end], reach[np.searchsorted(entities, held[is_end])])
+        fact = np.nonzero(fresh)[0]  # of each end in U
+        offsets = np.searchsorted(np.sort(column), np.arange(len(entities) + 1))
+        place, other = _gathered(offsets, fact[np.argsort(column, kind="stable")], column)
+        one = fact[place]
+        one, other = (side[position[one] < position[other]] for side in (one, other))
+        joint = (stated[one] * stated[other]).sum(1)
+        highest = ((near[one] + near[other]) / np.sqrt((2 + 2 * joint).clip(_LEAST))).clip(0)
+        np.maximum.at(pairs[..., 1], (position[one], position[other]), highest)
+        pairs[..., 1] += pairs[..., 1].T
+    pairs[np.arange(len(rows)), np.arange(len(rows))] = 0
+    return pairs
 
 
 def _listed(rows: np.ndarray, lists: Sequence[Ranking]) -> list[np.ndarray]:

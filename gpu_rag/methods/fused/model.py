@@ -1,6 +1,10 @@
-"""The model of `fused`: weights of a candidate's features, read from JSON, and their fitting.
+"""The model of `fused`: weights of a candidate's features in two passes, read from JSON, and their fitting.
 
-Candidates are ranked by w . clip((x - mean) / scale, -CLIP, CLIP). `fit` finds w from questions with gold passages:
+With z = clip((x - mean) / scale, -CLIP, CLIP) for each column, and the features v(j) and pairs(i, j) of candidates:
+  a       = softmax of u . z(v(j)) over the candidates, the first pass
+  x(j)    = v(j), then the sum over i of a(i) pairs(i, j)
+  score   = w . z(x(j)), by which they are ranked
+`fit` finds w from questions with gold passages, and leaves the first pass as it is:
   loss(w) = the mean over questions of -log softmax(scores) at their gold candidates, plus
             pull / 2 * |w - w0|^2, so that few questions change little
 """
@@ -26,28 +30,37 @@ _STEPS = 200
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """The weights of the model. names: the feature columns, see `batched`; lists: the methods whose lists are among
-    them."""
+    """The weights of the model. names: the columns of features and pairs, see `batched`; lists: the methods whose lists
+    are among them; first: u, 0 for pairs; weights: w."""
 
     lists: tuple[str, ...]
     names: tuple[str, ...]
     mean: np.ndarray
     scale: np.ndarray
+    first: np.ndarray
     weights: np.ndarray
 
-    def standard(self, values: np.ndarray) -> np.ndarray:
-        """Features f[..., n] standardised and clipped, f64."""
-        return np.clip((values.astype(np.float64) - self.mean) / self.scale, -CLIP, CLIP)
+    def inputs(self, values: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+        """x of candidates, f64[..., c, n + m]. values: f[..., c, n]; pairs: f[..., c, c, m]."""
+        n = values.shape[-1]
+        alone = np.clip((values.astype(np.float64) - self.mean[:n]) / self.scale[:n], -CLIP, CLIP)
+        scores = (alone * self.first[:n]).sum(-1, keepdims=True)
+        powers = np.exp(scores - scores.max(-2, keepdims=True))
+        beside = (powers[..., None] * pairs).sum(-3) / powers.sum(-2, keepdims=True)
+        return np.concatenate([values, beside], -1)
 
-    def scores(self, values: np.ndarray) -> np.ndarray:
-        """f64[...]: the scores of features f[..., n]. Each candidate is summed alone, so its score does not depend on
-        others."""
-        scores: np.ndarray = (self.standard(values) * self.weights).sum(-1)
+    def standard(self, values: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+        """z(x) of candidates, f64[..., c, n + m]."""
+        return np.clip((self.inputs(values, pairs) - self.mean) / self.scale, -CLIP, CLIP)
+
+    def scores(self, values: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+        """f64[..., c]: the scores of candidates. Each question is summed alone."""
+        scores: np.ndarray = (self.standard(values, pairs) * self.weights).sum(-1)
         return scores
 
-    def ranked(self, first: Ranking, values: np.ndarray, k: int) -> Ranking:
+    def ranked(self, first: Ranking, values: np.ndarray, pairs: np.ndarray, k: int) -> Ranking:
         """The k best passages: candidates by their scores, then the passages without features in their order."""
-        scores = self.scores(values).tolist()
+        scores = self.scores(values, pairs).tolist()
         order = sorted(range(len(scores)), key=lambda candidate: (-scores[candidate], candidate))
         ranking = [(first.rows[candidate], scores[candidate]) for candidate in order]
         last = len(scores)
@@ -57,24 +70,24 @@ class Model:
 
     def document(self) -> dict[str, Any]:
         """The model as a JSON document."""
-        columns = zip(self.names, self.mean.tolist(), self.scale.tolist(), self.weights.tolist())
-        return {"lists": list(self.lists), "columns": {name: list(numbers) for name, *numbers in columns}}
+        numbers = np.stack([self.mean, self.scale, self.first, self.weights], axis=1).tolist()
+        return {"lists": list(self.lists), "columns": dict(zip(self.names, numbers))}
 
 
 def model_of(document: Mapping[str, Any], names: Sequence[str], whose: Path) -> Model:
     """A model from its JSON document. names: the required columns. Raises BadInput."""
     try:
         columns = document["columns"]
-        mean, scale, weights = (np.array([float(columns[name][i]) for name in names]) for i in range(3))
+        mean, scale, first, weights = (np.array([float(columns[name][i]) for name in names]) for i in range(4))
         lists = tuple(map(str, document["lists"]))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise BadInput(
             "weights of fused cannot be used", given=f"{whose}: {type(error).__name__} {error}",
             expected="what gpu-rag tune writes", do="run gpu-rag tune again, or remove the file",
         ) from error  # fmt: skip
-    if len(columns) != len(names) or not np.isfinite([mean, scale, weights]).all() or not (scale > 0).all():
+    if len(columns) != len(names) or not np.isfinite([mean, scale, first, weights]).all() or not (scale > 0).all():
         raise BadInput("weights of fused cannot be used", given=whose, do="run gpu-rag tune again, or remove the file")
-    return Model(lists, tuple(names), mean, scale, weights)
+    return Model(lists, tuple(names), mean, scale, first, weights)
 
 
 @cache
@@ -86,26 +99,32 @@ def shipped() -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Learnt:
-    """Questions with gold. values: f[Q, c, n]; gold: bool[Q, c]; weight: f[Q], the weight of each question."""
+    """Questions with gold. values: f[Q, c, n]; pairs: f[Q, c, c, m]; gold: bool[Q, c]; weight: f[Q], the weight of each
+    question."""
 
     values: np.ndarray
+    pairs: np.ndarray
     gold: np.ndarray
     weight: np.ndarray
 
+    @property
+    def inputs(self) -> tuple[np.ndarray, np.ndarray]:
+        """values and pairs."""
+        return self.values, self.pairs
+
     def part(self, rows: np.ndarray) -> Learnt:
         """Some of the questions."""
-        return Learnt(self.values[rows], self.gold[rows], self.weight[rows])
+        return Learnt(self.values[rows], self.pairs[rows], self.gold[rows], self.weight[rows])
 
 
-def fit(start: Model, learnt: Learnt, pull: float, only: Sequence[str] = ()) -> Model:
-    """The weights of lowest loss, see the module, starting from `start`. only: the columns whose weights change."""
+def fit(start: Model, learnt: Learnt, pull: float) -> Model:
+    """The model with the weights of lowest loss, see the module, starting from those of `start`."""
     from scipy.optimize import minimize
 
     learnt = learnt.part(np.flatnonzero(learnt.gold.any(1)))
     if not len(learnt.gold):
         return start
-    moved = np.array([not only or name in only for name in start.names])
-    x, share = start.standard(learnt.values), learnt.weight / learnt.weight.sum()
+    x, share = start.standard(*learnt.inputs), learnt.weight / learnt.weight.sum()
     wanted = learnt.gold / learnt.gold.sum(1, keepdims=True) * share[:, None]
     flat = x.reshape(-1, x.shape[2])
 
@@ -116,19 +135,24 @@ def fit(start: Model, learnt: Learnt, pull: float, only: Sequence[str] = ()) -> 
         sums = powers.sum(1, keepdims=True)
         away = w - start.weights
         slope = (powers / sums * share[:, None] - wanted).ravel() @ flat + pull * away
-        return float(-(wanted * (scores - np.log(sums))).sum() + pull * away @ away / 2), slope * moved
+        return float(-(wanted * (scores - np.log(sums))).sum() + pull * away @ away / 2), slope
 
     weights = minimize(loss, start.weights, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS}).x
     return replace(start, weights=weights)
 
 
-def untrained(lists: Sequence[str], names: Sequence[str], learnt: Learnt) -> Model:
-    """A model with zero weights, scaled by the given questions."""
-    flat = learnt.values.reshape(-1, learnt.values.shape[2]).astype(np.float64)
-    return Model(tuple(lists), tuple(names), flat.mean(0), flat.std(0) + 1e-9, np.zeros(len(names)))
-
-
 def trained(lists: Sequence[str], names: Sequence[str], learnt: Learnt, pull: float) -> Model:
-    """Weights trained from zero: first the score of `ppr` and its rank, then all columns."""
-    first = fit(untrained(lists, names, learnt), learnt, 1e-3, ("score", "score rank"))
-    return fit(first, learnt, pull)
+    """Both passes trained from zero: first the features alone, then features and pairs."""
+    n, zero = learnt.values.shape[-1], np.zeros(len(names))
+    mean, scale = _moments(learnt.values)
+    alone = Model(tuple(lists), tuple(names[:n]), mean, scale, zero[:n], zero[:n])
+    first = np.append(fit(alone, replace(learnt, pairs=learnt.pairs[..., :0]), pull).weights, zero[n:])
+    model = Model(tuple(lists), tuple(names), np.append(mean, zero[n:]), np.append(scale, 1 + zero[n:]), first, zero)
+    mean, scale = _moments(model.inputs(*learnt.inputs))
+    return fit(replace(model, mean=mean, scale=scale), learnt, pull)
+
+
+def _moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The mean and standard deviation of each column."""
+    flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
+    return flat.mean(0), flat.std(0) + 1e-9

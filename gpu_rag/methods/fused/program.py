@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from gpu_rag.index.folder import canonical_json, sha256_text
 from gpu_rag.index.index import Index
 from gpu_rag.index.tuned import TUNED, tuned
-from gpu_rag.methods.fused.batched import DEPTH, Asked, Candidates, columns, fused_candidates
+from gpu_rag.methods.fused.batched import DEPTH, PAIRS, Asked, Candidates, columns, fused_candidates
 from gpu_rag.methods.fused.model import SHIPPED, Model, model_of, shipped
 from gpu_rag.methods.registry import load_method
 from gpu_rag.program.embed import embed
@@ -43,7 +43,7 @@ def model(index: Index, params: Params, *, own: bool = True) -> Model:
     always those of the package. Raises BadInput."""
 
     def load(index: Index) -> Model:
-        key, names = ",".join(params.lists), columns(params.lists)
+        key, names = ",".join(params.lists), (*columns(params.lists), *PAIRS)
         document = tuned(index.path).get("fused", {}).get(key) if own else None
         if document is None:
             return model_of(shipped()[key], names, SHIPPED)
@@ -79,7 +79,7 @@ async def _listed(question: Question, run: Run, name: str) -> Ranking:
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
     """The run.limit passages of highest score."""
     scored = await candidates(question, run, params)
-    ranking = model(run.index, params).ranked(scored.ranking, scored.values, run.limit)
+    ranking = model(run.index, params).ranked(scored.ranking, scored.values, scored.pairs, run.limit)
     return Support(run.evidence(ranking, "weighed by several rankings", "fused"))
 
 

@@ -62,8 +62,8 @@ def examples(engine: Engine, rows: Sequence[QuestionRow]) -> Examples:
     width = len(scored[0].values)
     documents = [[document_of[passage] for passage in item.ranking.rows[:width]] for item in scored]
     gold = np.array([[name in row.gold_ids for name in names] for names, row in zip(documents, rows)])
-    values = np.stack([item.values for item in scored])
-    return Examples(rows, Learnt(values, gold, np.ones(len(rows))), documents)
+    values, pairs = (np.stack(arrays) for arrays in zip(*((item.values, item.pairs) for item in scored)))
+    return Examples(rows, Learnt(values, pairs, gold, np.ones(len(rows))), documents)
 
 
 LEAST = 50  # minimum number of questions with gold
@@ -147,11 +147,11 @@ def fitted(engine: Engine, rows: Sequence[QuestionRow], methods: Sequence[str]) 
     for fold in range(FOLDS):
         inside, outside = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
         pull = _pull(seen, start, inside)
-        scores[outside] = _fitted(start, seen, inside, pull).scores(seen.learnt.values[outside])
+        scores[outside] = _fitted(start, seen, inside, pull).scores(*seen.learnt.part(outside).inputs)
     all_rows = np.arange(len(rows))
     pull = _pull(seen, start, all_rows)
     recalls = {name: _recalls(engine, name, rows) for name in methods}
-    shipped = seen.recall(start.scores(seen.learnt.values), DEFAULT_AT)
+    shipped = seen.recall(start.scores(*seen.learnt.inputs), DEFAULT_AT)
     recalls["fused"] = seen.recall(scores, DEFAULT_AT)
     routed = np.zeros_like(shipped)
     for fold in range(FOLDS):
@@ -206,6 +206,8 @@ def _pull(seen: Examples, start: Model, questions: np.ndarray) -> float:
         scores = np.zeros(seen.learnt.gold.shape)
         for fold in range(INNER):
             outside = questions[folds == fold]
-            scores[outside] = _fitted(start, seen, questions[folds != fold], pull).scores(seen.learnt.values[outside])
+            scores[outside] = _fitted(start, seen, questions[folds != fold], pull).scores(
+                *seen.learnt.part(outside).inputs
+            )
         quality.append(round(float(seen.recall(scores, DEFAULT_AT)[questions].mean()), 9))
     return PULLS[int(np.argmax(quality))]

@@ -15,13 +15,24 @@ from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.index.folder import TUNED
 from gpu_rag.index.tuned import keep, tuned
 from gpu_rag.methods.fused import tune as tuning
-from gpu_rag.methods.fused.batched import ABSENT, NAMES, Asked, Candidates, columns, fused_candidates
-from gpu_rag.methods.fused.model import Learnt, Model, fit, model_of, shipped, untrained
+from gpu_rag.methods.fused.batched import (
+    ABSENT,
+    COMMON,
+    FACTS,
+    NAMES,
+    PAIRS,
+    Asked,
+    Candidates,
+    columns,
+    fused_candidates,
+)
+from gpu_rag.methods.fused.model import Learnt, Model, fit, model_of, shipped, trained
 from gpu_rag.methods.ppr.batched import Params as PprParams
 from gpu_rag.methods.ppr.batched import rank_by_graph
 from gpu_rag.program.search import Ranking
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.text.mentions import mentioned_names
+from gpu_rag.text.tokens import tokenize
 from gpu_rag.types import Question
 
 TEXTS = [
@@ -118,6 +129,47 @@ def test_the_numbers_are_those_of_a_plain_twin(index: gpu_rag.Index, fast: Any) 
     assert links > 0  # the twin compared something
 
 
+def pair_twin(index: gpu_rag.Index, query: Asked, rows: tuple[int, ...]) -> np.ndarray:
+    """`Candidates.pairs` once more, one pair at a time."""
+    holds: dict[int, set[int]] = {row: set() for row in range(index.n_passages)}
+    for passage, entity in zip(*(index.mentions[name].to_pylist() for name in ("passage", "entity"))):
+        holds[passage].add(entity)
+    names = set(mentioned_names(query.text, index.entity_rows))
+    vectors = index.vectors("relation_vectors").numpy().astype(np.float64)
+    near, ends = vectors @ query.vector, list(zip(*(side.tolist() for side in index.relation_ends)))
+    facts: dict[int, list[int]] = {row: [] for row in rows}
+    for fact, passages in enumerate(index.relation_passages):
+        for row in facts.keys() & {*passages}:
+            facts[row].append(fact)
+    facts = {row: sorted(own, key=lambda fact: -near[fact])[:FACTS] for row, own in facts.items()}
+    total, n_words = index.bm25.scores(query.text).max(), len(rows)
+    words = [index.bm25.scores(word)[list(rows)] / max(total, 1e-12) for word in tokenize(query.text)]
+    pairs = np.zeros((n_words, n_words, 3))
+    for i, a in enumerate(rows):
+        for j, b in enumerate(rows):
+            if i == j:
+                continue
+            for entity in ({end for fact in facts[a] for end in ends[fact]} - names) & holds[b]:
+                best = max(max(0, near[fact]) for fact in facts[a] if entity in ends[fact])
+                pairs[i, j, 0] += min(1, COMMON / index.entity_n_passages[entity]) * best
+            for f in facts[a]:
+                for g in facts[b]:
+                    if ({*ends[f]} & {*ends[g]}) - names:
+                        joint = vectors[f] + vectors[g]
+                        cosine = joint @ query.vector / np.linalg.norm(joint)
+                        pairs[i, j, 1] = max(pairs[i, j, 1], cosine)
+            pairs[i, j, 2] = sum(word[j] for word in words if word[i] == 0)
+    return pairs
+
+
+def test_the_numbers_of_pairs_are_those_of_a_plain_twin(index: gpu_rag.Index, fast: Any) -> None:
+    summed = np.zeros(len(PAIRS))
+    for query, found in zip(queries := asked(index, fast), seen(index, queries)):
+        assert found.pairs == pytest.approx(pair_twin(index, query, found.ranking.rows), abs=1e-3)
+        summed += found.pairs.sum((0, 1))
+    assert (summed > 0).all()  # the twin compared something
+
+
 def test_a_question_has_the_same_numbers_in_any_batch(index: gpu_rag.Index, fast: Any) -> None:
     queries = asked(index, fast)
     together = seen(index, queries * 14)  # more than a tile
@@ -125,6 +177,7 @@ def test_a_question_has_the_same_numbers_in_any_batch(index: gpu_rag.Index, fast
         (alone,) = seen(index, [query])
         for other in (together[at], together[at + 60]):
             assert alone.ranking == other.ranking and (alone.values == other.values).all()
+            assert (alone.pairs == other.pairs).all()
 
 
 # --- the model ------------------------------------------------------------------------------------------
@@ -136,16 +189,22 @@ def learnt(n: int = 40, width: int = 7, names: int = 3) -> Learnt:
     values = g.normal(size=(n, width, names))
     values[:2] *= 9  # beyond what is cut off
     best = (values[..., 0] + 0.3 * g.normal(size=(n, width))).argmax(1)
-    return Learnt(values, np.arange(width) == best[:, None], np.linspace(1, 2, n))
+    return Learnt(values, np.zeros((n, width, width, 0)), np.arange(width) == best[:, None], np.linspace(1, 2, n))
+
+
+def flat(names: str, **parts: Any) -> Model:
+    """A model that scales nothing and weighs nothing, but for the given parts."""
+    zero = np.zeros(len(names))
+    return replace(Model((), tuple(names), zero, zero + 1, zero, zero), **parts)
 
 
 def test_weights_are_those_of_least_loss() -> None:
     data = learnt()
-    start = untrained((), ("a", "b", "c"), data)
+    start = flat("abc")
     model, pull = fit(start, data, 0.05), 0.05
 
     def loss(weights: np.ndarray) -> float:
-        scores = replace(start, weights=weights).scores(data.values)
+        scores = replace(start, weights=weights).scores(*data.inputs)
         logs = scores - np.log(np.exp(scores).sum(1, keepdims=True))
         means = -(logs * data.gold).sum(1) / data.gold.sum(1)
         return float((means * data.weight).sum() / data.weight.sum() + pull / 2 * (weights**2).sum())
@@ -154,32 +213,70 @@ def test_weights_are_those_of_least_loss() -> None:
     for step in 0.01 * np.vstack([np.eye(3), -np.eye(3)]):
         assert loss(model.weights) < loss(model.weights + step)
     assert fit(model, data, 1e6).weights == pytest.approx(model.weights, abs=1e-4)  # pulled back to where it began
-    only = fit(start, data, 0.05, ("b",)).weights
-    assert only[1] != 0 and (only[[0, 2]] == 0).all()
     nothing = replace(data, gold=np.zeros_like(data.gold))
     assert fit(start, nothing, 0.05) is start
 
 
+def test_the_second_pass_hears_candidates_by_the_scores_of_the_first() -> None:
+    """Worked by hand: the first pass gives shares of 3/4 and 1/4, as e^u has 3 for the first and 1 for the second."""
+    model = flat("ap", mean=np.array([0.0, 0.5]), first=np.array([np.log(3), 0]), weights=np.array([0.0, 2.0]))
+    values, pairs = np.array([[1.0], [0.0]]), np.array([[[0.0], [1.0]], [[2.0], [0.0]]])
+    assert model.inputs(values, pairs) == pytest.approx(np.array([[1, 2 / 4], [0, 3 / 4]]))
+    assert model.scores(values, pairs) == pytest.approx([0, 0.5])
+    twice = model.scores(np.stack([values, values[::-1]]), np.stack([pairs, pairs[::-1, ::-1]]))
+    assert twice == pytest.approx(np.array([[0, 0.5], [0.5, 0]]))
+
+
+def test_training_finds_a_candidate_that_only_the_first_pass_leads_to() -> None:
+    """The first feature tells one gold candidate, and only a pair leads from it to the other."""
+    g = np.random.default_rng(5)
+    n, width = 60, 6
+    values, pairs = g.normal(size=(n, width, 1)), np.zeros((n, width, width, 1))
+    first = values[..., 0].argmax(1)
+    second = (first + g.integers(1, width, n)) % width
+    pairs[np.arange(n), first, second] = 1
+    others = (first + 1 + (np.arange(n) % (width - 1))) % width
+    pairs[np.arange(n), others, g.integers(0, width, n)] += 1  # what other candidates lead to
+    gold = (np.arange(width) == first[:, None]) | (np.arange(width) == second[:, None])
+    learnt = Learnt(values, pairs, gold, np.ones(n))
+    model = trained((), ("a", "p"), learnt, 0.001)
+    assert model.first[0] > 0.5 and model.first[1] == 0 and model.weights[1] > 0.5
+    alone = replace(model, weights=model.weights * [1, 0])
+
+    def both(model: Model) -> float:
+        order = np.argsort(-model.scores(*learnt.inputs), axis=1)[:, :2]
+        return float(np.take_along_axis(gold, order, 1).all(1).mean())
+
+    assert both(model) > 0.8 > 0.5 > both(alone)
+
+
 def test_candidates_come_first_and_the_others_after_them_in_their_order() -> None:
-    model = Model((), ("a", "b"), np.zeros(2), np.ones(2), np.array([1.0, -1.0]))
+    model = flat("ab", weights=np.array([1.0, -1.0]))
     first = Ranking((7, 3, 9, 1, 4), (0.9, 0.8, 0.7, 0.6, 0.2))
-    values = np.array([[0.0, 0.0], [1.0, 0.0], [9.0, 0.0]])  # the last is cut off at CLIP
-    found = model.ranked(first, values, 4)
+    values, pairs = np.array([[0.0, 0.0], [1.0, 0.0], [9.0, 0.0]]), np.zeros((3, 3, 0))  # the last is cut off at CLIP
+    found = model.ranked(first, values, pairs, 4)
     assert found.rows == (9, 3, 7, 1) and found.scores == pytest.approx((4.0, 1.0, 0.0, -0.1))
-    assert model.ranked(first, values, 9).rows == (9, 3, 7, 1, 4)
-    assert list(model.ranked(first, values, 9).scores) == sorted(model.ranked(first, values, 9).scores, reverse=True)
+    assert model.ranked(first, values, pairs, 9).rows == (9, 3, 7, 1, 4)
+    assert list(model.ranked(first, values, pairs, 9).scores) == sorted(
+        model.ranked(first, values, pairs, 9).scores, reverse=True
+    )
 
 
 @pytest.mark.parametrize("lists", [("bubblerag",), ()])
 def test_the_weights_of_the_package_fit_the_columns(lists: tuple[str, ...]) -> None:
     document = shipped()[",".join(lists)]
-    model = model_of(document, columns(lists), TUNED)  # type: ignore[arg-type]
-    assert model.lists == lists and model.weights.any()
+    names = (*columns(lists), *PAIRS)
+    model = model_of(document, names, TUNED)  # type: ignore[arg-type]
+    assert model.lists == lists and model.weights.any() and not model.first[-len(PAIRS) :].any()
+    again = model_of(json.loads(json.dumps(model.document())), names, TUNED)  # type: ignore[arg-type]
+    assert again.document() == model.document()
     assert model.weights[NAMES.index("score rank")] < 0 and model.weights[NAMES.index("links")] > 0
-    for wrong in ({}, {**document, "columns": {**document["columns"], "more": [0, 1, 0]}}, {**document, "lists": 3},
-                  {**document, "columns": {**document["columns"], "score": [0, 0, 1]}}):  # fmt: skip
+    for wrong in ({}, {**document, "columns": {**document["columns"], "more": [0, 1, 0, 0]}}, {**document, "lists": 3},
+                  {**document, "columns": {**document["columns"], "score": [0, 0, 1, 1]}},
+                  {**document, "columns": {**document["columns"], "chain": [0, 1, "nan", 1]}},
+                  {**document, "columns": {**document["columns"], "score": [0, 1, 1]}}):  # fmt: skip
         with pytest.raises(BadInput, match="weights of fused cannot be used"):
-            model_of(wrong, columns(lists), TUNED)  # type: ignore[arg-type]
+            model_of(wrong, names, TUNED)  # type: ignore[arg-type]
 
 
 # --- over an index --------------------------------------------------------------------------------------
@@ -187,7 +284,7 @@ def test_the_weights_of_the_package_fit_the_columns(lists: tuple[str, ...]) -> N
 
 def own_weights(lists: tuple[str, ...], name: str, weight: float) -> dict[str, Any]:
     """Weights of one column alone."""
-    numbers = {column: [0.0, 1.0, weight if column == name else 0.0] for column in columns(lists)}
+    numbers = {column: [0, 1, 0, weight if column == name else 0] for column in (*columns(lists), *PAIRS)}
     return {",".join(lists): {"lists": list(lists), "columns": numbers}}
 
 
@@ -290,11 +387,12 @@ def test_the_score_is_of_questions_that_were_left_out(index: gpu_rag.Index, fast
     engine = index.engine({**fast, "method": {"fused": {"bubblerag": False}}})
     asked_rows = [replace(row, gold_ids=(f"d{g.integers(6)}",)) for row in rows(50)]
     plain = tuning.examples(engine, asked_rows)
-    start = model_of(shipped()[""], NAMES, TUNED)  # type: ignore[arg-type]
-    noise = replace(plain.learnt, values=start.mean + start.scale * g.normal(size=plain.learnt.values.shape))
+    start = model_of(shipped()[""], (*NAMES, *PAIRS), TUNED)  # type: ignore[arg-type]
+    shape, n = plain.learnt.values.shape, len(NAMES)
+    noise = replace(plain.learnt, values=start.mean[:n] + start.scale[:n] * g.normal(size=shape))
     monkeypatch.setattr(tuning, "examples", lambda *_: replace(plain, learnt=noise))
     found = tuning.fitted(engine, asked_rows, ["ppr"])
-    in_sample = fit(start, noise, 1e-6).scores(noise.values)
+    in_sample = fit(start, noise, 1e-6).scores(*noise.inputs)
     assert plain.recall(in_sample, [2])[:, 0].mean() > 0.6  # by heart
     assert found.document["recall"]["fused"]["recall@2"] < 0.4  # a third by chance
 
