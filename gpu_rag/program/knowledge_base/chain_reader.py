@@ -28,7 +28,7 @@ from gpu_rag.graph.reach import EITHER, IN, OUT
 from gpu_rag.index.knowledge_base import CURATED, KnowledgeBase
 from gpu_rag.index.knowledge_base.names import relation_text
 from gpu_rag.program.knowledge_base.query import amount
-from gpu_rag.text.rules.relations import Denial, Unit, denial_of, says, spoken_of, units_of, words_of
+from gpu_rag.text.rules.relations import ASKS_FOR, Denial, Unit, denial_of, says, spoken_of, units_of, words_of
 from gpu_rag.text.rules.relations.direction import Side, agree, side_of_head, side_of_topic
 
 BEAM = 60  # chains that are extended
@@ -51,7 +51,9 @@ _CLAUSE = frozenset({"is", "are", "was", "were", "did", "does", "do", "has", "ha
 _BETWEEN = _CLAUSE | {"which", "what", "the", "a"}  # words between two cues for one relation ("starred which actors")
 _ASKS = frozenset({"what", "which", "who", "whom", "whose"})
 _NO_TYPE = frozenset({"when", "where", "how", "why"})
-_SERVES = {unit.stem for unit in units_of("works, work for, helps, good, best, effective, useful")}
+_SERVES = {
+    unit.stem for unit in units_of("works, work for, helps, good, best, effective, useful, play, made, belong, come")
+}
 Ways = tuple[int, ...]  # directed relations: 2 r out of the head of r, 2 r + 1 back
 
 
@@ -193,13 +195,15 @@ class ChainReader:
         return directed if self.either[directed // 2] else directed ^ 1
 
     def types_of(self, unit: Unit) -> set[int]:
-        """The node types that a unit names."""
-        return {row for row, own in enumerate(self.types) if any(says(unit, unit_of_type) for unit_of_type in own)}
+        """The node types that a unit names: those with its word, else those with a word of its group."""
+        scores = [max((says(unit, own) for own in units), default=0.0) for units in self.types]
+        return {row for row, score in enumerate(scores) if score and score == max(scores)}
 
     def asked_types(self, text: str) -> set[int]:
-        """The types that a question asks for: named after "what" or "which", implied by "who", or else named first."""
+        """The types that a question asks for: named after "what" or "which", implied by "who", or else named first, as
+        in "name a label on which"."""
         words = words_of(text)
-        start = next((i for i, word in enumerate(words) if word in _ASKS), 0)
+        start = next((i for i, word in enumerate(words) if word in _ASKS and words[0] not in ASKS_FOR), 0)
         if any(word in _NO_TYPE and _asking(words, i) for i, word in enumerate(words)):
             return set()
         return next((types for unit in units_of(text) if unit.at >= start and (types := self.types_of(unit))), set())
@@ -288,12 +292,12 @@ def orders_of(cues: Sequence[Unit], words: Sequence[str], topic: int) -> list[tu
 class Reading:
     """One question compared with the relations: the value of each step for each run of cues that it may take."""
 
-    def __init__(self, reader: ChainReader, text: str):
+    def __init__(self, reader: ChainReader, text: str, types: frozenset[int] = frozenset()):
         words = words_of(text)
         self.reader, self.cues = reader, reader.cues(text)
         self.orders = orders_of(self.cues, words, words.index("#") if "#" in words else len(words))
         self.sides = [side_of_topic(words, cue.at, cue.width) for cue in self.cues]
-        self.wanted = reader.asked_types(text)
+        self.wanted = set(types) or reader.asked_types(text)
         cue_places = {(cue.at, cue.stem) for cue in self.cues}
         units = [unit for unit in units_of(text) if not reader.types_of(unit)]
         self.says_no_relation = all(unit.stem in _SERVES for unit in units)

@@ -38,13 +38,14 @@ class Asked:
     """A question about one topic.
 
     text: with "#" in place of the topic; nodes: of the topic; hops: number of relations that the question names;
-    vector: of the question with a word for the topic, None for no cosine.
+    vector: of the question with a word for the topic, None for no cosine; types: of the answers, if they are known.
     """
 
     text: str
     nodes: tuple[int, ...]
     hops: int
     vector: np.ndarray | None = None
+    types: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -85,12 +86,10 @@ class AskedChain:
         """The direction of each step."""
         return tuple(direction for _, direction in self.steps)
 
-    def topic(self, name: str, node: int, kb: KnowledgeBase, negated: bool = False) -> Topic:
-        """The chain of a topic of this name, and of a node's type."""
+    def topic(self, name: str, type: str, kb: KnowledgeBase, negated: bool = False) -> Topic:
+        """The chain of a topic of this name and type."""
         relations = tuple(kb.relation_names[row] for row in self.relations)
-        return Topic(
-            name, kb.type_names[kb.node_type[node]], relations, tuple(_WAYS[way] for way in self.ways), negated
-        )
+        return Topic(name, type, relations, tuple(_WAYS[way] for way in self.ways), negated)
 
 
 @batched(GRAPH, name="kb_chains")
@@ -99,13 +98,12 @@ def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> li
     """The k chains of at most `longest` relations that each question asks for, best first, see the module."""
     reader = _reader(index)
     kb = reader.kb
-    cosines = [[0.0] * kb.n_relations] * len(queries)
     vectors = [query.vector for query in queries if query.vector is not None]
-    if len(vectors) == len(queries):
-        cosines = relations_of(index).cosines(vectors).tolist()
+    lines = iter(relations_of(index).cosines(vectors).tolist() if vectors else ())
+    cosines = [[0.0] * kb.n_relations if query.vector is None else next(lines) for query in queries]
     first = _directed_at(kb, [query.nodes for query in queries], reader.either)
     types = [set(reader.node_type[list(query.nodes)].tolist()) for query in queries]
-    readings = [Reading(reader, query.text) for query in queries]
+    readings = [Reading(reader, query.text, query.types) for query in queries]
     best = [
         reading.chains(first_relations, topic_types, longest, query.hops, line)[:TRIED]
         for reading, query, first_relations, topic_types, line in zip(readings, queries, first, types, cosines)

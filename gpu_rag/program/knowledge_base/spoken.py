@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from gpu_rag.graph.reach import IN
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.program.knowledge_base.chains import (
@@ -21,7 +22,17 @@ from gpu_rag.program.knowledge_base.chains import (
     spoken_operators,
 )
 from gpu_rag.program.knowledge_base.names import masked
-from gpu_rag.program.knowledge_base.query import ALL, Operations, Part, Plan, contrary_nodes, operations_of
+from gpu_rag.program.knowledge_base.query import (
+    ALL,
+    ANYTHING,
+    Operations,
+    Part,
+    Plan,
+    Topic,
+    contrary_nodes,
+    operations_of,
+    part_of,
+)
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.runtime.gather import gather
 from gpu_rag.text.rules.decomposition.phrases import BASE_VERBS
@@ -31,6 +42,10 @@ from gpu_rag.text.rules.relations.hops import n_relations, relation_words
 from gpu_rag.text.rules.relations.operators import Clause, is_compared
 
 _BEHIND = re.compile(r"\W+(?:(?:and|or)\W+\w+\W+)?(\w+)")  # "drinks or food companies": companies, behind drinks
+_THING = re.compile(r"\b(?:(nobody|no\W?one|nothing|anybody|anyone|anything)|(no|any|a|an) (\w+))\b", re.IGNORECASE)
+_NEGATES = re.compile(r"\b(?:not|never|no|nor|neither|without)\b|n['’]t\b", re.IGNORECASE)
+SAMPLE = 200  # nodes of a type that are looked at to read the relations of all
+_ITSELF = Read((AskedChain((), 1.0, True),))
 _WORD_BEFORE = re.compile(r"(\w+)\W+(?:(?:the|a|an)\W+)?$")
 
 
@@ -71,12 +86,14 @@ class TopicRead:
 
 @dataclass(frozen=True)
 class Spoken:
-    """A question as rules read it. topics: that it clearly names; others: that it may mean; unread: words whose part in
-    it is not understood; types: of the nodes that it asks for; barred: nodes that only a contrary relation joins with a
-    topic, each with the reason; plain: whether it has no operator."""
+    """A question as rules read it. topics: that it clearly names; others: that it may mean; anything: topics that stand
+    for all things of a type; unread: words whose part in it is not understood; types: of the nodes that it asks for;
+    barred: nodes that only a contrary relation joins with a topic, each with the reason; plain: whether it has no
+    operator."""
 
     topics: tuple[TopicRead, ...] = ()
     others: tuple[TopicRead, ...] = ()
+    anything: tuple[Topic, ...] = ()
     operations: Operations = ALL
     unread: tuple[str, ...] = ()
     types: tuple[int, ...] = ()
@@ -99,31 +116,72 @@ async def spoken_of(
 ) -> Spoken:
     """A question about topics that it clearly names, in the order of their places, and other ones that it may mean."""
     kb = kb_of(index)
-    operators = spoken_operators(index, text, [(topic.start, topic.end) for topic in topics])
-    plain = [Clause("")] * len(topics)
-    asked = [_about(text, topic, topics, index) for topic in (*topics, *others)]
-    clauses = [*(plain if operators.plain else operators.clauses), *[Clause("")] * len(others)]
-    for place, clause in enumerate(clauses if not operators.plain else ()):
-        if place < len(topics):
-            asked[place] = replace(asked[place], text=clause.text, hops=n_relations(clause.text, []))
-    reads = await gather(*(asked_chains(ask, longest, k) for ask in asked))
+    things = _things(index, text, topics)
+    spots = sorted([*topics, *things], key=lambda topic: topic.start)
+    operators = spoken_operators(index, text, [(topic.start, topic.end) for topic in spots])
+    if operators.plain:
+        spots = list(topics)
+    asked = [_about(text, topic, spots, index) for topic in (*spots, *others)]
+    clauses = [*([Clause("")] * len(spots) if operators.plain else operators.clauses), *[Clause("")] * len(others)]
+    for place, clause in enumerate(operators.clauses if not operators.plain else ()):
+        asked[place] = replace(asked[place], text=clause.text, hops=n_relations(clause.text, []))
+    reads = list(await gather(*(asked_chains(ask, longest, k) for ask in asked)))
+    if len(spots) > 1:
+        sure = [read.chains[0] for read in reads[: len(spots)] if read.chains and read.chains[0].sure]
+        types_of_ends = frozenset(kb.node_type[[*sure[0].ends]].tolist()) if sure else frozenset()
+        open_ = [i for i, read in enumerate(reads[: len(spots)]) if sure and not (read.chains and read.chains[0].sure)]
+        again = await gather(*(asked_chains(replace(asked[i], types=types_of_ends), longest, k) for i in open_))
+        for place, chains in zip(open_, again):
+            reads[place] = chains
     read = [
-        TopicRead(named.name, named.nodes, chains, clause.negated, clause.left_out, opposed_relations(index, ask.text))
-        for named, chains, clause, ask in zip((*topics, *others), reads, clauses, asked)
-    ]
-    topic_reads, types = tuple(read[: len(topics)]), tuple(sorted(asked_types(index, text)))
-    spoken = Spoken(topic_reads, tuple(read[len(topics) :]), types=types, plain=operators.plain)
+        TopicRead(
+            named.name, named.nodes, _ITSELF if clause.itself else chains, clause.negated, clause.left_out,
+            opposed_relations(index, ask.text),
+        )
+        for named, chains, clause, ask in zip((*spots, *others), reads, clauses, asked)
+    ]  # fmt: skip
+    types = tuple(sorted(asked_types(index, text)))
+    topic_reads = tuple(topic for topic in read[: len(spots)] if topic.name != ANYTHING)
+    spoken = Spoken(topic_reads, tuple(read[len(spots) :]), types=types, plain=operators.plain)
     against = [topic for topic in topic_reads if topic.opposed and not (topic.negated or topic.left_out)]
     for topic, nodes in zip(against, await gather(*(contrary_nodes((t.nodes, t.opposed)) for t in against))):
         spoken.barred.update((node, f"{kb.relation_names[row]} of {topic.name}") for node, row in nodes.items())
     if operators.plain:
         return spoken
+    anything = [_of_type(topic, kb) for topic in read[: len(spots)] if topic.name == ANYTHING and topic.sure]
+    negated = [topic.negated for topic in topic_reads] + [topic.negated for topic in anything]
+    if len(types) == 1 and all(negated) and (anything or not topic_reads):
+        anything.append(Topic(ANYTHING, kb.type_names[types[0]], ()))
     firsts = [(topic, topic.chains[0]) for topic in topic_reads if topic.chains]
-    parts = tuple(Part(topic.nodes, chain.relations, chain.ways, topic.negated) for topic, chain in firsts)
-    plan = Plan(parts, without=spoken.left_out, types=types)
+    parts = [Part(topic.nodes, chain.relations, chain.ways, topic.negated) for topic, chain in firsts]
+    plan = Plan((*parts, *(part_of(kb, topic) for topic in anything)), without=spoken.left_out, types=types)
     operations, unread = await operations_of((operators, plan))
-    unsure = any(topic.negated and not topic.sure for topic in topic_reads)
-    return replace(spoken, operations=operations, unread=tuple(dict.fromkeys((*unread, *(["not"] if unsure else [])))))
+    unsure = any(topic.negated and not topic.sure for topic in read[: len(spots)])
+    unread = tuple(dict.fromkeys((*unread, *(["not"] if unsure else []))))
+    return replace(spoken, operations=operations, unread=unread, anything=tuple(anything))
+
+
+def _things(index: Index, text: str, topics: Sequence[Named]) -> list[Named]:
+    """The words of a question for all things of a type: "no band", "any band" beside a negation, "nobody"; where it
+    names no topic, also "a band". The nodes are a sample, enough to read the relations."""
+    kb, things = kb_of(index), list[Named]()
+    for match in _THING.finditer(text):
+        word, noun = (match[1] or match[2]).casefold(), match[3]
+        types = asked_types(index, noun) if noun else set(range(kb.n_types))
+        counts = word.startswith("no") or (_NEGATES.search(text) if word.startswith("any") else not topics)
+        if counts and types and not any(match.start() < t.end and t.start < match.end() for t in topics):
+            nodes = np.flatnonzero(np.isin(kb.node_type, sorted(types)))
+            sample = nodes[:: max(1, len(nodes) // SAMPLE)].tolist()
+            things += [Named(ANYTHING, tuple(sample), *match.span())] if sample else []
+    return things
+
+
+def _of_type(topic: TopicRead, kb: KnowledgeBase) -> Topic:
+    """A topic for all things of the type that most edges of its first relation have on its side."""
+    (relation, way), chain = topic.chains[0].steps[0], topic.chains[0]
+    here = np.unique((kb.tail if way == IN else kb.head)[kb.relation == relation])
+    type = kb.type_names[int(np.bincount(kb.node_type[here]).argmax())]
+    return chain.topic(ANYTHING, type, kb, topic.negated)
 
 
 def _about(text: str, topic: Named, topics: Sequence[Named], index: Index) -> Asked:

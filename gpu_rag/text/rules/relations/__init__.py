@@ -23,7 +23,8 @@ _WORD = re.compile(r"#|[^\W_]+(?:['’][^\W_]+)*")
 _DENYING_PREFIXES = ("contra", "counter", "anti", "non", "un", "dis")
 _DENYING_WORDS = frozenset({"not", "no", "never", "non", "without", "absent", "lack", "lacks"})
 _WINDOW = 4  # maximum words of a phrase
-_EMPTY = frozenset({"name", "list", "give", "tell", "find", "identify", "show", "please", "thing", "one", "people"})
+ASKS_FOR = frozenset({"name", "list", "give", "tell", "find", "identify", "show", "count"})
+_EMPTY = ASKS_FOR | {"please", "thing", "one", "people"}
 
 
 @dataclass(frozen=True)
