@@ -41,7 +41,8 @@ _AMOUNT = re.compile(r"[^\w-]?(-?\d+(?:p\d+)?)(?: ?%| \w+)?")
 
 
 class Topic(Struct, frozen=True):
-    """An entity that a question names, and the relations that lead from it towards the answer; () for itself.
+    """An entity that a question names, and the relations that lead from it towards the answer; () for itself,
+    which rules alone say.
 
     ways: out, in or either for each relation, if they form one chain to be followed in order; else (), and any order is
     allowed. negated: whether the nodes that it leads to are ruled out.
@@ -49,7 +50,7 @@ class Topic(Struct, frozen=True):
 
     entity: Annotated[str, Meta(min_length=1)] = field(name="name")
     type: str
-    relations: tuple[str, ...]
+    relations: Annotated[tuple[str, ...], Meta(min_length=1)]
     ways: tuple[Literal["out", "in", "either"], ...] = ()
     negated: bool = False
 

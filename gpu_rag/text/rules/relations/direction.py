@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from gpu_rag.text.rules.decomposition.phrases import BASE_VERBS, is_person
 from gpu_rag.text.rules.extraction.lexicon import PREPOSITIONS, is_verb
+from gpu_rag.text.rules.relations import base_of
 from gpu_rag.text.sentences import word_set
 
 AGENT, PATIENT, OPEN = 1, -1, 0
@@ -114,13 +115,17 @@ def _preposition(words: Sequence[str], topic: int, place: int) -> tuple[str, int
 
 
 def agree(side: Side, label: Side) -> bool:
-    """Whether the side of a question may be the side of a label. Sides are compared for forms of one word, and for two
-    roles. Verbs with the same preposition are compared by their subject. If the question has a verb, a label in -s is
-    read as a verb too."""
-    lengths = len(side.word), len(label.word)
-    shared = next((n for n, (a, b) in enumerate(zip(side.word, label.word)) if a != b), min(lengths))
+    """Whether the side of a question may be the side of a label. Sides are compared for forms of one word, for two
+    roles, and for a verb and a person who does it. Verbs with the same preposition are compared by their subject. If
+    the question has a verb, a label in -s is read as a verb too."""
+    words = base_of(side.word), base_of(label.word)
+    lengths = tuple(map(len, words))
+    shared = next((n for n, (a, b) in enumerate(zip(*words)) if a != b), min(lengths))
     if shared < max(_LEAST_SHARED, min(lengths) - 3):
-        return not (side.noun and label.noun) or side.side == label.side or abs(side.side) != abs(label.side)
+        if side.noun == label.noun:
+            return not side.noun or side.side == label.side or abs(side.side) != abs(label.side)
+        noun = side.word if side.noun else label.word
+        return not is_person(noun.removesuffix("s")) or side.side * label.side >= 0  # a boss leads
     if side.to and side.to == label.to:
         return side.subject == label.subject
     if label.noun and not (side.noun or side.to) and label.word.endswith("s"):
