@@ -52,6 +52,7 @@ WIDE = 0.2  # for a cue of the first parts of a name such as "film.film.directed
 FOUND = 0.2  # penalty of a relation that only texts state, if others are curated
 VALUES = 40  # edges looked at to say whether a relation leads to numbers
 PLAINLY = 0.75  # share of a relation's words that a question expresses if it plainly says the relation
+WHO = 0.5  # share of TYPE for a type that only "who" implies
 AGAINST = 0.3  # share that a cue covers of a relation walked against its direction
 MEDIATED = 0.4  # reduces UNSAID for a step to or from a node without a name
 _MEDIATOR = re.compile(r"[mg]\.[0-9a-z_]+")
@@ -188,6 +189,12 @@ class ChainReader:
         both = [np.bincount(keys // (n * n), weights, minlength=kb.n_relations) for weights in (returned, counts)]
         verbs = [any(not (head.noun or head.to == "with") for head in heads) for heads in self.heads]
         return (5 * both[0] > both[1]) & ~np.array(verbs, bool)
+
+    @cached_property
+    def pairs(self) -> frozenset[str]:
+        """Every two neighbouring words of a relation."""
+        words = map(words_of, self._labels)
+        return frozenset(" ".join(pair) for label in words for pair in zip(label, label[1:]))
 
     @cached_property
     def to_values(self) -> np.ndarray:
@@ -328,6 +335,8 @@ class Reading:
         self.orders = orders_of(self.cues, words, words.index("#") if "#" in words else len(words))
         self.sides = [side_of_topic(words, cue.at, cue.width) for cue in self.cues]
         self.wanted, self.asks_value = set(types) or reader.asked_types(text), reader.asks_value(text)
+        implied = not types and words[:1] and words[0] in _VALUE_OF
+        self.type_worth = TYPE * (WHO if implied else 1.0)
         cue_places = {(cue.at, cue.stem) for cue in self.cues}
         units = [unit for unit in units_of(text) if not reader.types_of(unit)]
         self.says_no_relation = all(unit.stem in _SERVES for unit in units)
@@ -375,13 +384,13 @@ class Reading:
         self._steps[key] = worth, cover
         return worth, cover
 
-    def plainly_said(self) -> list[int]:
-        """The directed relations of which the cues express most words, and which lead to what is asked for."""
+    def plainly_said(self, least: float) -> list[int]:
+        """The directed relations of which the cues express this share, and which lead to what is asked for."""
         plain = []
         for d in np.flatnonzero(self.said & self.open).tolist():
             covers = [self.reader.cover(cue, side, d) for cue, side in zip(self.cues, self.sides)]
             said = float(np.max(covers, axis=0) @ self.reader.weights[d // 2])
-            if said >= PLAINLY and self.asks_value in (None, bool(self.reader.to_values[d])):
+            if said >= least and self.asks_value in (None, bool(self.reader.to_values[d])):
                 plain.append(d)
         return plain
 
@@ -441,7 +450,7 @@ class Reading:
                 score -= FOUND * sum(bool(reader.found[d // 2]) for d in chain)
                 score += COSINE * sum(cosine[d // 2] for d in chain) / length
                 if self.wanted:
-                    score += TYPE if types & self.wanted else -TYPE
+                    score += self.type_worth if types & self.wanted else -self.type_worth
                 chains.append((chain, score, float(cover[best]) / named))
             longer.sort(key=lambda entry: (-entry[3].max(), entry[0]))
             beam = longer[:BEAM]

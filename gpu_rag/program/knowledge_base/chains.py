@@ -29,6 +29,7 @@ from gpu_rag.types import Ragged
 
 MOST_ENDS = 100  # nodes kept per chain
 SURE, MARGIN, SPARE = 0.5, 0.15, 3  # of a sure chain: minimum cover per step, minimum lead, maximum other words
+HEARD = 0.2  # cover of the chains below which a relation that is said in part is lacking
 Steps = tuple[tuple[int, int], ...]
 _WAYS: Any = {direction: word for word, direction in DIRECTIONS.items()}
 
@@ -132,7 +133,8 @@ def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> li
         if len(fitting) == 1 and only and reading.says_no_relation:  # "which drug works for #"
             chains = [replace(only[0], sure=True), *(chain for chain in chains if chain is not only[0])]
         if plain and not any(chain.sure for chain in chains):
-            plainly = {(d // 2, reader.way(d)) for d in reading.plainly_said()}
+            least = PLAINLY if max((covered for _, _, covered in own), default=0.0) >= HEARD else SURE
+            plainly = {(d // 2, reader.way(d)) for d in reading.plainly_said(least)}
             walked = {step for chain in chains[:k] if len(chain.steps) <= query.hops for step in chain.steps}
             lacking = () if plainly & walked else tuple(sorted(plainly))
         reads.append(Read(tuple(chains[:k]), tuple(sorted(fitting)), plain, lacking))
@@ -151,7 +153,7 @@ def opposed_relations(index: Index, text: str) -> frozenset[int]:
 
 def spoken_operators(index: Index, text: str, spans: Sequence[tuple[int, int]]) -> Operators:
     """The operators of a question about topics at these characters, beside the relations of the knowledge base."""
-    return operators_of(text, spans, _reader(index).groups, _reader(index).valued)
+    return operators_of(text, spans, _reader(index).groups, _reader(index).valued, _reader(index).pairs)
 
 
 def _reader(index: Index) -> ChainReader:

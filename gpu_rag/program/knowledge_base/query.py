@@ -33,8 +33,10 @@ from gpu_rag.types import Path, Ragged
 
 DIRECTIONS = {"out": OUT, "in": IN, "either": EITHER}  # directions of the steps of a chain
 ANYTHING = "any"  # the name of a topic that stands for all nodes of its type, or of the graph if it has no type
+STATED_BY, STATED_ON = "(stated by)", "(stated on)"  # the source and the date of a fact, as if they were relations
 MOST_VALUES = 3  # things that a query leaves out, and values that it compares
 _SHARE = 2  # a relation gives the values of things if one in so many has a value by it
+DATED = re.compile(r"\(.*?(\d{4}-\d\d(?:-\d\d)?)\)")  # the note in the provenance of an edge
 _YEAR = re.compile(r"-?\d{1,4}")
 _DAY = re.compile(rf"(?:(\d{{1,2}}) )?({'|'.join(MONTHS)}) (\d{{1,4}})")
 _AMOUNT = re.compile(r"[^\w-]?(-?\d+(?:p\d+)?)(?: ?%| \w+)?")
@@ -233,16 +235,38 @@ def _of_types(kb: KnowledgeBase, plan: Plan, nodes: np.ndarray) -> np.ndarray:
 
 def _valued(kb: KnowledgeBase, index: Index, plan: Plan, nodes: np.ndarray) -> tuple[int, ...]:
     """The nodes whose values meet the constraints; of these the first or the last, if that is asked."""
+    stating = _stating(kb, plan, nodes)
     for constraint in plan.operations.constraints:
+        if constraint.relation == STATED_BY:
+            nodes = nodes[np.isin(nodes, [v for v, e in stating if kb.sources[kb.source[e]].name == constraint.value])]
+            continue
         owners, values, _ = values_of(index, constraint.relation)
         nodes = nodes[np.isin(nodes, owners[_meets(values, constraint)])]
-    if plan.operations.aggregate in ("first", "last") and plan.operations.by:
+    if plan.operations.by == STATED_ON:
+        dates = [(date[1], v) for v, e in stating if (date := DATED.search(kb.provenance[e]))]
+        newest = {v for date, v in dates if date == max(dates)[0]}
+        nodes = nodes[np.isin(nodes, [*newest])] if newest else nodes
+    elif plan.operations.aggregate in ("first", "last") and plan.operations.by:
         sign = -1 if plan.operations.aggregate == "last" else 1
         owners, values, _ = values_of(index, plan.operations.by)
         mine = np.isin(owners, nodes)
         owners, values = owners[mine], sign * values[mine]
         nodes = np.unique(owners[values == values.min()]) if len(values) else owners
     return tuple(nodes.tolist())
+
+
+def _stating(kb: KnowledgeBase, plan: Plan, nodes: np.ndarray) -> list[tuple[int, int]]:
+    """(node, edge) of the last edges that lead to nodes, if the query asks who states them or when; else none."""
+    operations, pairs = plan.operations, list[tuple[int, int]]()
+    if operations.by != STATED_ON and all(constraint.relation != STATED_BY for constraint in operations.constraints):
+        return pairs
+    for part in (part for part in plan.parts if part.ways and not part.negated):
+        rows = np.flatnonzero(kb.relation == part.relations[-1])
+        for own, other, bit in ((kb.tail, kb.head, OUT), (kb.head, kb.tail, IN)):
+            kept = rows[np.isin(own[rows], nodes)] if part.ways[-1] & bit else rows[:0]
+            kept = kept[np.isin(other[kept], part.nodes)] if len(part.ways) == 1 else kept
+            pairs += zip(own[kept].tolist(), kept.tolist())
+    return pairs
 
 
 def _meets(values: np.ndarray, constraint: Constraint) -> np.ndarray:

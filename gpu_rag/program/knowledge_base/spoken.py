@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import structs
 
 from gpu_rag.graph.reach import IN
 from gpu_rag.index.index import Index
@@ -25,6 +26,10 @@ from gpu_rag.program.knowledge_base.names import masked
 from gpu_rag.program.knowledge_base.query import (
     ALL,
     ANYTHING,
+    DATED,
+    STATED_BY,
+    STATED_ON,
+    Constraint,
     Operations,
     Part,
     Plan,
@@ -44,6 +49,11 @@ from gpu_rag.text.rules.relations.operators import Clause, is_compared
 _BEHIND = re.compile(r"\W+(?:(?:and|or)\W+\w+\W+)?(\w+)")  # "drinks or food companies": companies, behind drinks
 _THING = re.compile(r"\b(?:(nobody|no\W?one|nothing|anybody|anyone|anything)|(no|any|a|an) (\w+))\b", re.IGNORECASE)
 _NEGATES = re.compile(r"\b(?:not|never|no|nor|neither|without)\b|n['’]t\b", re.IGNORECASE)
+_NEWEST = re.compile(
+    r"\b(?:these days|nowadays|now|currently|at present|present|current|(?:(?:according to|going by|by) )?(?:the )?"
+    r"(?:latest|newest|most recent) (?:report|source|figure|information|record|data)s?(?: for| of)?)\b",
+    re.IGNORECASE,
+)
 SAMPLE = 200  # nodes of a type that are looked at to read the relations of all
 _ITSELF = Read((AskedChain((), 1.0, True),))
 _WORD_BEFORE = re.compile(r"(\w+)\W+(?:(?:the|a|an)\W+)?$")
@@ -116,14 +126,16 @@ async def spoken_of(
 ) -> Spoken:
     """A question about topics that it clearly names, in the order of their places, and other ones that it may mean."""
     kb = kb_of(index)
+    text, source, newest = _without_source(index, text)
     things = _things(index, text, topics)
     spots = sorted([*topics, *things], key=lambda topic: topic.start)
     operators = spoken_operators(index, text, [(topic.start, topic.end) for topic in spots])
-    if operators.plain:
+    plain = operators.plain and not (source or newest)
+    if plain:
         spots = list(topics)
     asked = [_about(text, topic, spots, index) for topic in (*spots, *others)]
-    clauses = [*([Clause("")] * len(spots) if operators.plain else operators.clauses), *[Clause("")] * len(others)]
-    for place, clause in enumerate(operators.clauses if not operators.plain else ()):
+    clauses = [*([Clause("")] * len(spots) if plain else operators.clauses), *[Clause("")] * len(others)]
+    for place, clause in enumerate(() if plain else operators.clauses[: len(spots)]):
         asked[place] = replace(asked[place], text=clause.text, hops=n_relations(clause.text, []))
     reads = list(await gather(*(asked_chains(ask, longest, k) for ask in asked)))
     if len(spots) > 1:
@@ -142,11 +154,11 @@ async def spoken_of(
     ]  # fmt: skip
     types = tuple(sorted(asked_types(index, text)))
     topic_reads = tuple(topic for topic in read[: len(spots)] if topic.name != ANYTHING)
-    spoken = Spoken(topic_reads, tuple(read[len(spots) :]), types=types, plain=operators.plain)
+    spoken = Spoken(topic_reads, tuple(read[len(spots) :]), types=types, plain=plain)
     against = [topic for topic in topic_reads if topic.opposed and not (topic.negated or topic.left_out)]
     for topic, nodes in zip(against, await gather(*(contrary_nodes((t.nodes, t.opposed)) for t in against))):
         spoken.barred.update((node, f"{kb.relation_names[row]} of {topic.name}") for node, row in nodes.items())
-    if operators.plain:
+    if plain:
         return spoken
     anything = [_of_type(topic, kb) for topic in read[: len(spots)] if topic.name == ANYTHING and topic.sure]
     negated = [topic.negated for topic in topic_reads] + [topic.negated for topic in anything]
@@ -156,9 +168,37 @@ async def spoken_of(
     parts = [Part(topic.nodes, chain.relations, chain.ways, topic.negated) for topic, chain in firsts]
     plan = Plan((*parts, *(part_of(kb, topic) for topic in anything)), without=spoken.left_out, types=types)
     operations, unread = await operations_of((operators, plan))
+    stated = (Constraint(STATED_BY, "equal", source),) if source else ()
+    operations = structs.replace(operations, constraints=(*operations.constraints, *stated))
+    if newest and not operations.aggregate:
+        operations = structs.replace(operations, aggregate="last", by=STATED_ON)
     unsure = any(topic.negated and not topic.sure for topic in read[: len(spots)])
     unread = tuple(dict.fromkeys((*unread, *(["not"] if unsure else []))))
     return replace(spoken, operations=operations, unread=unread, anything=tuple(anything))
+
+
+def _without_source(index: Index, text: str) -> tuple[str, str, bool]:
+    """(a question with spaces for the words that say who states the answer, this source or "", whether the newest
+    statement is asked for)."""
+    kb, source = kb_of(index), ""
+    for name in (source.name for source in kb.sources if len(kb.sources) > 1):
+        the = rf"(?:the )?{re.escape(name)}"
+        says = (
+            rf"\b(?:according to|as per|going by) {the}\b|\b(?:do|does|did) {the} (?:call|name|give|list|report|say)\b"
+        )
+        if match := re.search(says, text, re.IGNORECASE):
+            verb = "" if match[0][0] in "Aa" else "is"
+            text, source = f"{text[: match.start()]}{verb:<{len(match[0])}}{text[match.end() :]}", name
+    newest = [match.span() for match in _NEWEST.finditer(text)]
+    if not (newest and index.loaded("dated notes", _has_dates)):
+        return text, source, False
+    for start, end in newest:
+        text = f"{text[:start]}{' ' * (end - start)}{text[end:]}"
+    return text, source, True
+
+
+def _has_dates(index: Index) -> bool:
+    return any(map(DATED.search, kb_of(index).provenance))
 
 
 def _things(index: Index, text: str, topics: Sequence[Named]) -> list[Named]:

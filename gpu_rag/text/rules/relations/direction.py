@@ -30,6 +30,7 @@ _WHICH = word_set("which what whom who whose")
 _NOT_AGENTS = word_set(
     "father mother brother sister daughter grandfather grandmother stepfather stepmother member partner"
 )
+_SUPERIORS = word_set("boss bosses rival rivals apprentice apprentices superior superiors subordinate subordinates")
 _OF_VERBS = ("ion", "ment", "ing", "use")  # nouns whose "of" means either side
 _LEAST_SHARED = 3  # letters at the beginning of two forms of one word
 
@@ -123,9 +124,11 @@ def agree(side: Side, label: Side) -> bool:
     shared = next((n for n, (a, b) in enumerate(zip(*words)) if a != b), min(lengths))
     if shared < max(_LEAST_SHARED, min(lengths) - 3):
         if side.noun == label.noun:
-            return not side.noun or side.side == label.side or abs(side.side) != abs(label.side)
+            alike = side.side == label.side or abs(side.side) != abs(label.side)
+            return alike or not (side.noun or (side.side and not side.to and not label.to))  # "bought" and "acquired"
         noun = side.word if side.noun else label.word
-        return not is_person(noun.removesuffix("s")) or side.side * label.side >= 0  # a boss leads
+        leads = is_person(noun.removesuffix("s")) or noun in _SUPERIORS  # a boss leads
+        return not leads or side.side * label.side >= 0
     if side.to and side.to == label.to:
         return side.subject == label.subject
     if label.noun and not (side.noun or side.to) and label.word.endswith("s"):

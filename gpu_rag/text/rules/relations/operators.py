@@ -114,10 +114,12 @@ def operators_of(
     spans: Sequence[tuple[int, int]],
     known: frozenset[str] = frozenset(),
     valued: frozenset[str] = frozenset(),
+    labels: frozenset[str] = frozenset(),
 ) -> Operators:
     """The operators of a question. spans: characters of its topics, in order, apart; known: groups of the relations
     that a question may ask for: a phrase of theirs such as "should not be given" is no negation; valued: stems of
-    relations that lead to numbers or dates, which a comparison names ("the largest workforce").
+    relations that lead to numbers or dates, which a comparison names ("the largest workforce"); labels: two words of
+    relations, such as "largest customer", which are no comparison.
 
     >>> found = operators_of("Which films of Ann were not written by Bob?", [(15, 18), (39, 42)])
     >>> [(clause.text, clause.negated) for clause in found.clauses]
@@ -129,7 +131,7 @@ def operators_of(
     words = [word.casefold() for word in _TOKEN.findall(_NEGATION.sub(r"\1 not", text))]
     others = " ".join(word for word in words if word[0] != "#")
     offered = _offered(words)
-    aggregate, order, words = _aggregated(words, valued, offered)
+    aggregate, order, words = _aggregated(words, valued, offered, labels)
     comparisons, words = _compared(words, valued)
     clauses, unread, before, ruled_out = dict[int, Clause](), list[str](), _Words(), False
     unread += [word for word in words if word in _NOBODY]
@@ -253,14 +255,18 @@ def _offered(words: Sequence[str]) -> bool:
     return bool(at) and (compares or names[at - 2] == ",")
 
 
-def _aggregated(words: list[str], valued: frozenset[str], offered: bool) -> tuple[Aggregate, str, list[str]]:
-    """(aggregate, its word, the words without it). offered: see `_offered`."""
+def _aggregated(
+    words: list[str], valued: frozenset[str], offered: bool, labels: frozenset[str]
+) -> tuple[Aggregate, str, list[str]]:
+    """(aggregate, its word, the words without it). offered: see `_offered`; labels: see `operators_of`."""
     for phrase in _COUNT:
         for i in range(len(words)):
             if tuple(words[i : i + len(phrase)]) == phrase:
                 return "count", " ".join(phrase), [*words[:i], "which", *words[i + len(phrase) :]]
     for i, word in enumerate(words):
-        compares = words[max(i - 1, 0)] == "at" or words[i + 1 : i + 2] == ["than"]
+        compares = (
+            words[max(i - 1, 0)] == "at" or words[i + 1 : i + 2] == ["than"] or " ".join(words[i : i + 2]) in labels
+        )
         if word in _FIRST | _LAST and not compares and (offered or word not in _OF_TWO):
             behind = i + 1
             while behind < len(words) and stem_of(words[behind]) in valued:  # "the largest workforce"
