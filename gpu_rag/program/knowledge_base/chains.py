@@ -134,7 +134,9 @@ def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> li
             chains = [replace(only[0], sure=True), *(chain for chain in chains if chain is not only[0])]
         if plain and not any(chain.sure for chain in chains):
             least = PLAINLY if max((covered for _, _, covered in own), default=0.0) >= HEARD else SURE
-            plainly = {(d // 2, reader.way(d)) for d in reading.plainly_said(least)}
+            said = reading.plainly_said(least)
+            said = [d for d in said if reader.heads[d // 2][0].noun or not topic_types.isdisjoint(reader.leads[d])]
+            plainly = {(d // 2, reader.way(d)) for d in said}
             walked = {step for chain in chains[:k] if len(chain.steps) <= query.hops for step in chain.steps}
             lacking = () if plainly & walked else tuple(sorted(plainly))
         reads.append(Read(tuple(chains[:k]), tuple(sorted(fitting)), plain, lacking))

@@ -27,7 +27,7 @@ from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.knowledge_base.views import kb_of, relation_row
 from gpu_rag.runtime.step import batched
 from gpu_rag.text.figures import MONTHS, one_form
-from gpu_rag.text.rules.relations import says, units_of
+from gpu_rag.text.rules.relations import Unit, converse_of, says, units_of
 from gpu_rag.text.rules.relations.operators import COUNTED, TIMES, Aggregate, Compare, Operators
 from gpu_rag.types import Path, Ragged
 
@@ -409,6 +409,7 @@ def _named(valued: dict[str, float], words: str, is_date: bool, counts: bool) ->
     """The relation that words name among those with values, then if `counts` among the others; else the only one whose
     values are dates, or are not."""
     cues = units_of(words)
+    cues += [Unit("", converse_of(cue.groups)) for cue in cues]
 
     def said(relation: str) -> float:
         return sum(max((says(cue, unit) for cue in cues), default=0.0) for unit in units_of(relation.replace("_", " ")))

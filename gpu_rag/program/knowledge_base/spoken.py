@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 import numpy as np
 from msgspec import structs
@@ -54,6 +55,7 @@ _NEWEST = re.compile(
     r"(?:latest|newest|most recent) (?:report|source|figure|information|record|data)s?(?: for| of)?)\b",
     re.IGNORECASE,
 )
+FAR_BEHIND = 0.6  # of chains that meet: how much lower their scores may be than the best ones
 SAMPLE = 200  # nodes of a type that are looked at to read the relations of all
 _ITSELF = Read((AskedChain((), 1.0, True),))
 _WORD_BEFORE = re.compile(r"(\w+)\W+(?:(?:the|a|an)\W+)?$")
@@ -145,6 +147,8 @@ async def spoken_of(
         again = await gather(*(asked_chains(replace(asked[i], types=types_of_ends), longest, k) for i in open_))
         for place, chains in zip(open_, again):
             reads[place] = chains
+    if plain and len(topics) > 1:
+        reads[: len(topics)] = _meeting(reads[: len(topics)])
     read = [
         TopicRead(
             named.name, named.nodes, _ITSELF if clause.itself else chains, clause.negated, clause.left_out,
@@ -177,6 +181,18 @@ async def spoken_of(
     return replace(spoken, operations=operations, unread=unread, anything=tuple(anything))
 
 
+def _meeting(reads: Sequence[Read]) -> list[Read]:
+    """The readings of topics, each with that of its chains first which leads to nodes that the other topics' chains
+    lead to, if some of the best chains are not sure. The best sum of scores counts."""
+    choices = [read.chains[: 1 if read.chains and read.chains[0].sure else None] for read in reads]
+    met = [chosen for chosen in product(*choices) if set.intersection(*(set(chain.ends) for chain in chosen))]
+    best = max(met, key=lambda chosen: sum(chain.score for chain in chosen), default=())
+    if not best or sum(read.chains[0].score - chain.score for read, chain in zip(reads, best)) > FAR_BEHIND:
+        return list(reads)
+    pairs = zip(reads, best)
+    return [replace(read, chains=tuple(dict.fromkeys((chain, *read.chains)))) for read, chain in pairs]
+
+
 def _without_source(index: Index, text: str) -> tuple[str, str, bool]:
     """(a question with spaces for the words that say who states the answer, this source or "", whether the newest
     statement is asked for)."""
@@ -190,7 +206,7 @@ def _without_source(index: Index, text: str) -> tuple[str, str, bool]:
             verb = "" if match[0][0] in "Aa" else "is"
             text, source = f"{text[: match.start()]}{verb:<{len(match[0])}}{text[match.end() :]}", name
     newest = [match.span() for match in _NEWEST.finditer(text)]
-    if not (newest and index.loaded("dated notes", _has_dates)):
+    if not (bool(newest) and index.loaded("dated notes", _has_dates)):
         return text, source, False
     for start, end in newest:
         text = f"{text[:start]}{' ' * (end - start)}{text[end:]}"
@@ -247,7 +263,8 @@ def stands_as_name(index: Index, text: str, start: int, end: int) -> bool:
         return False
     behind, before = _BEHIND.match(text[end:]), _WORD_BEFORE.search(text[:start].casefold())
     word = before[1] if before else ""
-    leads = is_verb(word, "") or not {word, word.removesuffix("s")}.isdisjoint(BASE_VERBS | _words_of_relations(index))
+    leads = is_verb(word, "") or word in ("neither", "nor")
+    leads = leads or not {word, word.removesuffix("s")}.isdisjoint(BASE_VERBS | _words_of_relations(index))
     return bool(behind and asked_types(index, behind[1])) or word in PREPOSITIONS or leads
 
 

@@ -46,6 +46,11 @@ class Side(NamedTuple):
     to: str = ""
     subject: int = OPEN
 
+    @property
+    def oblique(self) -> bool:
+        """Whether a passive verb has a preposition ("approved for"): its subject is not who does it."""
+        return bool(self.to) and self.side != self.subject
+
     def turned(self) -> Side:
         """The other side."""
         return self._replace(side=-self.side, subject=-self.subject)
@@ -81,7 +86,7 @@ def side_of_topic(words: Sequence[str], place: int, width: int) -> Side:
     if is_role:
         owner = _owner(words[place + width - 1])
         if topic < place:
-            fills = "as" in before[-3:] or (behind[:1] == ["of"] and before[-1:] != ["s"])
+            fills = "as" in before[-3:] or words[0] == "of" or (behind[:1] == ["of"] and before[-1:] != ["s"])
             owns = before[-1:] in (["s"], ["#"])
         else:
             fills, owns = behind[:1] == ["#"] or before[-1:] == ["whose"], behind[:1] == ["of"]
@@ -124,10 +129,14 @@ def agree(side: Side, label: Side) -> bool:
     shared = next((n for n, (a, b) in enumerate(zip(*words)) if a != b), min(lengths))
     if shared < max(_LEAST_SHARED, min(lengths) - 3):
         if side.noun == label.noun:
+            if not side.noun and side.to and label.to:
+                return side.subject == label.subject  # "borrowed from" and "owes to"
             alike = side.side == label.side or abs(side.side) != abs(label.side)
-            return alike or not (side.noun or (side.side and not side.to and not label.to))  # "bought" and "acquired"
+            return alike or not (side.noun or (side.side and not side.oblique and not label.oblique))
         noun = side.word if side.noun else label.word
         leads = is_person(noun.removesuffix("s")) or noun in _SUPERIORS  # a boss leads
+        if label.noun and abs(label.side) == FILLER and side.to and not leads:
+            return side.subject * label.side <= 0  # what flows into a sea has its mouth there
         return not leads or side.side * label.side >= 0
     if side.to and side.to == label.to:
         return side.subject == label.subject
@@ -163,6 +172,8 @@ def _is_participle(word: str) -> bool:
 
 def _reads_as_verb(words: Sequence[str], place: int, width: int) -> bool:
     word, before = words[place], words[place - 1] if place else ""
+    if word in PREPOSITIONS:  # "who came after #"
+        return True
     if before in _BEFORE_NOUN or words[place + width : place + width + 1] == ["of"]:
         return False
     if _is_verb(word) or _has_complement(words, place):

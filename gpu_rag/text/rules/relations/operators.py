@@ -133,6 +133,7 @@ def operators_of(
     offered = _offered(words)
     aggregate, order, words = _aggregated(words, valued, offered, labels)
     comparisons, words = _compared(words, valued)
+    words = [word for word, behind in zip(words, [*words[1:], ""]) if word != "the" or behind[:1] != "#"]
     clauses, unread, before, ruled_out = dict[int, Clause](), list[str](), _Words(), False
     unread += [word for word in words if word in _NOBODY]
     if aggregate and offered:
@@ -196,7 +197,8 @@ def _without(words: _Words) -> tuple[_Words, list[str]]:
         if (words[i][1] == EXCEPT or is_not) and behind and behind[0][1] == TOPIC:
             left_out.append(behind[0][0])
             i += 2 if is_not or words[i][0] in _EXCEPT else 3
-            while not is_not and words[i : i + 1] and words[i][0] in _JOINS and words[i + 1 : i + 2]:  # "and Bob"
+            joins = {"or", "nor"} if is_not else _JOINS
+            while words[i : i + 1] and words[i][0] in joins and words[i + 1 : i + 2]:  # "and Bob"
                 if words[i + 1][1] != TOPIC:
                     break
                 left_out.append(words[i + 1][0])
@@ -264,9 +266,8 @@ def _aggregated(
             if tuple(words[i : i + len(phrase)]) == phrase:
                 return "count", " ".join(phrase), [*words[:i], "which", *words[i + len(phrase) :]]
     for i, word in enumerate(words):
-        compares = (
-            words[max(i - 1, 0)] == "at" or words[i + 1 : i + 2] == ["than"] or " ".join(words[i : i + 2]) in labels
-        )
+        compares = words[max(i - 1, 0)] == "at" or words[i + 1 : i + 2] == ["than"]
+        compares = compares or " ".join(words[i : i + 2]) in labels
         if word in _FIRST | _LAST and not compares and (offered or word not in _OF_TWO):
             behind = i + 1
             while behind < len(words) and stem_of(words[behind]) in valued:  # "the largest workforce"
