@@ -39,7 +39,8 @@ class Asked:
     """A question about one topic.
 
     text: with "#" in place of the topic; nodes: of the topic; hops: number of relations that the question names;
-    vector: of the question with a word for the topic, None for no cosine; types: of the answers, if they are known.
+    vector: of the question with a word for the topic, None for no cosine; types: of the answers, if they are known;
+    anything: whether the topic stands for all things of a type, which may be answers.
     """
 
     text: str
@@ -47,6 +48,7 @@ class Asked:
     hops: int
     vector: np.ndarray | None = None
     types: frozenset[int] = frozenset()
+    anything: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> li
             (tuple((d // 2, reader.way(d)) for d in chain), score, covered, next(nodes))
             for chain, score, covered in own
         ]
-        chains = _that_lead(query.nodes, ranked, reading.spare, query.hops)
+        chains = _that_lead(() if query.anything else query.nodes, ranked, reading.spare, query.hops)
         fitting = {
             d // 2
             for d in first_relations

@@ -220,11 +220,13 @@ def _has_dates(index: Index) -> bool:
 def _things(index: Index, text: str, topics: Sequence[Named]) -> list[Named]:
     """The words of a question for all things of a type: "no band", "any band" beside a negation, "nobody"; where it
     names no topic, also "a band". The nodes are a sample, enough to read the relations."""
-    kb, things = kb_of(index), list[Named]()
+    kb, things, asked = kb_of(index), list[Named](), asked_types(index, text)
     for match in _THING.finditer(text):
         word, noun = (match[1] or match[2]).casefold(), match[3]
         types = asked_types(index, noun) if noun else set(range(kb.n_types))
-        counts = word.startswith("no") or (_NEGATES.search(text) if word.startswith("any") else not topics)
+        counts = word.startswith("no") or (
+            _NEGATES.search(text) if word.startswith("any") else not (topics or types & asked)
+        )
         if counts and types and not any(match.start() < t.end and t.start < match.end() for t in topics):
             nodes = np.flatnonzero(np.isin(kb.node_type, sorted(types)))
             sample = nodes[:: max(1, len(nodes) // SAMPLE)].tolist()
@@ -249,7 +251,7 @@ def _about(text: str, topic: Named, topics: Sequence[Named], index: Index) -> As
             masked_text = masked(masked_text, start, end, "#")
         elif end <= topic.start or start >= topic.end:
             masked_text = masked(masked_text, start, end, "")
-    return Asked(masked_text, topic.nodes, hops, topic.vector)
+    return Asked(masked_text, topic.nodes, hops, topic.vector, anything=topic.name == ANYTHING)
 
 
 def stands_as_name(index: Index, text: str, start: int, end: int) -> bool:

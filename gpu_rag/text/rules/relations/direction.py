@@ -20,6 +20,7 @@ AGENT, PATIENT, OPEN = 1, -1, 0
 FILLER, OWNER = 2, -2
 _BE = word_set("is are was were be been being get gets got")
 _DO = word_set("do does did will would can could may might shall should must")
+_DONE = _DO | {"has", "have", "had"}
 _BEFORE_NOUN = word_set("the a an its his her their whose s of our your")
 _INTRANSITIVE = word_set(
     "worked works lived lives played plays served serves resided resides belonged belongs studied studies starred stars"
@@ -123,7 +124,7 @@ def _preposition(words: Sequence[str], topic: int, place: int) -> tuple[str, int
 def agree(side: Side, label: Side) -> bool:
     """Whether the side of a question may be the side of a label. Sides are compared for forms of one word, for two
     roles, and for a verb and a person who does it. Verbs with the same preposition are compared by their subject. If
-    the question has a verb, a label in -s is read as a verb too."""
+    the question has a verb, the same word and a form in -s as a label are read as verbs too."""
     words = base_of(side.word), base_of(label.word)
     lengths = tuple(map(len, words))
     shared = next((n for n, (a, b) in enumerate(zip(*words)) if a != b), min(lengths))
@@ -140,7 +141,7 @@ def agree(side: Side, label: Side) -> bool:
         return not leads or side.side * label.side >= 0
     if side.to and side.to == label.to:
         return side.subject == label.subject
-    if label.noun and not (side.noun or side.to) and label.word.endswith("s"):
+    if label.noun and not (side.noun or side.to) and (label.word.endswith("s") or label.word == side.word):
         return side.side in (OPEN, label.subject)
     return side.side == label.side or abs(side.side) != abs(label.side)
 
@@ -178,6 +179,6 @@ def _reads_as_verb(words: Sequence[str], place: int, width: int) -> bool:
         return False
     if _is_verb(word) or _has_complement(words, place):
         return True
-    if before == "#" and any(token in _DO for token in words[: place - 1]):  # "whom did # mentor"
+    if before == "#" and not _DONE.isdisjoint(words[: place - 1]):  # "whom did # mentor"
         return True
     return not is_person(word.removesuffix("s")) and any(token in _DO for token in words[:place])
