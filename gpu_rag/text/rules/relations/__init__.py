@@ -22,7 +22,7 @@ SAME, ALIKE = 1.0, 0.9  # match scores of two units
 _WORD = re.compile(r"#|[^\W_]+(?:['’][^\W_]+)*")
 _DENYING_PREFIXES = ("contra", "counter", "anti", "non", "un", "dis")
 _DENYING_WORDS = frozenset({"not", "no", "never", "non", "without", "absent", "lack", "lacks"})
-_AGENT = re.compile(r"(\w{4,})(?:[eo]r|(?<=e)e)")  # "founder", and "employe", the stem of "employee"
+_AGENT = re.compile(r"(\w{4,})[eo]r")  # "founder"
 _NO_AGENTS = frozenset({"former", "number", "member", "order", "quarter"})
 _WINDOW = 4  # maximum words of a phrase
 ASKS_FOR = frozenset({"name", "list", "give", "tell", "find", "identify", "show", "count"})
@@ -58,7 +58,8 @@ class _Table:
 def _table() -> _Table:
     rows = tomllib.loads(Path(__file__).with_name("phrases.toml").read_text("utf-8"))
     phrases: dict[tuple[str, ...], set[str]] = defaultdict(set)
-    irregular = {form: verb for verb, forms in rows["irregular"].items() for form in forms.split()}
+    verbs = (line.split() for line in rows["irregular"])
+    irregular = {form: verb for verb, *forms in verbs for form in forms}
     for group, says in rows["groups"].items():
         for phrase in says:
             phrases[tuple(_stem(irregular.get(word, word)) for word in words_of(phrase))].add(group)
