@@ -97,12 +97,14 @@ def test_a_count_is_said_without_a_model_and_an_unread_negation_never(tmp_path: 
     graph = score.Graph(score.edges_of("harbour", tmp_path))
     score.build("harbour", score.edges_of("harbour", tmp_path), tmp_path, tmp_path)
     asked = ["How many vessels does Aldermoor Lines operate?", "How many firms did not many from Pellham outbid?"]
+    asked.append("How many wooden vessels does Aldermoor Lines operate?")
     with gpu_rag.Index.open(tmp_path / "harbour.index") as index:
         for method in ("hybgrag", "hydrarag"):
-            counted, unread = index.answer(asked, method=method, llm="none")
+            counted, unread, narrower = index.answer(asked, method=method, llm="none")
             assert (counted.status, counted.text) == ("answered", "2")
             assert {node.type for node in counted.nodes} == {"vessel"}
             assert (unread.status, unread.text) == ("unsupported", None) and "not" in unread.unread
+            assert (narrower.status, narrower.text, narrower.unread) == ("unsupported", None, ("wooden",))
             assert ours(index, method, WHOLE.keys()) == [graph.gold(gold, {}) for gold in WHOLE.values()]
 
 

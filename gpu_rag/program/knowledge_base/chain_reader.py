@@ -242,6 +242,17 @@ class ChainReader:
             return set()
         return next((types for unit in units_of(text) if unit.at >= start and (types := self.types_of(unit))), set())
 
+    def unread_of(self, text: str, order: str) -> tuple[str, ...]:
+        """The word before the type that a question asks for, if it narrows the type down and is not understood:
+        "British" of "how many British films". order: a word that is ("oldest")."""
+        words, units = words_of(text), units_of(text)
+        places = {unit.at: unit for unit in units}
+        start = next((unit.at for unit in units if self.types_of(unit)), 0)
+        before, known = places.get(start - 1), self.groups | {order, "many"}
+        if before is None or before.stem in self._stems or before.groups & known or words[start - 1] in known:
+            return ()
+        return () if words[start - 2] in ("most", "least") else (words[start - 1],)  # "the most expensive product"
+
     @cached_property
     def _denials(self) -> dict[int, Denial]:
         """The relations whose names deny another one ("contraindication"), by row."""

@@ -160,6 +160,11 @@ def spoken_operators(index: Index, text: str, spans: Sequence[tuple[int, int]]) 
     return operators_of(text, spans, _reader(index).groups, _reader(index).valued, _reader(index).pairs)
 
 
+def unread_of(index: Index, operators: Operators) -> tuple[str, ...]:
+    """The word that narrows down the asked type and is not understood, see `ChainReader.unread_of`."""
+    return _reader(index).unread_of(operators.words, operators.order)
+
+
 def _reader(index: Index) -> ChainReader:
     return index.loaded("chains", lambda index: ChainReader(kb_of(index)))
 

@@ -22,6 +22,7 @@ from gpu_rag.program.knowledge_base.chains import (
     asked_types,
     opposed_relations,
     spoken_operators,
+    unread_of,
 )
 from gpu_rag.program.knowledge_base.names import masked
 from gpu_rag.program.knowledge_base.query import (
@@ -177,7 +178,7 @@ async def spoken_of(
     if newest and not operations.aggregate:
         operations = structs.replace(operations, aggregate="last", by=STATED_ON)
     unsure = any(topic.negated and not topic.sure for topic in read[: len(spots)])
-    unread = tuple(dict.fromkeys((*unread, *(["not"] if unsure else []))))
+    unread = tuple(dict.fromkeys((*unread, *unread_of(index, operators), *(["not"] if unsure else []))))
     return replace(spoken, operations=operations, unread=unread, anything=tuple(anything))
 
 
