@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
@@ -93,11 +94,34 @@ def test_invented_questions_have_gold_unless_they_have_no_answer() -> None:
 
 
 def test_a_count_is_said_without_a_model_and_an_unread_negation_never(tmp_path: Path) -> None:
+    graph = score.Graph(score.edges_of("harbour", tmp_path))
     score.build("harbour", score.edges_of("harbour", tmp_path), tmp_path, tmp_path)
-    asked = ["How many vessels does Aldermoor Lines operate?", "How many firms did nobody from Pellham outbid?"]
+    asked = ["How many vessels does Aldermoor Lines operate?", "How many firms did not many from Pellham outbid?"]
+    asked.append("How many wooden vessels does Aldermoor Lines operate?")
     with gpu_rag.Index.open(tmp_path / "harbour.index") as index:
         for method in ("hybgrag", "hydrarag"):
-            counted, unread = index.answer(asked, method=method, llm="none")
+            counted, unread, narrower = index.answer(asked, method=method, llm="none")
             assert (counted.status, counted.text) == ("answered", "2")
             assert {node.type for node in counted.nodes} == {"vessel"}
-            assert (unread.status, unread.text, unread.unread) == ("unsupported", None, ("nobody",))
+            assert (unread.status, unread.text) == ("unsupported", None) and "not" in unread.unread
+            assert (narrower.status, narrower.text, narrower.unread) == ("unsupported", None, ("wooden",))
+            assert ours(index, method, WHOLE.keys()) == [graph.gold(gold, {}) for gold in WHOLE.values()]
+
+
+FIRMS = ["<", "type", "firm"]
+WHOLE = {  # questions of all things of a type, or with the answer among its topics
+    "Which firms has nobody outbid?": ["minus", FIRMS, [">", "outbid", FIRMS]],
+    "Which vessels have a tonnage above 20000?": ["more", "tonnage", "20000", ["<", "type", "vessel"]],
+    "What is the oldest firm?": ["min", "year of foundation", FIRMS],
+    "Which has the larger workforce, Jarrow Bulk or Hollin Reefers?": [
+        "max", "workforce", ["or", "Jarrow Bulk", "Hollin Reefers"]
+    ],
+    "Who hired more people, Northsound Barges or Jarrow Bulk?": [
+        "most", ">", "hired", ["or", "Northsound Barges", "Jarrow Bulk"]
+    ],
+}  # fmt: skip
+
+
+def ours(index: gpu_rag.Index, method: str, questions: Iterable[str]) -> list[set[str]]:
+    answers = index.answer(list(questions), method=method, llm="none")
+    return [{node.name.casefold() for node in answer.nodes} for answer in answers]

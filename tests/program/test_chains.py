@@ -34,7 +34,7 @@ class Memory:
 
 
 def in_words(chain: AskedChain, kb: KnowledgeBase) -> str:
-    return chain.topic("#", 0, kb).text().split(" along ")[1]
+    return chain.topic("#", "", kb).text().split(" along ")[1]
 
 
 @cache

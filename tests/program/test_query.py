@@ -200,7 +200,7 @@ def plain(kb: KnowledgeBase, plan: Plan) -> tuple[set[int], set[int]]:
         return out | {h for h, r, t in edges if r == relation and t in nodes and way & IN}
 
     def ends(part: Part) -> set[int]:
-        if not part.ways:
+        if part.relations and not part.ways:
             return set().union(*(step(set(part.nodes), r, EITHER) for r in part.relations))
         nodes = set(part.nodes)
         for relation, way in zip(part.relations, part.ways):
@@ -210,6 +210,9 @@ def plain(kb: KnowledgeBase, plan: Plan) -> tuple[set[int], set[int]]:
     def values(node: int, relation: str) -> list[float]:
         row = kb.relation_names.index(relation)
         there = [t for h, r, t in edges if r == row and h == node] + [h for h, r, t in edges if r == row and t == node]
+        has_amounts = any(amount(kb.node_names[end]) is not None for h, r, t in edges if r == row for end in (h, t))
+        if there and not has_amounts:
+            return [len(set(there))]
         return [v for other in there if (v := amount(kb.node_names[other])) is not None]
 
     sets = [ends(part) for part in plan.parts if not part.negated]
@@ -224,7 +227,7 @@ def plain(kb: KnowledgeBase, plan: Plan) -> tuple[set[int], set[int]]:
         ]
         nodes = set().union(*(step(everyone, r, w) for rows, ways in last for r, w in zip(rows, ways)))
         nodes = {node for node in nodes if not plan.types or kb.node_type[node] in plan.types}
-    nodes -= out | {node for part in plan.parts for node in part.nodes}
+    nodes -= out | {node for part in plan.parts if part.relations and not part.anything for node in part.nodes}
     nodes = {node for node in nodes if kb.node_type[node] in plan.types} or nodes
     for one in plan.operations.constraints:
         limit = amount(one.value)
@@ -248,10 +251,10 @@ def cases(draw: st.DrawFn) -> tuple[KnowledgeBase, list[Plan]]:
 
     @st.composite
     def part(draw: st.DrawFn) -> Part:
-        chain = draw(st.lists(relations, min_size=1, max_size=2))
+        chain = draw(st.lists(relations, max_size=2))
         ways = draw(st.sampled_from([(), tuple(draw(way) for _ in chain)]))
         nodes = draw(st.lists(node, min_size=1, max_size=2, unique=True))
-        return Part(tuple(nodes), tuple(chain), ways, draw(st.booleans()))
+        return Part(tuple(nodes), tuple(chain), ways, draw(st.booleans()), draw(st.booleans()))
 
     constraint = st.builds(
         Constraint, relations.map(kb.relation_names.__getitem__), st.sampled_from(["less", "more", "equal"]),

@@ -78,13 +78,13 @@ class Walks:
         return torch.unique(topic * self.n + self.ends.values.long(), return_inverse=True)
 
     def least(self, of_chain: torch.Tensor) -> torch.Tensor:
-        """i64[keys]: the minimum of a number i64[C] over the chains that reach each key."""
+        """i64[keys + 1]: the minimum of a number i64[C] over the chains that reach each key, and 0 behind the last."""
         keys, place = self.keys
         of_end = of_chain[row_of_value(self.ends)]
-        return torch.zeros_like(keys).scatter_reduce_(0, place, of_end, "amin", include_self=False)
+        return keys.new_zeros(len(keys) + 1).scatter_reduce_(0, place, of_end, "amin", include_self=False)
 
     def distances(self) -> torch.Tensor:
-        """i64[keys]: 0 if a chain with every relation of the topic once reaches the key, else the length of the
+        """i64[keys + 1]: 0 if a chain with every relation of the topic once reaches the key, else the length of the
         shortest chain."""
         lengths = [
             0 if sorted(chain) == sorted(self.topics[topic].relations) else len(chain)
@@ -99,8 +99,9 @@ class Walks:
         number = torch.arange(max(1, self.most), device=nodes.device)
         first = self.n_topics.cumsum(0)[question] - count
         wanted = (first[:, None] + number) * self.n + nodes[:, None]
-        position = torch.searchsorted(keys, wanted).clamp(max=max(keys.shape[0] - 1, 0))
-        return position, (number < count[:, None]) & (keys[position] == wanted)
+        position = torch.searchsorted(keys, wanted)
+        known = torch.cat([keys, keys.new_full((1,), -1)])  # no topic may reach anything
+        return position, (number < count[:, None]) & (known[position] == wanted)
 
 
 def chains_of(relations: Sequence[int], radius: int) -> list[Chain]:

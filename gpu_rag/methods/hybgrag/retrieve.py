@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,8 +14,8 @@ from gpu_rag.methods.hybgrag.near import Entities, near_nodes
 from gpu_rag.methods.hybgrag.state import TEXT, Action, Params, Retrieved
 from gpu_rag.program.knowledge_base.documents import search_documents
 from gpu_rag.program.knowledge_base.names import match_names
-from gpu_rag.program.knowledge_base.query import Operations, Part, Plan, Topic, solve
-from gpu_rag.program.knowledge_base.views import kb_of, relation_rows
+from gpu_rag.program.knowledge_base.query import ANYTHING, Part, Plan, Topic, part_of, solve
+from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.knowledge_base.walks import Walk, path_along
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
@@ -39,13 +38,15 @@ async def retrieve_by(
     """
     named: tuple[tuple[int, ...], ...] = ()
     if action.module != TEXT:
-        names = (match_names(kb, topic.entity, topic.type, params.name_threshold) for topic in action.topics)
+        names = (_nodes_of(topic, kb, params.name_threshold) for topic in action.topics)
         named = tuple(await gather(*names))
-    pairs = [(topic, nodes) for topic, nodes in zip(action.topics, named) if nodes]
-    if pairs:
-        known, solved = tuple(_topic_nodes(*pair, kb) for pair in pairs if not pair[0].negated), None
+    parts = [part_of(kb, topic, nodes) for topic, nodes in zip(action.topics, named) if nodes]
+    if parts:
+        known, solved = tuple(TopicNodes(p.nodes, p.relations, p.ways) for p in parts if _leads(p)), None
         if params.chains and not action.plain:
-            solved = await solve(await plan_of(action.topics, named, action.operations, kb, types))
+            without = await gather(*(match_names(kb, name, None, 1.0) for name in action.operations.without))
+            left_out = tuple(node for nodes in without for node in nodes)
+            solved = await solve(Plan(tuple(parts), action.operations, left_out, tuple(types)))
         within = None if solved is None else solved.nodes
         reached = await reach_nodes((known, vector, within), params.radius, params.n_nodes, params.order == "distance")
         if solved is None:
@@ -90,25 +91,15 @@ def _ranked(result: Retrieved, rows: Sequence[int], cosine: Mapping[int, float])
     return replace(result, rows=tuple(rows), scores=scores, chains=known_chains, sure=False)
 
 
-async def plan_of(
-    topics: Sequence[Topic],
-    found: Sequence[tuple[int, ...]],
-    operations: Operations,
-    kb: KnowledgeBase,
-    types: Sequence[int] = (),
-) -> Plan:
-    """A query in the graph. found: the nodes of each topic; types: of the answers if all topics are negated."""
-    pairs = [(_topic_nodes(topic, nodes, kb), topic.negated) for topic, nodes in zip(topics, found) if nodes]
-    parts = tuple(Part(part.nodes, part.relations, part.ways, negated) for part, negated in pairs)
-    named = await gather(*(match_names(kb, name, None, 1.0) for name in operations.without))
-    return Plan(parts, operations, tuple(node for nodes in named for node in nodes), tuple(types))
+async def _nodes_of(topic: Topic, kb: KnowledgeBase, threshold: float) -> tuple[int, ...]:
+    if topic.entity == ANYTHING:
+        return part_of(kb, topic).nodes
+    return await match_names(kb, topic.entity, topic.type, threshold)
 
 
-def _topic_nodes(topic: Topic, nodes: tuple[int, ...], kb: KnowledgeBase) -> TopicNodes:
-    if topic.ways:
-        rows = tuple(bisect_left(kb.relation_names, name) for name in topic.relations)
-        return TopicNodes(nodes, rows, topic.directions)
-    return TopicNodes(nodes, relation_rows(topic.relations, kb))
+def _leads(topic: Topic | Part) -> bool:
+    """Whether relations lead from a topic to the answers."""
+    return bool(topic.relations) and not topic.negated
 
 
 @dataclass(frozen=True)
@@ -147,7 +138,7 @@ async def edge_paths(action: Action, result: Retrieved, n: int, kb: KnowledgeBas
 async def _paths_to(action: Action, result: Retrieved, place: int, kb: KnowledgeBase) -> list[Path]:
     """A path from each topic that leads to the node at a place."""
     pairs = zip(result.found, action.topics)
-    starts = [(nodes, topic.directions) for nodes, topic in pairs if nodes and not topic.negated]
+    starts = [(nodes, topic.directions) for nodes, topic in pairs if nodes and _leads(topic)]
     row, chains = result.rows[place], result.chains[place] if result.chains else ()
     walks = (path_along(kb, Walk(nodes, chain, row, ways)) for (nodes, ways), chain in zip(starts, chains) if chain)
     return [path for path in await gather(*walks) if path is not None]

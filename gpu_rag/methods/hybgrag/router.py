@@ -67,9 +67,11 @@ class Router:
 
     def _proposal(self, history: History) -> Action | None:
         """The action that the rules propose; sure if the question clearly states all its relations."""
-        ranked, params = self.ranked, self.params
+        ranked, params, anything = self.ranked, self.params, self.spoken.anything
         action = next_action(history, ranked, params) if history.actions else first_action(ranked, params)
-        plain = {candidate.first.key for candidate in ranked if candidate.sure}
+        if anything and not history.actions:
+            action = Action(HYBRID, (*(action.topics if action and self.spoken.topics else ()), *anything))
+        plain = {candidate.first.key for candidate in ranked if candidate.sure} | {topic.key for topic in anything}
         sure = action is not None and action.module != TEXT and all(topic.key in plain for topic in action.topics)
         return action and replace(action, sure=sure, operations=self.spoken.operations)
 
@@ -87,7 +89,8 @@ class Router:
     def remarks(self, action: Action, result: Retrieved) -> dict[str, tuple[str, ...]]:
         """The remarks of an answer: `unread` (not understood), `sought` (not known) and `barred` (ruled out)."""
         kb, own = kb_of(self.run.index), {candidate.first.key: candidate for candidate in self.ranked}
-        as_spoken = action.operations == self.spoken.operations and all(topic.key in own for topic in action.topics)
+        known = own.keys() | {topic.key for topic in self.spoken.anything}
+        as_spoken = action.operations == self.spoken.operations and all(topic.key in known for topic in action.topics)
         candidates = [own[topic.key] for topic in action.topics if topic.key in own]
         sought = [f"entity: {name}" for name in self.unknown]
         sought += [f"{relation} of {c.linked.name}" for c in candidates for relation in c.lacking]

@@ -134,7 +134,7 @@ def _candidate(linked: Linked, near: NearRelations, topic: TopicRead, kb: Knowle
     """The candidate, and a score that ranks the types of one name: of the best chain, else of the best relation."""
     names, read = kb.relation_names, topic.read
     relations = tuple((names[r], first) for r, first in zip(near.rows, near.first))
-    topics = [chain.topic(linked.name, linked.nodes[0], kb, topic.negated) for chain in read.chains]
+    topics = [chain.topic(linked.name, linked.type, kb, topic.negated) for chain in topic.chains]
     if read.fitting and not read.plain:
         fitting = tuple(names[r] for r in read.fitting)
         topics.insert(0, Topic(linked.name, linked.type, fitting, negated=topic.negated))

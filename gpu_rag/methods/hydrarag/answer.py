@@ -30,7 +30,7 @@ class Attempt:
 async def attempt(analysis: Analysis, chosen: Sequence[FoundPath], last: bool, search: Search) -> Attempt:
     """An attempt to answer from the chosen paths. last: no phase follows, so any known answer is given."""
     if not chosen:
-        return Attempt(None, False)
+        return Attempt(None, False, ranked_nodes(chosen, search))
     facts = [f"- {path.text} ({path.said_by})" for path in chosen]
     shown = {"question": analysis.question, "subquestions": analysis.subquestions}
     if search.params.refinement:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from gpu_rag.graph.reach import EITHER, IN, OUT
 from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.methods.hydrarag.analysis import graph_sources
 from gpu_rag.methods.hydrarag.asks import QUERY
 from gpu_rag.methods.hydrarag.batched.facts import FactChoice
 from gpu_rag.methods.hydrarag.batched.walked import worded_paths
@@ -23,7 +24,7 @@ from gpu_rag.models.ask import read_prompt
 from gpu_rag.program.decide import decide
 from gpu_rag.program.embed import embed
 from gpu_rag.program.knowledge_base.names import unknown_names
-from gpu_rag.program.knowledge_base.query import ALL, Part, Plan, Query, Topic, solve
+from gpu_rag.program.knowledge_base.query import ALL, Part, Plan, Query, Topic, part_of, solve
 from gpu_rag.program.knowledge_base.query_prompt import QueryPrompt
 from gpu_rag.program.knowledge_base.spoken import Named, Spoken, is_value, spoken_of
 from gpu_rag.program.knowledge_base.views import relation_row
@@ -48,9 +49,10 @@ async def realised(analysis: Analysis, sources: Sources, search: Search) -> tupl
     alike = [kb.node_names[node] for mention in mentions for node in mention.nodes]
     names = unknown_names(analysis.question, alike, kb) if set(sources.kinds) <= {"kg"} else ()
     sought = [f"entity: {name}" for name in names]
-    if not mentions or not sources.graphs:
+    graphs = sources.graphs or graph_sources(search) * (not mentions)
+    spoken = await _spoken(analysis, mentions, search) if graphs else Spoken()
+    if not (mentions or spoken.anything) or not graphs:
         return Realised(sought=tuple(sought)), []
-    spoken = await _spoken(analysis, mentions, search)
     (vector,) = await embed([analysis.indicator])
     proposal, prompt = _query(spoken, kb), read_prompt("gpu_rag.methods.hydrarag.prompts:query")
     shown = QueryPrompt(search.run, prompt, analysis.question, vector, proposal.entities)
@@ -65,22 +67,25 @@ async def realised(analysis: Analysis, sources: Sources, search: Search) -> tupl
         ways, met = await _ways(query, [part for _, part in parts])
         if query.sure and not met:
             sought.append(f"an answer to all of: {'; '.join(topic.text() for topic in query.entities)}")
-        paths = await _worded(ways, sources, search)
+        paths = await _worded(ways, graphs, search)
         return Realised(query, barred=barred, unread=unread, sought=tuple(sought)), paths
     first = tuple({(part.nodes, part.negated): part for _, part in reversed(parts)}.values())[::-1]
+    compared = (query.operations.by, *(constraint.relation for constraint in query.operations.constraints))
     left_out = tuple(node for name in query.operations.without for node in kb.named(name))
     solved = await solve(Plan(first, query.operations, left_out, spoken.types))
     nodes = tuple(node for node in solved.nodes if node not in barred)
     barred = {**barred, **dict.fromkeys(solved.barred, "ruled out by the question")}
     bonus = SURE if query.sure else LIKELY
-    positive = [part for part in first if not part.negated]
+    positive = [part for part in first if part.relations and not part.negated and not part.anything]
     ways = [_Way([_walk(part, node) for part in positive], bonus) for node in nodes[:N_PATHS] if positive]
-    ways = ways or [_Way([walk], bonus) for node in nodes[:N_PATHS] if (walk := _own_fact(first, node, kb)) is not None]
+    facts = [(part.relations[-1], part.ways[-1]) for part in first if part.relations]
+    facts += [(row, EITHER) for name in compared if (row := relation_row(kb, name)) is not None]
+    ways = ways or [_Way([walk], bonus) for node in nodes[:N_PATHS] if (walk := _own_fact(facts, node, kb)) is not None]
     if not nodes:
         request = (*(topic.text() for topic in query.entities), *query.operations.lines())
         sought.append(f"an answer to: {'; '.join(request)}")
     result = Realised(query, nodes, query.sure and not unread, barred, unread, tuple(sought))
-    return result, await _worded(ways, sources, search)
+    return result, await _worded(ways, graphs, search)
 
 
 # --- reading ----------------------------------------------------------------------------------------
@@ -110,10 +115,13 @@ def _query(spoken: Spoken, kb: KnowledgeBase) -> Query:
     """The query that the rules propose: the topic with the best chain first."""
     topics = spoken.topics + spoken.others * spoken.plain
     known = sorted((topic for topic in topics if topic.chains), key=lambda topic: -topic.chains[0].score)
-    sure = bool(known) and all(topic.sure for topic in topics)
+    sure = bool(known or spoken.anything) and all(topic.sure for topic in topics)
     chains = [(topic, chain) for topic in known for chain in topic.chains[: 1 if sure else N_CHAINS]]
-    entities = (chain.topic(topic.name[:NAME_CHARS], topic.nodes[0], kb, topic.negated) for topic, chain in chains)
-    return Query(tuple(entities), sure, spoken.operations)
+    types = [kb.type_names[kb.node_type[topic.nodes[0]]] for topic, _ in chains]
+    entities = [
+        chain.topic(topic.name[:NAME_CHARS], type, kb, topic.negated) for (topic, chain), type in zip(chains, types)
+    ]
+    return Query((*entities, *spoken.anything), sure, spoken.operations)
 
 
 # --- paths ------------------------------------------------------------------------------------------
@@ -122,11 +130,10 @@ def _query(spoken: Spoken, kb: KnowledgeBase) -> Query:
 def _part(topic: Topic, mentions: Sequence[Mention], kb: KnowledgeBase) -> Part | None:
     """A topic of the query in the graph; None for an unknown one. Without ways each relation is walked either way."""
     nodes = next((_nodes(m) for m in mentions if m.text.casefold() == topic.entity.casefold()), ())
-    rows = [row for name in topic.relations if (row := relation_row(kb, name)) is not None]
-    if not nodes or len(rows) != len(topic.relations):
+    part = part_of(kb, topic, nodes)
+    if not part.nodes or len(part.relations) != len(topic.relations):
         return None
-    directions = topic.directions if len(topic.ways) == len(rows) else (EITHER,) * len(rows)
-    return Part(nodes, tuple(rows), directions, topic.negated)
+    return part if part.ways else replace(part, ways=(EITHER,) * len(part.relations))
 
 
 async def _ways(query: Query, parts: Sequence[Part]) -> tuple[list[_Way], bool]:
@@ -149,10 +156,9 @@ def _walk(part: Part, end: int) -> Walk:
     return Walk(part.nodes, part.relations, end, part.ways)
 
 
-def _own_fact(parts: Sequence[Part], node: int, kb: KnowledgeBase) -> Walk | None:
-    """A fact of a node by the last relation of a query whose topics are all negated, such as the actual employer."""
-    for part in parts:
-        relation, direction = part.relations[-1], part.ways[-1]
+def _own_fact(facts: Sequence[tuple[int, int]], node: int, kb: KnowledgeBase) -> Walk | None:
+    """A fact of a node by one of some relations, such as the actual employer of one who does not work for a company."""
+    for relation, direction in facts:
         for bit, own, other in ((IN, kb.head, kb.tail), (OUT, kb.tail, kb.head)):
             rows = (kb.relation == relation) & (own == node)
             if direction & bit and rows.any():
@@ -160,14 +166,14 @@ def _own_fact(parts: Sequence[Part], node: int, kb: KnowledgeBase) -> Walk | Non
     return None
 
 
-async def _worded(ways: Sequence[_Way], sources: Sources, search: Search) -> list[FoundPath]:
+async def _worded(ways: Sequence[_Way], graphs: tuple[int, ...], search: Search) -> list[FoundPath]:
     """The paths of walks; without paths that return to a node, unless all do."""
     nodes = await gather(*(gather(*map(walk_nodes, way.walks)) for way in ways))
     reached = [(way, [(w, n) for w, n in zip(way.walks, legs) if n]) for way, legs in zip(ways, nodes)]
     routes = [(_joined([n for _, n in legs]), legs, way.bonus) for way, legs in reached if legs]
     routes = [route for route in routes if len(set(route[0])) == len(route[0])] or routes
     topics = tuple(dict.fromkeys(node for way in ways for walk in way.walks for node in walk.starts))
-    choice = FactChoice(sources.graphs, search.params.draw)
+    choice = FactChoice(graphs, search.params.draw)
     paths = await gather(*(worded_paths((route, topics), choice) for route, _, _ in routes))
     return [
         replace(path, answers=(legs[0][0].end,), asked=bonus, chain=tuple(zip(legs[0][0].chain, legs[0][0].directions)))

@@ -28,7 +28,18 @@ from gpu_rag.graph.reach import EITHER, IN, OUT
 from gpu_rag.index.knowledge_base import CURATED, KnowledgeBase
 from gpu_rag.index.knowledge_base.names import relation_text
 from gpu_rag.program.knowledge_base.query import amount
-from gpu_rag.text.rules.relations import Denial, Unit, denial_of, says, spoken_of, units_of, words_of
+from gpu_rag.text.rules.relations import (
+    ALIKE,
+    ASKS_FOR,
+    Denial,
+    Unit,
+    converse_of,
+    denial_of,
+    says,
+    spoken_of,
+    units_of,
+    words_of,
+)
 from gpu_rag.text.rules.relations.direction import Side, agree, side_of_head, side_of_topic
 
 BEAM = 60  # chains that are extended
@@ -41,6 +52,7 @@ WIDE = 0.2  # for a cue of the first parts of a name such as "film.film.directed
 FOUND = 0.2  # penalty of a relation that only texts state, if others are curated
 VALUES = 40  # edges looked at to say whether a relation leads to numbers
 PLAINLY = 0.75  # share of a relation's words that a question expresses if it plainly says the relation
+WHO = 0.5  # share of TYPE for a type that only "who" implies
 AGAINST = 0.3  # share that a cue covers of a relation walked against its direction
 MEDIATED = 0.4  # reduces UNSAID for a step to or from a node without a name
 _MEDIATOR = re.compile(r"[mg]\.[0-9a-z_]+")
@@ -51,7 +63,10 @@ _CLAUSE = frozenset({"is", "are", "was", "were", "did", "does", "do", "has", "ha
 _BETWEEN = _CLAUSE | {"which", "what", "the", "a"}  # words between two cues for one relation ("starred which actors")
 _ASKS = frozenset({"what", "which", "who", "whom", "whose"})
 _NO_TYPE = frozenset({"when", "where", "how", "why"})
-_SERVES = {unit.stem for unit in units_of("works, work for, helps, good, best, effective, useful")}
+_VALUE_OF = {"when": True, "where": False, "who": False, "whom": False, "whose": False}
+_SERVES = {
+    unit.stem for unit in units_of("works, work for, helps, good, best, effective, useful, play, made, belong, come")
+}
 Ways = tuple[int, ...]  # directed relations: 2 r out of the head of r, 2 r + 1 back
 
 
@@ -152,7 +167,8 @@ class ChainReader:
 
     def said_by(self, cues: Sequence[Unit]) -> np.ndarray:
         """bool[2 R]: the directed relations that some cue may express in part."""
-        keys = {key for cue in cues for key in (cue.stem, *(f"{_GROUP}{name}" for name in cue.groups))}
+        groups = ((cue, cue.groups | converse_of(cue.groups)) for cue in cues)
+        keys = {key for cue, names in groups for key in (cue.stem, *(f"{_GROUP}{name}" for name in names))}
         marks = np.zeros((self.kb.n_relations, 2), bool)
         for key in keys:
             marks[self._saying.get(key, [])] = True
@@ -175,14 +191,34 @@ class ChainReader:
         return (5 * both[0] > both[1]) & ~np.array(verbs, bool)
 
     @cached_property
+    def pairs(self) -> frozenset[str]:
+        """Every two neighbouring words of a relation."""
+        words = map(words_of, self._labels)
+        return frozenset(" ".join(pair) for label in words for pair in zip(label, label[1:]))
+
+    @cached_property
+    def to_values(self) -> np.ndarray:
+        """bool[2 R]: the directed relations whose first edges mostly lead to numbers or dates."""
+        (starts, rows), kb = self._edges, self.kb
+        marks = np.zeros((kb.n_relations, 2), bool)
+        for relation in range(kb.n_relations):
+            edges = rows[starts[relation] : starts[relation + 1]][:VALUES]
+            for back, ends in enumerate((kb.tail[edges].tolist(), kb.head[edges].tolist())):
+                amounts = sum(amount(kb.node_names[node]) is not None for node in ends)
+                marks[relation, back] = 2 * amounts > len(ends)
+        return marks.ravel()
+
+    @cached_property
     def valued(self) -> frozenset[str]:
-        """The stems of relations whose first edges mostly lead to numbers or dates."""
-        (starts, rows), kb, stems = self._edges, self.kb, set[str]()
-        for relation, units in enumerate(self.units):
-            ends = kb.tail[rows[starts[relation] : starts[relation + 1]][:VALUES]].tolist()
-            if 2 * sum(amount(kb.node_names[node]) is not None for node in ends) > len(ends):
-                stems.update(unit.stem for unit in units)
-        return frozenset(stems)
+        """The stems of relations that lead to numbers or dates."""
+        return frozenset(unit.stem for row in np.flatnonzero(self.to_values[::2]) for unit in self.units[row])
+
+    def asks_value(self, text: str) -> bool | None:
+        """Whether a question asks for a number or a date ("when"), or for none ("where", "who"); None: it does not
+        say."""
+        words = words_of(text)
+        asker = next((word for i, word in enumerate(words) if word in _VALUE_OF and _asking(words, i)), None)
+        return None if asker is None else _VALUE_OF[asker]
 
     def way(self, directed: int) -> int:
         """The direction of a directed relation for `reachable`."""
@@ -193,16 +229,29 @@ class ChainReader:
         return directed if self.either[directed // 2] else directed ^ 1
 
     def types_of(self, unit: Unit) -> set[int]:
-        """The node types that a unit names."""
-        return {row for row, own in enumerate(self.types) if any(says(unit, unit_of_type) for unit_of_type in own)}
+        """The node types that a unit names: those with its word, else those with a word of its group."""
+        scores = [max((says(unit, own) for own in units), default=0.0) for units in self.types]
+        return {row for row, score in enumerate(scores) if score and score == max(scores)}
 
     def asked_types(self, text: str) -> set[int]:
-        """The types that a question asks for: named after "what" or "which", implied by "who", or else named first."""
+        """The types that a question asks for: named after "what" or "which", implied by "who", or else named first, as
+        in "name a label on which"."""
         words = words_of(text)
-        start = next((i for i, word in enumerate(words) if word in _ASKS), 0)
+        start = next((i for i, word in enumerate(words) if word in _ASKS and words[0] not in ASKS_FOR), 0)
         if any(word in _NO_TYPE and _asking(words, i) for i, word in enumerate(words)):
             return set()
         return next((types for unit in units_of(text) if unit.at >= start and (types := self.types_of(unit))), set())
+
+    def unread_of(self, text: str, order: str) -> tuple[str, ...]:
+        """The word before the type that a question asks for, if it narrows the type down and is not understood:
+        "British" of "how many British films". order: a word that is ("oldest")."""
+        words, units = words_of(text), units_of(text)
+        places = {unit.at: unit for unit in units}
+        start = next((unit.at for unit in units if self.types_of(unit)), 0)
+        before, known = places.get(start - 1), self.groups | {order, "many"}
+        if before is None or before.stem in self._stems or before.groups & known or words[start - 1] in known:
+            return ()
+        return () if words[start - 2] in ("most", "least") else (words[start - 1],)  # "the most expensive product"
 
     @cached_property
     def _denials(self) -> dict[int, Denial]:
@@ -225,7 +274,8 @@ class ChainReader:
         words for one relation ("starred which actors", "release years") count once."""
         words, cues, end = words_of(text), list[Unit](), 0
         twice = {i for i, word in enumerate(words) if word in _SHARED | _COMPANY}
-        units = [unit for unit in units_of(text) if unit.stem in self._stems or unit.groups & self.groups]
+        groups = self.groups | converse_of(self.groups)
+        units = [unit for unit in units_of(text) if unit.stem in self._stems or unit.groups & groups]
         silent = spoken_of(units)
         for unit in units:
             if unit.groups & silent:
@@ -244,10 +294,12 @@ class ChainReader:
         """The degree to which a cue expresses each unit of a relation in a direction. side: of the cue, where the step
         begins."""
         relation, is_back = divmod(directed, 2)
-        covers = [says(cue, unit) for unit in self.units[relation]]
+        covers, other = [says(cue, unit) for unit in self.units[relation]], converse_of(cue.groups)
+        turned = [not value and bool(other & unit.groups) for value, unit in zip(covers, self.units[relation])]
+        covers = [ALIKE if turns else value for value, turns in zip(covers, turned)]
         if self.either[relation]:
             return covers
-        heads = (head.turned() if is_back else head for head in self.heads[relation])
+        heads = (head.turned() if is_back != turns else head for head, turns in zip(self.heads[relation], turned))
         return [value if agree(side, head) else AGAINST * value for value, head in zip(covers, heads)]
 
 
@@ -288,12 +340,14 @@ def orders_of(cues: Sequence[Unit], words: Sequence[str], topic: int) -> list[tu
 class Reading:
     """One question compared with the relations: the value of each step for each run of cues that it may take."""
 
-    def __init__(self, reader: ChainReader, text: str):
+    def __init__(self, reader: ChainReader, text: str, types: frozenset[int] = frozenset()):
         words = words_of(text)
         self.reader, self.cues = reader, reader.cues(text)
         self.orders = orders_of(self.cues, words, words.index("#") if "#" in words else len(words))
         self.sides = [side_of_topic(words, cue.at, cue.width) for cue in self.cues]
-        self.wanted = reader.asked_types(text)
+        self.wanted, self.asks_value = set(types) or reader.asked_types(text), reader.asks_value(text)
+        implied = not types and words[:1] and words[0] in _VALUE_OF
+        self.type_worth = TYPE * (WHO if implied else 1.0)
         cue_places = {(cue.at, cue.stem) for cue in self.cues}
         units = [unit for unit in units_of(text) if not reader.types_of(unit)]
         self.says_no_relation = all(unit.stem in _SERVES for unit in units)
@@ -341,13 +395,13 @@ class Reading:
         self._steps[key] = worth, cover
         return worth, cover
 
-    def plainly_said(self) -> list[int]:
-        """The directed relations for which a single cue expresses most of their own words."""
+    def plainly_said(self, least: float) -> list[int]:
+        """The directed relations of which the cues express this share, and which lead to what is asked for."""
         plain = []
         for d in np.flatnonzero(self.said & self.open).tolist():
-            weights = self.reader.weights[d // 2]
-            covers = (self.reader.cover(cue, side, d) for cue, side in zip(self.cues, self.sides))
-            if any(float(np.dot(cover, weights)) >= PLAINLY for cover in covers):
+            covers = [self.reader.cover(cue, side, d) for cue, side in zip(self.cues, self.sides)]
+            said = float(np.max(covers, axis=0) @ self.reader.weights[d // 2])
+            if said >= least and self.asks_value in (None, bool(self.reader.to_values[d])):
                 plain.append(d)
         return plain
 
@@ -398,7 +452,8 @@ class Reading:
                     sums = cover[rows, split] + share[rows, split, cols]
                     longer.append(((*chain, d), to, named + (to != {reader.mediator}), total[rows, split, cols], sums))
             for chain, types, named, value, cover in longer:
-                if types == {reader.mediator}:
+                is_value = bool(reader.to_values[chain[-1]])
+                if types == {reader.mediator} or (self.asks_value is not None and is_value != self.asks_value):
                     continue
                 final = value - unheard
                 best = np.unravel_index(int(final.argmax()), final.shape)
@@ -406,7 +461,7 @@ class Reading:
                 score -= FOUND * sum(bool(reader.found[d // 2]) for d in chain)
                 score += COSINE * sum(cosine[d // 2] for d in chain) / length
                 if self.wanted:
-                    score += TYPE if types & self.wanted else -TYPE
+                    score += self.type_worth if types & self.wanted else -self.type_worth
                 chains.append((chain, score, float(cover[best]) / named))
             longer.sort(key=lambda entry: (-entry[3].max(), entry[0]))
             beam = longer[:BEAM]

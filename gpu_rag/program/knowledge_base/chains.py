@@ -29,6 +29,7 @@ from gpu_rag.types import Ragged
 
 MOST_ENDS = 100  # nodes kept per chain
 SURE, MARGIN, SPARE = 0.5, 0.15, 3  # of a sure chain: minimum cover per step, minimum lead, maximum other words
+HEARD = 0.2  # cover of the chains below which a relation that is said in part is lacking
 Steps = tuple[tuple[int, int], ...]
 _WAYS: Any = {direction: word for word, direction in DIRECTIONS.items()}
 
@@ -38,13 +39,16 @@ class Asked:
     """A question about one topic.
 
     text: with "#" in place of the topic; nodes: of the topic; hops: number of relations that the question names;
-    vector: of the question with a word for the topic, None for no cosine.
+    vector: of the question with a word for the topic, None for no cosine; types: of the answers, if they are known;
+    anything: whether the topic stands for all things of a type, which may be answers.
     """
 
     text: str
     nodes: tuple[int, ...]
     hops: int
     vector: np.ndarray | None = None
+    types: frozenset[int] = frozenset()
+    anything: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,12 +89,10 @@ class AskedChain:
         """The direction of each step."""
         return tuple(direction for _, direction in self.steps)
 
-    def topic(self, name: str, node: int, kb: KnowledgeBase, negated: bool = False) -> Topic:
-        """The chain of a topic of this name, and of a node's type."""
+    def topic(self, name: str, type: str, kb: KnowledgeBase, negated: bool = False) -> Topic:
+        """The chain of a topic of this name and type."""
         relations = tuple(kb.relation_names[row] for row in self.relations)
-        return Topic(
-            name, kb.type_names[kb.node_type[node]], relations, tuple(_WAYS[way] for way in self.ways), negated
-        )
+        return Topic(name, type, relations, tuple(_WAYS[way] for way in self.ways), negated)
 
 
 @batched(GRAPH, name="kb_chains")
@@ -99,13 +101,12 @@ def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> li
     """The k chains of at most `longest` relations that each question asks for, best first, see the module."""
     reader = _reader(index)
     kb = reader.kb
-    cosines = [[0.0] * kb.n_relations] * len(queries)
     vectors = [query.vector for query in queries if query.vector is not None]
-    if len(vectors) == len(queries):
-        cosines = relations_of(index).cosines(vectors).tolist()
+    lines = iter(relations_of(index).cosines(vectors).tolist() if vectors else ())
+    cosines = [[0.0] * kb.n_relations if query.vector is None else next(lines) for query in queries]
     first = _directed_at(kb, [query.nodes for query in queries], reader.either)
     types = [set(reader.node_type[list(query.nodes)].tolist()) for query in queries]
-    readings = [Reading(reader, query.text) for query in queries]
+    readings = [Reading(reader, query.text, query.types) for query in queries]
     best = [
         reading.chains(first_relations, topic_types, longest, query.hops, line)[:TRIED]
         for reading, query, first_relations, topic_types, line in zip(readings, queries, first, types, cosines)
@@ -123,7 +124,7 @@ def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> li
             (tuple((d // 2, reader.way(d)) for d in chain), score, covered, next(nodes))
             for chain, score, covered in own
         ]
-        chains = _that_lead(query.nodes, ranked, reading.spare, query.hops)
+        chains = _that_lead(() if query.anything else query.nodes, ranked, reading.spare, query.hops)
         fitting = {
             d // 2
             for d in first_relations
@@ -134,7 +135,10 @@ def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> li
         if len(fitting) == 1 and only and reading.says_no_relation:  # "which drug works for #"
             chains = [replace(only[0], sure=True), *(chain for chain in chains if chain is not only[0])]
         if plain and not any(chain.sure for chain in chains):
-            plainly = {(d // 2, reader.way(d)) for d in reading.plainly_said()}
+            least = PLAINLY if max((covered for _, _, covered in own), default=0.0) >= HEARD else SURE
+            said = reading.plainly_said(least)
+            said = [d for d in said if reader.heads[d // 2][0].noun or not topic_types.isdisjoint(reader.leads[d])]
+            plainly = {(d // 2, reader.way(d)) for d in said}
             walked = {step for chain in chains[:k] if len(chain.steps) <= query.hops for step in chain.steps}
             lacking = () if plainly & walked else tuple(sorted(plainly))
         reads.append(Read(tuple(chains[:k]), tuple(sorted(fitting)), plain, lacking))
@@ -153,7 +157,12 @@ def opposed_relations(index: Index, text: str) -> frozenset[int]:
 
 def spoken_operators(index: Index, text: str, spans: Sequence[tuple[int, int]]) -> Operators:
     """The operators of a question about topics at these characters, beside the relations of the knowledge base."""
-    return operators_of(text, spans, _reader(index).groups, _reader(index).valued)
+    return operators_of(text, spans, _reader(index).groups, _reader(index).valued, _reader(index).pairs)
+
+
+def unread_of(index: Index, operators: Operators) -> tuple[str, ...]:
+    """The word that narrows down the asked type and is not understood, see `ChainReader.unread_of`."""
+    return _reader(index).unread_of(operators.words, operators.order)
 
 
 def _reader(index: Index) -> ChainReader:

@@ -3,7 +3,8 @@
 A query has topics, each with the relations that lead from it to the answer; the answers of a topic may be ruled out
 (`negated`). Its operations say how the answers of several topics are joined (all of them, or `either`), which things
 are left out, which values of the answers are compared with a number or a date, and what is asked of them: all, how
-many, or the first or last by a value.
+many, or the first or last by a value. A topic without relations is an answer itself ("which is older, A or B"), and
+the name `ANYTHING` stands for all things of a type ("in no band").
 """
 
 from __future__ import annotations
@@ -26,20 +27,24 @@ from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.knowledge_base.views import kb_of, relation_row
 from gpu_rag.runtime.step import batched
 from gpu_rag.text.figures import MONTHS, one_form
-from gpu_rag.text.rules.relations import says, units_of
-from gpu_rag.text.rules.relations.operators import Aggregate, Compare, Operators
-from gpu_rag.types import Ragged
+from gpu_rag.text.rules.relations import Unit, converse_of, says, units_of
+from gpu_rag.text.rules.relations.operators import COUNTED, TIMES, Aggregate, Compare, Operators
+from gpu_rag.types import Path, Ragged
 
 DIRECTIONS = {"out": OUT, "in": IN, "either": EITHER}  # directions of the steps of a chain
+ANYTHING = "any"  # the name of a topic that stands for all nodes of its type, or of the graph if it has no type
+STATED_BY, STATED_ON = "(stated by)", "(stated on)"  # the source and the date of a fact, as if they were relations
 MOST_VALUES = 3  # things that a query leaves out, and values that it compares
 _SHARE = 2  # a relation gives the values of things if one in so many has a value by it
+DATED = re.compile(r"\(.*?(\d{4}-\d\d(?:-\d\d)?)\)")  # the note in the provenance of an edge
 _YEAR = re.compile(r"-?\d{1,4}")
 _DAY = re.compile(rf"(?:(\d{{1,2}}) )?({'|'.join(MONTHS)}) (\d{{1,4}})")
 _AMOUNT = re.compile(r"[^\w-]?(-?\d+(?:p\d+)?)(?: ?%| \w+)?")
 
 
 class Topic(Struct, frozen=True):
-    """An entity that a question names, and the relations that lead from it towards the answer.
+    """An entity that a question names, and the relations that lead from it towards the answer; () for itself,
+    which rules alone say.
 
     ways: out, in or either for each relation, if they form one chain to be followed in order; else (), and any order is
     allowed. negated: whether the nodes that it leads to are ruled out.
@@ -60,7 +65,8 @@ class Topic(Struct, frozen=True):
         """ "entity (type) along relation, relation", each relation walked back with "backwards"."""
         ways = self.ways or ("out",) * len(self.relations)
         steps = (f"{relation}{' backwards' * (way == 'in')}" for relation, way in zip(self.relations, ways))
-        return f"{'not ' * self.negated}{self.entity} ({self.type}) along {', '.join(steps)}"
+        along = f" along {', '.join(steps)}" if self.relations else ""
+        return f"{'not ' * self.negated}{self.entity} ({self.type}){along}"
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -82,7 +88,7 @@ class Constraint(Struct, frozen=True):
 
 class Operations(Struct, frozen=True):
     """Operations on the answers of the topics. without: names of things that are no answer; by: the relation whose
-    values say which answer is the first or the last."""
+    values, or whose number if it has none, say which answer is the first or the last."""
 
     either: bool = False
     without: Annotated[
@@ -119,12 +125,13 @@ class Query(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Part:
-    """A topic in the graph. nodes: of its name; relations, ways: as in `Topic`, by row."""
+    """A topic in the graph. nodes: of its name; relations, ways: as in `Topic`, by row; anything: see `ANYTHING`."""
 
     nodes: tuple[int, ...]
     relations: tuple[int, ...]
     ways: tuple[int, ...] = ()
     negated: bool = False
+    anything: bool = False
 
 
 @dataclass(frozen=True)
@@ -151,9 +158,9 @@ def solve(index: Index, plans: list[Plan]) -> list[Solved]:
     """The nodes that answer each query, exactly.
 
     An answer is at the end of the chain of every topic that is not negated (with `either`, of one such topic), at the
-    end of no negated topic's chain, and is not a topic itself. If some answers have the wanted types, the others do not
-    count. A topic without ways leads along each of its relations, either way. If all topics are negated, the other
-    nodes at the end of their last relations are the answers.
+    end of no negated topic's chain, and is not itself a named topic with relations. If some answers have the wanted
+    types, the others do not count. A topic without ways leads along each of its relations, either way. If all topics
+    are negated, the other nodes at the end of their last relations are the answers.
     """
     return _solved(index, plans)
 
@@ -180,7 +187,8 @@ def _solved(index: Index, plans: Sequence[Plan]) -> list[Solved]:
     rest_keys = (q * n + node for q, plan in enumerate(plans) if not _needed(plan) for node in _rest(kb, plan))
     hits = torch.cat([hits, tensor(rest_keys)]).unique()
     left_out = tensor(q * n + node for q, plan in enumerate(plans) for node in plan.without)
-    topics = tensor(key // width * n + node for key, part in parts for node in part.nodes)
+    asked_of = ((key, part) for key, part in parts if part.relations and not part.anything)
+    topics = tensor(key // width * n + node for key, part in asked_of for node in part.nodes)
     barred = torch.cat([keys[ruled_out], left_out]).unique()
     hits = hits[~torch.isin(hits, torch.cat([barred, topics]))]
     kept, excluded = (_lists(ragged_of_keys(keys_of, len(plans), n)) for keys_of in (hits, barred))
@@ -189,7 +197,7 @@ def _solved(index: Index, plans: Sequence[Plan]) -> list[Solved]:
 
 
 def _chains(part: Part) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    if part.ways:
+    if part.ways or not part.relations:
         return [(part.relations, part.ways)]
     return [((relation,), (EITHER,)) for relation in part.relations]
 
@@ -204,7 +212,7 @@ def _rest(kb: KnowledgeBase, plan: Plan) -> list[int]:
     """The nodes at the end of the last relations of a query whose topics are all negated."""
     ends = [np.zeros(0, np.int64)]
     for part in plan.parts:
-        for relations, directions in _chains(part):
+        for relations, directions in (chain for chain in _chains(part) if chain[0]):
             rows = np.flatnonzero(kb.relation == relations[-1])
             ends += [side[rows] for side, direction in ((kb.tail, OUT), (kb.head, IN)) if directions[-1] & direction]
     nodes = np.unique(np.concatenate(ends))
@@ -227,16 +235,38 @@ def _of_types(kb: KnowledgeBase, plan: Plan, nodes: np.ndarray) -> np.ndarray:
 
 def _valued(kb: KnowledgeBase, index: Index, plan: Plan, nodes: np.ndarray) -> tuple[int, ...]:
     """The nodes whose values meet the constraints; of these the first or the last, if that is asked."""
+    stating = _stating(kb, plan, nodes)
     for constraint in plan.operations.constraints:
-        owners, values = values_of(index, constraint.relation)
+        if constraint.relation == STATED_BY:
+            nodes = nodes[np.isin(nodes, [v for v, e in stating if kb.sources[kb.source[e]].name == constraint.value])]
+            continue
+        owners, values, _ = values_of(index, constraint.relation)
         nodes = nodes[np.isin(nodes, owners[_meets(values, constraint)])]
-    if plan.operations.aggregate in ("first", "last") and plan.operations.by:
+    if plan.operations.by == STATED_ON:
+        dates = [(date[1], v) for v, e in stating if (date := DATED.search(kb.provenance[e]))]
+        newest = {v for date, v in dates if date == max(dates)[0]}
+        nodes = nodes[np.isin(nodes, [*newest])] if newest else nodes
+    elif plan.operations.aggregate in ("first", "last") and plan.operations.by:
         sign = -1 if plan.operations.aggregate == "last" else 1
-        owners, values = values_of(index, plan.operations.by)
+        owners, values, _ = values_of(index, plan.operations.by)
         mine = np.isin(owners, nodes)
         owners, values = owners[mine], sign * values[mine]
         nodes = np.unique(owners[values == values.min()]) if len(values) else owners
     return tuple(nodes.tolist())
+
+
+def _stating(kb: KnowledgeBase, plan: Plan, nodes: np.ndarray) -> list[tuple[int, int]]:
+    """(node, edge) of the last edges that lead to nodes, if the query asks who states them or when; else none."""
+    operations, pairs = plan.operations, list[tuple[int, int]]()
+    if operations.by != STATED_ON and all(constraint.relation != STATED_BY for constraint in operations.constraints):
+        return pairs
+    for part in (part for part in plan.parts if part.ways and not part.negated):
+        rows = np.flatnonzero(kb.relation == part.relations[-1])
+        for own, other, bit in ((kb.tail, kb.head, OUT), (kb.head, kb.tail, IN)):
+            kept = rows[np.isin(own[rows], nodes)] if part.ways[-1] & bit else rows[:0]
+            kept = kept[np.isin(other[kept], part.nodes)] if len(part.ways) == 1 else kept
+            pairs += zip(own[kept].tolist(), kept.tolist())
+    return pairs
 
 
 def _meets(values: np.ndarray, constraint: Constraint) -> np.ndarray:
@@ -262,12 +292,13 @@ def amount(text: str) -> float | None:
     return float(number[1].replace("p", ".")) if number else None
 
 
-def values_of(index: Index, relation: str) -> tuple[np.ndarray, np.ndarray]:
-    """(nodes i64, values f64): the amounts at the ends of a relation's edges, with the nodes at the other ends."""
+def values_of(index: Index, relation: str) -> tuple[np.ndarray, np.ndarray, bool]:
+    """(nodes i64, values f64, False): the amounts at the ends of a relation's edges, with the nodes at the other ends;
+    of a relation without any amount (nodes, the number of other ends of each, True)."""
     return index.loaded(f"values {relation!r}", lambda index: _values(kb_of(index), relation))
 
 
-def _values(kb: KnowledgeBase, relation: str) -> tuple[np.ndarray, np.ndarray]:
+def _values(kb: KnowledgeBase, relation: str) -> tuple[np.ndarray, np.ndarray, bool]:
     row = relation_row(kb, relation)
     edges = np.flatnonzero(kb.relation == (-1 if row is None else row))
     owners, values = [np.zeros(0, np.int64)], [np.zeros(0)]
@@ -277,7 +308,26 @@ def _values(kb: KnowledgeBase, relation: str) -> tuple[np.ndarray, np.ndarray]:
         known = np.array([value is not None for value in amounts], bool)[place] if len(names) else np.zeros(0, bool)
         owners.append(own[edges][known].astype(np.int64))
         values.append(np.array([value or 0.0 for value in amounts])[place][known] if len(names) else np.zeros(0))
-    return np.concatenate(owners), np.concatenate(values)
+    if sum(map(len, values)):
+        return np.concatenate(owners), np.concatenate(values), False
+    ends = np.stack([kb.head[edges], kb.tail[edges]]).astype(np.int64)
+    nodes, counts = np.unique(np.unique(np.hstack([ends, ends[::-1]]), axis=1)[0], return_counts=True)
+    return nodes, counts.astype(np.float64), True
+
+
+def counted(query: Query, n: int) -> Path:
+    """The number of a query's answers, as a path that explains it."""
+    lines = (*(topic.text() for topic in query.entities), *query.operations.lines())
+    return Path(f"{n} answers: {'; '.join(lines)}", (), "count")
+
+
+def part_of(kb: KnowledgeBase, topic: Topic, nodes: Sequence[int] = ()) -> Part:
+    """A topic in the graph, without unknown relations. nodes: of its name, unless it is `ANYTHING`."""
+    is_any = topic.entity == ANYTHING
+    nodes = kb.nodes_of_type(topic.type).tolist() if is_any else nodes
+    rows = tuple(row for name in topic.relations if (row := relation_row(kb, name)) is not None)
+    ways = topic.directions if len(topic.ways) == len(rows) else ()
+    return Part(tuple(nodes), rows, ways, topic.negated, is_any)
 
 
 @batched(GRAPH, name="kb_contrary")
@@ -310,8 +360,8 @@ def operations_of(index: Index, queries: list[tuple[Operators, Plan]]) -> list[t
     """(operations, unread words) for the operators of each question, whose topics are in a plan without operations.
 
     A question for "how many" is a count, unless the answers are numbers. A value is compared by the relation that the
-    words before it name, among those that give values to the answers; if they name none, by the only such relation, or
-    for dates by the only one with dates.
+    words before it name, among those that give values to the answers; if they name none, by the only one with dates, or
+    the only one with other numbers. "More" and "most" may count the edges of a relation without values.
     """
     kb, results = kb_of(index), []
     bare = [replace(plan, operations=Operations(either=spoken.either)) for spoken, plan in queries]
@@ -320,12 +370,14 @@ def operations_of(index: Index, queries: list[tuple[Operators, Plan]]) -> list[t
         ordered = spoken.aggregate in ("first", "last")
         valued = _valued_by(kb, index, solved.nodes) if spoken.comparisons or ordered else {}
         for comparison in spoken.comparisons[:MOST_VALUES]:
-            relation = _named(kb, valued, comparison.words, amount(comparison.value))
+            limit = amount(comparison.value)
+            is_date = limit is None or 1000 <= limit < 2200
+            relation = _named(valued, comparison.words, is_date, not is_date)
             if relation:
                 constraints.append(Constraint(relation, comparison.compare, comparison.value))
             else:
                 unread.append(comparison.value)
-        order_by = _named(kb, valued, spoken.words, None) if ordered else ""
+        order_by = _named(valued, spoken.words, spoken.order in TIMES, spoken.order in COUNTED) if ordered else ""
         if ordered and not order_by:
             unread.append(spoken.order)
         aggregate = "" if ordered and not order_by else spoken.aggregate
@@ -338,7 +390,7 @@ def operations_of(index: Index, queries: list[tuple[Operators, Plan]]) -> list[t
 
 
 def _valued_by(kb: KnowledgeBase, index: Index, nodes: Sequence[int]) -> dict[str, float]:
-    """The relations by which many of the nodes have values, each with the median of the values."""
+    """The relations by which many of the nodes have values, each with the median of the values; NaN for counts."""
     graph, things = kb.typed, torch.tensor(nodes, dtype=torch.int64, device=kb.device)
     rows = set[int]()
     for indptr, relation in ((graph.out_indptr, graph.out_relation), (graph.in_indptr, graph.in_relation)):
@@ -346,23 +398,26 @@ def _valued_by(kb: KnowledgeBase, index: Index, nodes: Sequence[int]) -> dict[st
             rows.update(torch.unique(relation[edge]).tolist())
     medians = dict[str, float]()
     for row in sorted(rows):
-        owners, values = values_of(index, kb.relation_names[row])
+        owners, values, counted = values_of(index, kb.relation_names[row])
         mine = np.isin(owners, nodes)
         if _SHARE * len(np.unique(owners[mine])) >= len(nodes):
-            medians[kb.relation_names[row]] = float(np.median(values[mine]))
+            medians[kb.relation_names[row]] = np.nan if counted else float(np.median(values[mine]))
     return medians
 
 
-def _named(kb: KnowledgeBase, valued: dict[str, float], words: str, value: float | None) -> str:
-    """The relation that words name among those with values; else the only one with values like the given one."""
+def _named(valued: dict[str, float], words: str, is_date: bool, counts: bool) -> str:
+    """The relation that words name among those with values, then if `counts` among the others; else the only one whose
+    values are dates, or are not."""
     cues = units_of(words)
+    cues += [Unit("", converse_of(cue.groups)) for cue in cues]
 
     def said(relation: str) -> float:
         return sum(max((says(cue, unit) for cue in cues), default=0.0) for unit in units_of(relation.replace("_", " ")))
 
-    best = max(valued, key=said, default="")
-    if best and said(best):
-        return best
-    dates = [name for name, median in valued.items() if 1000 <= median < 2200]
-    likely = dates if value is None or 1000 <= value < 2200 else [name for name in valued if name not in dates]
+    with_values = [name for name, median in valued.items() if not np.isnan(median)]
+    for names in (with_values, [name for name in valued if counts and name not in with_values]):
+        best = max(names, key=said, default="")
+        if best and said(best):
+            return best
+    likely = [name for name in with_values if (1000 <= valued[name] < 2200) == is_date]
     return likely[0] if len(likely) == 1 else ""

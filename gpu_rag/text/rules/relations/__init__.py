@@ -22,8 +22,11 @@ SAME, ALIKE = 1.0, 0.9  # match scores of two units
 _WORD = re.compile(r"#|[^\W_]+(?:['’][^\W_]+)*")
 _DENYING_PREFIXES = ("contra", "counter", "anti", "non", "un", "dis")
 _DENYING_WORDS = frozenset({"not", "no", "never", "non", "without", "absent", "lack", "lacks"})
+_AGENT = re.compile(r"(\w{4,})[eo]r")  # "founder"
+_NO_AGENTS = frozenset({"former", "number", "member", "order", "quarter"})
 _WINDOW = 4  # maximum words of a phrase
-_EMPTY = frozenset({"name", "list", "give", "tell", "find", "identify", "show", "please", "thing", "one", "people"})
+ASKS_FOR = frozenset({"name", "list", "give", "tell", "find", "identify", "show", "count"})
+_EMPTY = ASKS_FOR | {"please", "thing", "one", "people"}
 
 
 @dataclass(frozen=True)
@@ -47,22 +50,31 @@ class _Table:
     inverse: dict[str, str]
     marked: frozenset[str]
     speaks_of: dict[str, str]
+    converse: dict[str, str]
+    irregular: dict[str, str]
 
 
 @cache
 def _table() -> _Table:
     rows = tomllib.loads(Path(__file__).with_name("phrases.toml").read_text("utf-8"))
     phrases: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    verbs = (line.split() for line in rows["irregular"])
+    irregular = {form: verb for verb, *forms in verbs for form in forms}
     for group, says in rows["groups"].items():
         for phrase in says:
-            phrases[tuple(map(stem_of, words_of(phrase)))].add(group)
-    pairs = [tuple(pair) for pair in rows["inverse"]]
+            phrases[tuple(_stem(irregular.get(word, word)) for word in words_of(phrase))].add(group)
     return _Table(
         {key: frozenset(groups) for key, groups in phrases.items()},
-        {a: b for one, other in pairs for a, b in ((one, other), (other, one))},
+        _both_ways(rows["inverse"]),
         frozenset(rows["marked"]),
         rows["speaks_of"],
+        _both_ways(rows["converse"]),
+        irregular,
     )
+
+
+def _both_ways(pairs: Sequence[Sequence[str]]) -> dict[str, str]:
+    return {a: b for one, other in pairs for a, b in ((one, other), (other, one))}
 
 
 def words_of(text: str) -> list[str]:
@@ -71,9 +83,28 @@ def words_of(text: str) -> list[str]:
 
 
 @cache
+def base_of(word: str) -> str:
+    """The verb of an irregular form, else the word: "teach" of "taught"."""
+    return _table().irregular.get(word, word)
+
+
+@cache
 def stem_of(word: str) -> str:
-    """The stem of a word; a stop word is its own stem."""
-    return (tokenize(word) or [word])[0]
+    """The stem of a word; a stop word is its own stem. Forms of a verb and nouns for who does it have one stem.
+
+    >>> {stem_of(word) for word in ("taught", "teaches", "teacher")}, stem_of("former")
+    ({'teach'}, 'former')
+    """
+    return _stem(base_of(word))
+
+
+def _stem(word: str) -> str:
+    stem = (tokenize(word) or [word])[0]
+    agent = _AGENT.fullmatch(stem)
+    if agent is None or stem in _NO_AGENTS:
+        return stem
+    double = agent[1][-1] == agent[1][-2] and agent[1][-1] not in "ls"  # "winner"
+    return agent[1][: -1 if double else None]
 
 
 def units_of(text: str) -> list[Unit]:
@@ -101,6 +132,12 @@ def units_of(text: str) -> list[Unit]:
 def says(cue: Unit, unit: Unit) -> float:
     """Score how well a unit of a question matches a unit of a relation's name."""
     return SAME if cue.stem == unit.stem else ALIKE if cue.groups & unit.groups else 0.0
+
+
+def converse_of(groups: Collection[str]) -> frozenset[str]:
+    """The groups that say the same from the other side: lending of borrowing."""
+    converse = _table().converse
+    return frozenset(converse[group] for group in groups if group in converse)
 
 
 def says_inverse(cue: Unit, unit: Unit) -> bool:

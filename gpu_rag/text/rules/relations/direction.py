@@ -13,12 +13,14 @@ from typing import NamedTuple
 
 from gpu_rag.text.rules.decomposition.phrases import BASE_VERBS, is_person
 from gpu_rag.text.rules.extraction.lexicon import PREPOSITIONS, is_verb
+from gpu_rag.text.rules.relations import base_of
 from gpu_rag.text.sentences import word_set
 
 AGENT, PATIENT, OPEN = 1, -1, 0
 FILLER, OWNER = 2, -2
 _BE = word_set("is are was were be been being get gets got")
 _DO = word_set("do does did will would can could may might shall should must")
+_DONE = _DO | {"has", "have", "had"}
 _BEFORE_NOUN = word_set("the a an its his her their whose s of our your")
 _INTRANSITIVE = word_set(
     "worked works lived lives played plays served serves resided resides belonged belongs studied studies starred stars"
@@ -29,6 +31,7 @@ _WHICH = word_set("which what whom who whose")
 _NOT_AGENTS = word_set(
     "father mother brother sister daughter grandfather grandmother stepfather stepmother member partner"
 )
+_SUPERIORS = word_set("boss bosses rival rivals apprentice apprentices superior superiors subordinate subordinates")
 _OF_VERBS = ("ion", "ment", "ing", "use")  # nouns whose "of" means either side
 _LEAST_SHARED = 3  # letters at the beginning of two forms of one word
 
@@ -43,6 +46,11 @@ class Side(NamedTuple):
     noun: bool
     to: str = ""
     subject: int = OPEN
+
+    @property
+    def oblique(self) -> bool:
+        """Whether a passive verb has a preposition ("approved for"): its subject is not who does it."""
+        return bool(self.to) and self.side != self.subject
 
     def turned(self) -> Side:
         """The other side."""
@@ -79,7 +87,7 @@ def side_of_topic(words: Sequence[str], place: int, width: int) -> Side:
     if is_role:
         owner = _owner(words[place + width - 1])
         if topic < place:
-            fills = "as" in before[-3:] or (behind[:1] == ["of"] and before[-1:] != ["s"])
+            fills = "as" in before[-3:] or words[0] == "of" or (behind[:1] == ["of"] and before[-1:] != ["s"])
             owns = before[-1:] in (["s"], ["#"])
         else:
             fills, owns = behind[:1] == ["#"] or before[-1:] == ["whose"], behind[:1] == ["of"]
@@ -114,16 +122,26 @@ def _preposition(words: Sequence[str], topic: int, place: int) -> tuple[str, int
 
 
 def agree(side: Side, label: Side) -> bool:
-    """Whether the side of a question may be the side of a label. Sides are compared for forms of one word, and for two
-    roles. Verbs with the same preposition are compared by their subject. If the question has a verb, a label in -s is
-    read as a verb too."""
-    lengths = len(side.word), len(label.word)
-    shared = next((n for n, (a, b) in enumerate(zip(side.word, label.word)) if a != b), min(lengths))
+    """Whether the side of a question may be the side of a label. Sides are compared for forms of one word, for two
+    roles, and for a verb and a person who does it. Verbs with the same preposition are compared by their subject. If
+    the question has a verb, the same word and a form in -s as a label are read as verbs too."""
+    words = base_of(side.word), base_of(label.word)
+    lengths = tuple(map(len, words))
+    shared = next((n for n, (a, b) in enumerate(zip(*words)) if a != b), min(lengths))
     if shared < max(_LEAST_SHARED, min(lengths) - 3):
-        return not (side.noun and label.noun) or side.side == label.side or abs(side.side) != abs(label.side)
+        if side.noun == label.noun:
+            if not side.noun and side.to and label.to:
+                return side.subject == label.subject  # "borrowed from" and "owes to"
+            alike = side.side == label.side or abs(side.side) != abs(label.side)
+            return alike or not (side.noun or (side.side and not side.oblique and not label.oblique))
+        noun = side.word if side.noun else label.word
+        leads = is_person(noun.removesuffix("s")) or noun in _SUPERIORS  # a boss leads
+        if label.noun and abs(label.side) == FILLER and side.to and not leads:
+            return side.subject * label.side <= 0  # what flows into a sea has its mouth there
+        return not leads or side.side * label.side >= 0
     if side.to and side.to == label.to:
         return side.subject == label.subject
-    if label.noun and not (side.noun or side.to) and label.word.endswith("s"):
+    if label.noun and not (side.noun or side.to) and (label.word.endswith("s") or label.word == side.word):
         return side.side in (OPEN, label.subject)
     return side.side == label.side or abs(side.side) != abs(label.side)
 
@@ -155,10 +173,12 @@ def _is_participle(word: str) -> bool:
 
 def _reads_as_verb(words: Sequence[str], place: int, width: int) -> bool:
     word, before = words[place], words[place - 1] if place else ""
+    if word in PREPOSITIONS:  # "who came after #"
+        return True
     if before in _BEFORE_NOUN or words[place + width : place + width + 1] == ["of"]:
         return False
     if _is_verb(word) or _has_complement(words, place):
         return True
-    if before == "#" and any(token in _DO for token in words[: place - 1]):  # "whom did # mentor"
+    if before == "#" and not _DONE.isdisjoint(words[: place - 1]):  # "whom did # mentor"
         return True
     return not is_person(word.removesuffix("s")) and any(token in _DO for token in words[:place])

@@ -11,13 +11,8 @@ from gpu_rag.text.rules.extraction.lexicon import is_verb
 
 _WORD = re.compile(r"\w+")
 _PARTS = re.compile(r"'s\b|\w+|#")
-_SHARED = frozenset({"share", "shares", "shared", "same"})
-_EMPTY_BEFORE_OF = frozenset(
-    {"name", "names", "place", "date", "cause", "kind", "kinds", "type", "types", "form", "same"}
-)
-_NOUN_BEHIND = frozenset({"year", "years", "date", "dates"})  # "release years"
+_EMPTY_BEFORE_OF = frozenset({"name", "names", "place", "date", "cause", "kind", "kinds", "type", "types", "form"})
 _NAMING = frozenset({"listed", "called", "named", "known", "titled"})
-_COMPANY = frozenset({"co", "together"})  # "co-wrote with", "starred together with"
 _BEFORE_NOUN = frozenset({"the", "a", "an", "'s"})
 _EDGE = ("", "", "")  # so that every word has three neighbours
 
@@ -32,9 +27,8 @@ def n_relations(question: str, topics: Sequence[str], common: frozenset[str] = f
     """The number of relations that a question names, without its topics; at least 1. common: words of relation names.
 
     It counts: verbs that are no auxiliaries; "of" and the possessive 's, except in "name of", "place of" and the like;
-    "whose"; a role or a relation's plural before "in" or "for" ("actors in"); a role after a topic ("Jaws actors") or
-    after "for the"; and a property of the things that the rest describes ("what genres are the films", "in which
-    genres"). "share" and "same" add two relations; "co-" and "together" add one to their verb.
+    "whose"; a role or a relation's plural before "in" or "for" ("actors in"); a role after a topic ("Jaws actors"); and
+    a property of the things that the rest describes ("what genres are the films").
 
     >>> n_relations("who acted in the movies directed by the director of Jaws", ["jaws"])
     3
@@ -46,27 +40,24 @@ def n_relations(question: str, topics: Sequence[str], common: frozenset[str] = f
     words = [*_EDGE, *_PARTS.findall(flat), *_EDGE]
     places = range(len(_EDGE), len(words) - len(_EDGE))
     number = sum(_says_relation(words, i, common) or _is_asked(words, i, common) for i in places)
-    return max(1, number + 2 * any(w in _SHARED for w in words) + any(w in _COMPANY for w in words))
+    return max(1, number)
 
 
 def _says_relation(words: Sequence[str], i: int, common: frozenset[str]) -> bool:
     word, before, after = words[i], words[i - 1], words[i + 1]
     if word == "of":
-        return before not in _EMPTY_BEFORE_OF and words[i - 2] != "same"
+        return before not in _EMPTY_BEFORE_OF
     if word == "'s":
         return before not in QUESTION_WORDS  # "who's"
     if word == "whose":
         return True
-    if word in AUX or word in _SHARED or word in _NAMING or word in _NOUN_BEHIND:
+    if word in AUX or word in _NAMING:
         return False
-    if _is_role(word) and (before == "#" or (words[i - 2], before) == ("for", "the")):
+    if _is_role(word) and before == "#":
         return True
     if word.endswith("s") and after in ("in", "for") and (_is_role(word) or word[:-1] in common):
         return True
-    if after in _NOUN_BEHIND:  # "release dates of" is counted by its "of"
-        return words[i + 2] != "of" and _is_verb(word, "")
-    by_the_same = tuple(words[i + 1 : i + 4]) == ("by", "the", "same")
-    return before not in _BEFORE_NOUN and not by_the_same and _is_verb(word, before)
+    return before not in _BEFORE_NOUN and _is_verb(word, before)
 
 
 def _is_verb(word: str, before: str) -> bool:
@@ -82,8 +73,6 @@ def _is_asked(words: Sequence[str], i: int, common: frozenset[str]) -> bool:
     word, before = words[i], words[i - 1]
     if before not in ("what", "which"):
         return False
-    if words[i - 2] == "in" and words[i - 3] in COPULAS:
-        return True
     if word.endswith("s") and words[i + 1] in ("are", "were") and words[i + 2] == "the":
         return True
     return word in common and words[i + 1] in COPULAS and tuple(words[i + 2 : i + 4]) == ("#", "'s")

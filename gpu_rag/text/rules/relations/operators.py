@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpu_rag.text.rules.decomposition.phrases import AUX, COPULAS
-from gpu_rag.text.rules.extraction.lexicon import MONTHS, is_verb
+from gpu_rag.text.rules.extraction.lexicon import MONTHS, PREPOSITIONS, is_verb
 from gpu_rag.text.rules.relations import stem_of, units_of, words_of
 from gpu_rag.text.sentences import word_set
 from gpu_rag.text.tokens import STOP_WORDS
@@ -22,7 +22,8 @@ Compare = Literal["equal", "less", "most", "more", "least"]
 Aggregate = Literal["", "count", "first", "last"]
 
 _NOT = frozenset({"not", "never", "no", "none", "neither", "nor", "without"})
-_NOBODY = frozenset({"nobody", "nothing", "noone"})  # the rules do not understand them
+_NOBODY = frozenset({"nobody", "nothing", "noone"})  # not understood unless they stand for a topic
+_NONE = re.compile(r"(?:no|none|nobody|nothing|noone)\b", re.IGNORECASE)  # in a topic such as "no band"
 _EXCEPT = frozenset({"except", "excluding", "besides"})
 _CUTS = frozenset({",", ";", "and", "or", "but", "that", "who", "which", "whom", "nor", "without", *_EXCEPT})
 _NEGATION = re.compile(r"(\w)n['’]t\b", re.IGNORECASE)
@@ -39,8 +40,13 @@ _COMPARES: dict[tuple[str, ...], Compare] = {
     tuple(phrase.split()): compare for compare, phrases in _PHRASES.items() for phrase in phrases.split(", ")
 }
 _WIDEST = 3
-_FIRST = word_set("first earliest oldest smallest lowest cheapest shortest fewest least")
-_LAST = word_set("last latest newest youngest largest highest biggest longest most greatest")
+_FIRST = word_set("first earliest earlier oldest older smallest smaller lowest lower cheapest cheaper shortest shorter")
+_FIRST |= word_set("fewest fewer least less")
+_LAST = word_set("last latest later newest newer youngest younger largest larger highest higher biggest bigger longest")
+_LAST |= word_set("longer most more greatest greater heaviest heavier tallest taller")
+TIMES = word_set("first earliest earlier oldest older last latest later newest newer youngest younger")
+COUNTED = word_set("fewest fewer least less most more")  # they may compare how many edges things have
+_OF_TWO = frozenset({word for word in _FIRST | _LAST if word.endswith("er")} | {"more", "less"})
 _NUMBER = re.compile(r"\d[\d.,]*(?:-\d\d){0,2}")
 _PLAIN = STOP_WORDS | AUX | _CUTS | {"both", "either"}
 _OUT = (("other", "than"), ("apart", "from"), ("not", "counting"))
@@ -56,11 +62,13 @@ _Words = list[tuple[str, int]]  # words with their kinds
 @dataclass(frozen=True)
 class Clause:
     """The part of a question about one topic. text: with "#" in place of the topic and without other topics; negated:
-    whether it rules out what it leads to; left_out: whether it rules out the topic itself ("except Ann")."""
+    whether it rules out what it leads to; left_out: whether it rules out the topic itself ("except Ann"); itself:
+    whether the topic may be the answer ("which is older, Ann or Bob")."""
 
     text: str
     negated: bool = False
     left_out: bool = False
+    itself: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,7 @@ class Operators:
     @property
     def plain(self) -> bool:
         """Whether the question has no operator, so that its relations say all."""
-        rules_out = any(clause.negated or clause.left_out for clause in self.clauses)
+        rules_out = any(clause.negated or clause.left_out or clause.itself for clause in self.clauses)
         return not (rules_out or self.either or self.turns or self.aggregate or self.comparisons or self.unread)
 
 
@@ -106,24 +114,30 @@ def operators_of(
     spans: Sequence[tuple[int, int]],
     known: frozenset[str] = frozenset(),
     valued: frozenset[str] = frozenset(),
+    labels: frozenset[str] = frozenset(),
 ) -> Operators:
     """The operators of a question. spans: characters of its topics, in order, apart; known: groups of the relations
     that a question may ask for: a phrase of theirs such as "should not be given" is no negation; valued: stems of
-    relations that lead to numbers or dates, which a comparison names ("the largest workforce").
+    relations that lead to numbers or dates, which a comparison names ("the largest workforce"); labels: two words of
+    relations, such as "largest customer", which are no comparison.
 
     >>> found = operators_of("Which films of Ann were not written by Bob?", [(15, 18), (39, 42)])
     >>> [(clause.text, clause.negated) for clause in found.clauses]
     [('which films of #', False), ('were written by #', True)]
     """
     for place, (start, end) in reversed(list(enumerate(spans))):
-        text = f"{text[:start]} #{place} {text[end:]}"
+        text = f"{text[:start]} {'not ' * bool(_NONE.match(text[start:end]))}#{place} {text[end:]}"
     text = re.sub(r"\bcan(?:not|n['’]t)\b", "can not", text, flags=re.IGNORECASE)
     words = [word.casefold() for word in _TOKEN.findall(_NEGATION.sub(r"\1 not", text))]
     others = " ".join(word for word in words if word[0] != "#")
-    aggregate, order, words = _aggregated(words, valued)
+    offered = _offered(words)
+    aggregate, order, words = _aggregated(words, valued, offered, labels)
     comparisons, words = _compared(words, valued)
+    words = [word for word, behind in zip(words, [*words[1:], ""]) if word != "the" or behind[:1] != "#"]
     clauses, unread, before, ruled_out = dict[int, Clause](), list[str](), _Words(), False
     unread += [word for word in words if word in _NOBODY]
+    if aggregate and offered:
+        return Operators((Clause("#", itself=True),) * len(spans), True, False, aggregate, order, others)
     kinds, left_out = _without(_kinds(words, known))
     clauses.update((int(topic[1:]), Clause("#", left_out=True)) for topic in left_out)
     for part in _parts(kinds):
@@ -183,7 +197,8 @@ def _without(words: _Words) -> tuple[_Words, list[str]]:
         if (words[i][1] == EXCEPT or is_not) and behind and behind[0][1] == TOPIC:
             left_out.append(behind[0][0])
             i += 2 if is_not or words[i][0] in _EXCEPT else 3
-            while not is_not and words[i : i + 1] and words[i][0] in _JOINS and words[i + 1 : i + 2]:  # "and Bob"
+            joins = {"or", "nor"} if is_not else _JOINS
+            while words[i : i + 1] and words[i][0] in joins and words[i + 1 : i + 2]:  # "and Bob"
                 if words[i + 1][1] != TOPIC:
                     break
                 left_out.append(words[i + 1][0])
@@ -215,8 +230,9 @@ def _parts(words: _Words) -> list[_Words]:
             while begins and words[begins - 1][0] in AUX:  # "are contraindicated in"
                 begins -= 1
             cuts.append(begins)
-        elif kind == NOT and i and words[i - 1][0] in AUX and not ends(i + 1):  # as in "that Ann did not"
-            cuts.append(i - 1)
+        elif kind == NOT and i and not ends(i + 1):  # as in "that Ann did not"
+            begins = i - 2 if words[i - 1][0] in PREPOSITIONS else i - 1  # "are in no band"
+            cuts += [begins] if begins >= 0 and words[begins][0] in AUX else []
     parts, start = list[_Words](), 0
     for end in [*sorted(set(cuts)), len(words)]:
         part = words[start:end]
@@ -232,15 +248,27 @@ def _parts(words: _Words) -> list[_Words]:
     return parts
 
 
-def _aggregated(words: list[str], valued: frozenset[str]) -> tuple[Aggregate, str, list[str]]:
-    """(aggregate, its word, the words without it)."""
+def _offered(words: Sequence[str]) -> bool:
+    """Whether a question offers topics of which one is the answer: "Ann or Bob" behind a comma or a comparative."""
+    names = [word for word in words if word not in ("the", "a", "an")]
+    ors = (i for i in range(1, len(names) - 1) if names[i] == "or" and names[i - 1][0] == names[i + 1][0] == "#")
+    at = next(ors, 0)
+    compares = any(word in _OF_TWO and names[i + 1 : i + 2] != ["than"] for i, word in enumerate(names[:at]))
+    return bool(at) and (compares or names[at - 2] == ",")
+
+
+def _aggregated(
+    words: list[str], valued: frozenset[str], offered: bool, labels: frozenset[str]
+) -> tuple[Aggregate, str, list[str]]:
+    """(aggregate, its word, the words without it). offered: see `_offered`; labels: see `operators_of`."""
     for phrase in _COUNT:
         for i in range(len(words)):
             if tuple(words[i : i + len(phrase)]) == phrase:
                 return "count", " ".join(phrase), [*words[:i], "which", *words[i + len(phrase) :]]
     for i, word in enumerate(words):
         compares = words[max(i - 1, 0)] == "at" or words[i + 1 : i + 2] == ["than"]
-        if word in _FIRST | _LAST and not compares:
+        compares = compares or " ".join(words[i : i + 2]) in labels
+        if word in _FIRST | _LAST and not compares and (offered or word not in _OF_TWO):
             behind = i + 1
             while behind < len(words) and stem_of(words[behind]) in valued:  # "the largest workforce"
                 behind += 1
