@@ -81,8 +81,8 @@ def relation_graph_stage(work: Work) -> dict[str, int]:
 def relation_parts(walk: Mapping[str, np.ndarray], first: int) -> dict[str, np.ndarray]:
     """The arrays of `parts.safetensors` from those of the graph. first: the node of passage 0."""
     indptr, indices = chosen_entries(walk, first, lambda column, _: column < first)
-    is_stated = chosen_entries(walk, first, lambda column, weight: (column >= first) & (weight != TITLE_WEIGHT))
-    return {"indptr": indptr, "indices": indices, "offsets": is_stated[0], "values": is_stated[1] - np.int32(first)}
+    offsets, nodes = chosen_entries(walk, first, lambda column, weight: (column >= first) & (weight != TITLE_WEIGHT))
+    return {"indptr": indptr, "indices": indices, "offsets": offsets, "values": nodes - np.int32(first)}
 
 
 def walk_arrays(
