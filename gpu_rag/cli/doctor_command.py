@@ -43,6 +43,8 @@ BACKENDS = (
     ("python_calamine", ("python-calamine",), "sheets (.xlsx, .xls, .ods)", "documents"),
     ("striprtf", ("striprtf",), ".rtf documents", "documents"),
     ("olefile", ("olefile",), "mails of Outlook (.msg)", "documents"),
+    ("rapidocr", ("rapidocr",), "scanned pages of PDF documents", "ocr"),
+    ("onnxruntime", ("onnxruntime",), "models of rapidocr", "ocr"),
     ("uvicorn", ("uvicorn",), "HTTP server", "serve"),
     ("starlette", ("starlette",), "HTTP routes", "serve"),
     ("prometheus_client", ("prometheus-client",), "counts of the HTTP server", "serve"),

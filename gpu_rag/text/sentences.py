@@ -12,6 +12,7 @@ _STOP = re.compile(
     (?<![.!?…])[.!?…]++["'”’»)\]]*+(?=\s)      # a run of terminators, quotes and brackets that close behind it
   | [。！？]+[」』”’）]*
   | \n(?:[^\S\n]*+\n)++                        # empty lines
+  | \n(?=\S[^\n\t]*+\t)                        # before a row of a table, whose cells are parted by tabs
   | \n(?=[ ]{0,3}\#{1,6}[^\S\n])               # the end of the line above a Markdown heading
   | ^[ ]{0,3}\#{1,6}[^\S\n][^\n]*+\n          # the heading, with any text
   | \n[ ]{0,3}(?:={2,}+|-{2,}+)[^\S\n]*+\n     # the line under a heading, or a rule
@@ -41,9 +42,10 @@ def split_sentences(text: str) -> list[tuple[int, int]]:
     """Character spans of the sentences of `text`.
 
     A sentence ends at . ! ? … (with closing quotes and brackets) before white space and a character that is not a
-    lower-case letter; at 。！？; at an empty line; and before and after a Markdown heading ("# Rivers", or underlined),
-    which is always a sentence. It does not end after an initial ("J. Smith"), a title ("Dr."), a number's point or a
-    common abbreviation, unless a usual first word follows ("in the U.S. The ...").
+    lower-case letter; at 。！？; at an empty line; before a row of a table, a line with a tab behind a word; and
+    before and after a Markdown heading ("# Rivers", or underlined), which is always a sentence. It does not end
+    after an initial ("J. Smith"), a title ("Dr."), a number's point or a common abbreviation, unless a usual first
+    word follows ("in the U.S. The ...").
 
     text: any text. Returns [(start, end)] in order, not overlapping, none empty; ends are trimmed of white space, and
     every character outside all spans is white space. Linear in len(text), deterministic.

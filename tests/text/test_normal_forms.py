@@ -39,6 +39,7 @@ SENTENCES = [
     ("A mean of . 763 was seen. Why? No one knows…", ["A mean of . 763 was seen.", "Why?", "No one knows…"]),
     ("Heading\n\nFirst line\nsecond line.", ["Heading", "First line\nsecond line."]),
     ("Am Montag, den 2. April kam er. Er blieb.", ["Am Montag, den 2. April kam er.", "Er blieb."]),
+    ("Tools\nlathe\tK1\nsaw\tK3\n\nThe\nend.", ["Tools", "lathe\tK1", "saw\tK3", "The\nend."]),
     ("They said no. The vote failed.", ["They said no.", "The vote failed."]),
     ("山がある。川もある。", ["山がある。", "川もある。"]),
     ("", []),

@@ -23,7 +23,7 @@ begin_page: Callable[[], object] = (
 
 def can_read() -> bool:
     """Whether the extra `ocr` is installed."""
-    return importlib.util.find_spec(LIBRARY) is not None
+    return all(map(importlib.util.find_spec, (LIBRARY, "onnxruntime")))
 
 
 def page_text(page: PdfPage) -> str:
