@@ -286,12 +286,12 @@ def _pairs(
         np.add.at(pairs[..., 0].T, holder[is_end], reach[np.searchsorted(entities, held[is_end])])
         fact = np.nonzero(fresh)[0]  # of each end in U
         offsets = np.searchsorted(np.sort(column), np.arange(len(entities) + 1))
-        place, other = _gathered(offsets, fact[np.argsort(column, kind="stable")], column)
-        one = fact[place]
-        one, other = (side[position[one] < position[other]] for side in (one, other))
-        joint = (stated[one] * stated[other]).sum(1)
-        highest = ((near[one] + near[other]) / np.sqrt((2 + 2 * joint).clip(_LEAST))).clip(0)
-        np.maximum.at(pairs[..., 1], (position[one], position[other]), highest)
+        place, partner = _gathered(offsets, fact[np.argsort(column, kind="stable")], column)
+        fact, joined = fact[place], position[fact[place]] < position[partner]
+        fact, partner = fact[joined], partner[joined]
+        cosine = (stated[fact] * stated[partner]).sum(1)
+        highest = ((near[fact] + near[partner]) / np.sqrt((2 + 2 * cosine).clip(_LEAST))).clip(0)
+        np.maximum.at(pairs[..., 1], (position[fact], position[partner]), highest)
         pairs[..., 1] += pairs[..., 1].T
     pairs[np.arange(len(rows)), np.arange(len(rows))] = 0
     return pairs

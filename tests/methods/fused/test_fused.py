@@ -142,9 +142,9 @@ def pair_twin(index: gpu_rag.Index, query: Asked, rows: tuple[int, ...]) -> np.n
         for row in facts.keys() & {*passages}:
             facts[row].append(fact)
     facts = {row: sorted(own, key=lambda fact: -near[fact])[:FACTS] for row, own in facts.items()}
-    total, n_words = index.bm25.scores(query.text).max(), len(rows)
+    total = index.bm25.scores(query.text).max()
     words = [index.bm25.scores(word)[list(rows)] / max(total, 1e-12) for word in tokenize(query.text)]
-    pairs = np.zeros((n_words, n_words, 3))
+    pairs = np.zeros((len(rows), len(rows), 3))
     for i, a in enumerate(rows):
         for j, b in enumerate(rows):
             if i == j:
