@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ import gpu_rag
 from gpu_rag.api.builds import asked_by_part
 from gpu_rag.cli.main import main
 from gpu_rag.cluster import run_tasks
-from gpu_rag.errors import BadInput, GpuRagError, UsageError
+from gpu_rag.errors import BadInput, GpuRagError, MissingBackend, UsageError
 from gpu_rag.methods.registry import stages_for
 from gpu_rag.models import packaged
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -164,6 +165,12 @@ def test_a_worker_that_always_dies_ends_the_build(tmp_path: Path, monkeypatch: p
     with pytest.raises(GpuRagError, match="died"):
         run_tasks("killed_task:dies", [{"log": str(tmp_path / "log")}])
     assert (tmp_path / "log").read_text() == "xxxx" and not workers_of(os.getpid())
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingBackend, match=r"gpu-rag\[ray\]"):
+        run_tasks("time:sleep", [{}], "ray:auto")
 
 
 def test_what_a_shard_makes() -> None:
