@@ -122,6 +122,7 @@ def firms() -> Memory:
     names = [(id, id, "entity") for id in ("Norvex", "Orbis", "Telva", "Oslo", "Norway", "Ann")]
     edges = [("Norvex", "acquired", "Orbis"), ("Orbis", "acquired", "Telva"), ("Norway", "capital", "Oslo")]
     edges += [("Ann", "works for", "Orbis"), ("Telva", "owned by", "Orbis"), ("Orbis", "owned by", "Norvex")]
+    edges += [("Orbis", "lent money to", "Telva"), ("Norvex", "lent money to", "Orbis")]
     return Memory(knowledge_base(names, edges))
 
 
@@ -137,6 +138,9 @@ def firms() -> Memory:
         ("Who works for Orbis?", "Orbis", "works for backwards"),
         ("What is the capital of Norway?", "Norway", "capital"),
         ("What is Oslo the capital of?", "Oslo", "capital backwards"),
+        ("Who borrowed from Orbis?", "Orbis", "lent money to"),
+        ("Who did Orbis borrow from?", "Orbis", "lent money to backwards"),
+        ("Who swallowed Orbis?", "Orbis", "acquired backwards"),
     ],
 )
 def test_direction_is_read_in_a_graph_without_types(question: str, topic: str, chain: str) -> None:
