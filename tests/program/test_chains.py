@@ -15,7 +15,7 @@ from gpu_rag.graph.reach import IN
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KbSource, KnowledgeBase
 from gpu_rag.program.knowledge_base.chain_reader import Reading
-from gpu_rag.program.knowledge_base.chains import Asked, AskedChain, Read, asked_chains, asked_types, opposed_relations
+from gpu_rag.program.knowledge_base.chains import Asked, AskedChain, Read, asked_chains, reader_of
 from gpu_rag.program.knowledge_base.spoken import stands_as_name
 from gpu_rag.text.rules.relations import spoken_of, units_of
 from gpu_rag.text.rules.relations.hops import n_relations, relation_words
@@ -122,6 +122,7 @@ def firms() -> Memory:
     names = [(id, id, "entity") for id in ("Norvex", "Orbis", "Telva", "Oslo", "Norway", "Ann")]
     edges = [("Norvex", "acquired", "Orbis"), ("Orbis", "acquired", "Telva"), ("Norway", "capital", "Oslo")]
     edges += [("Ann", "works for", "Orbis"), ("Telva", "owned by", "Orbis"), ("Orbis", "owned by", "Norvex")]
+    edges += [("Orbis", "lent money to", "Telva"), ("Norvex", "lent money to", "Orbis")]
     return Memory(knowledge_base(names, edges))
 
 
@@ -137,6 +138,9 @@ def firms() -> Memory:
         ("Who works for Orbis?", "Orbis", "works for backwards"),
         ("What is the capital of Norway?", "Norway", "capital"),
         ("What is Oslo the capital of?", "Oslo", "capital backwards"),
+        ("Who borrowed from Orbis?", "Orbis", "lent money to"),
+        ("Who did Orbis borrow from?", "Orbis", "lent money to backwards"),
+        ("Who swallowed Orbis?", "Orbis", "acquired backwards"),
     ],
 )
 def test_direction_is_read_in_a_graph_without_types(question: str, topic: str, chain: str) -> None:
@@ -203,7 +207,7 @@ def test_a_curated_relation_comes_before_one_that_only_texts_state(kinds: tuple[
 )
 def test_when_is_a_question_only_where_it_asks(question: str, types: list[str]) -> None:
     memory = medicine()
-    found = asked_types(cast(Index, memory), question)
+    found = reader_of(cast(Index, memory)).asked_types(question)
     assert [memory.known["kb"].type_names[row] for row in found] == types
 
 
@@ -212,7 +216,7 @@ def test_relations_that_turn_a_question_round_are_opposed_unless_it_says_so() ->
     names = memory.known["kb"].relation_names
 
     def opposed(question: str) -> set[str]:
-        return {names[row] for row in opposed_relations(cast(Index, memory), question)}
+        return {names[row] for row in reader_of(cast(Index, memory)).opposed(question)}
 
     assert opposed("Which drugs treat glaucoma?") == {"contraindication", "off-label use"}
     assert opposed("Which drugs should be avoided in glaucoma?") == {"indication", "off-label use"}

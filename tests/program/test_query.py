@@ -3,6 +3,7 @@ only contrary relations join."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from operator import eq, gt, lt
 from typing import Any
 
@@ -17,6 +18,8 @@ from gpu_rag.graph.reach import EITHER, IN, OUT
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.program.knowledge_base import query as algebra
 from gpu_rag.program.knowledge_base.query import (
+    STATED_BY,
+    STATED_ON,
     Constraint,
     Operations,
     Part,
@@ -64,6 +67,9 @@ def read(question: str, *topics: str, known: frozenset[str] = frozenset()) -> Op
         ("Who works for not only Norvex but Orbis?", ["Norvex", "Orbis"], [False, False]),
         ("Whom did Norvex hire that Orbis did not?", ["Norvex", "Orbis"], [False, True]),
         ("Staff of Norvex, but none that is hired by Orbis", ["Norvex", "Orbis"], [False, True]),
+        ("Which players of Oslo are in no band?", ["Oslo", "no band"], [False, True]),
+        ("Which firms of Oslo has nobody sued?", ["Oslo", "nobody"], [False, True]),
+        ("Who plays neither Ann nor Bob?", ["Ann", "Bob"], [True, True]),
     ],
 )
 def test_a_negation_belongs_to_the_topics_of_its_clause(question: str, topics: list[str], negated: list[bool]) -> None:
@@ -107,6 +113,28 @@ def test_words_that_say_what_is_compared_say_no_relation_of_a_topic(question: st
     place = question.index("Oslo")
     (read,) = operators_of(question, [(place, place + 4)], valued=frozenset({stem_of("workforce")})).clauses
     assert read.text == clause
+
+
+@pytest.mark.parametrize(
+    ("question", "aggregate"),
+    [
+        ("Which is older, Ann or Bob?", "first"),
+        ("Who founded more firms, Ann or Bob?", "last"),
+        ("Which came out first, Ann or Bob?", "first"),
+        ("Which firm is older than Ann or Bob?", ""),
+        ("What is the oldest firm of Ann or Bob?", "none"),
+    ],
+)
+def test_one_of_two_topics_is_the_answer_where_they_are_compared(question: str, aggregate: str) -> None:
+    spoken = read(question, "Ann", "Bob")
+    assert [clause.itself for clause in spoken.clauses] == [aggregate in ("first", "last")] * 2
+    assert aggregate in (spoken.aggregate, "none")
+
+
+def test_a_relation_with_a_superlative_in_its_name_is_no_comparison() -> None:
+    question, labels = "Who is the largest customer of Ann?", frozenset({"largest customer"})
+    assert operators_of(question, [(31, 34)], labels=labels).plain
+    assert operators_of(question, [(31, 34)]).aggregate == "last"
 
 
 def test_a_number_is_a_value_only_where_others_are_compared_with_it() -> None:
@@ -169,6 +197,13 @@ def test_the_side_of_the_topic_by_word_order_and_voice(question: str, word: str,
         ("who was # mentored by", "mentored", "mentored", False),
         ("which drugs does # potentiate", "potentiate", "potentiates", True),
         ("by which drugs is # potentiated", "potentiated", "potentiates", False),
+        ("into what does # flow", "flow", "mouth", True),
+        ("which rivers flow into #", "flow", "mouth", False),
+        ("who came after #", "after", "succeeded", False),
+        ("whom has # outbid", "outbid", "outbid", True),
+        ("who outbid #", "outbid", "outbid", False),
+        ("which firm bought #", "bought", "acquired", False),
+        ("which firm did # buy", "buy", "acquired", True),
     ],
 )
 def test_the_direction_of_a_verb_and_its_preposition(question: str, word: str, label: str, forward: bool) -> None:
@@ -293,6 +328,21 @@ def company() -> KnowledgeBase:
              ("Telva", "staff", "35"), ("Orbis", "based in", "Bergen")]  # fmt: skip
     names = sorted({name for head, _, tail in facts for name in (head, tail)})
     return knowledge_base([(name, name, "x") for name in names], facts)
+
+
+def test_a_statement_is_of_a_source_and_the_newest_has_the_last_date() -> None:
+    nodes = [(name, name, "x") for name in ("Norvex", "Ann", "Bob", "Cid")]
+    edges = [("Norvex", "head", name, source) for name, source in (("Ann", "a"), ("Bob", "b"), ("Cid", "b"))]
+    dates = ["(a 2019-05-02)", "(b 2021-01-01)", "(b 2020-12-31)"]
+    kb = replace(knowledge_base(nodes, edges, sources=("a", "b")), provenance=dates)
+    part = Part((kb.node_names.index("Norvex"),), (0,), (OUT,))
+
+    def names(operations: Operations) -> list[str]:
+        return [kb.node_names[node] for node in solved(kb, [Plan((part,), operations)])[0].nodes]
+
+    assert names(compared(STATED_BY, "equal", "b")) == ["Bob", "Cid"]
+    assert names(Operations(aggregate="last", by=STATED_ON)) == ["Bob"]
+    assert names(Operations()) == ["Ann", "Bob", "Cid"]
 
 
 def test_a_version_that_forgets_a_negation_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,6 @@ from gpu_rag.program.knowledge_base.query import DIRECTIONS, Topic
 from gpu_rag.program.knowledge_base.relations import relations_of
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.runtime.step import batched
-from gpu_rag.text.rules.relations.operators import Operators, operators_of
 from gpu_rag.types import Ragged
 
 MOST_ENDS = 100  # nodes kept per chain
@@ -99,7 +98,7 @@ class AskedChain:
 @trusted()
 def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> list[Read]:
     """The k chains of at most `longest` relations that each question asks for, best first, see the module."""
-    reader = _reader(index)
+    reader = reader_of(index)
     kb = reader.kb
     vectors = [query.vector for query in queries if query.vector is not None]
     lines = iter(relations_of(index).cosines(vectors).tolist() if vectors else ())
@@ -145,27 +144,8 @@ def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> li
     return reads
 
 
-def asked_types(index: Index, text: str) -> set[int]:
-    """The node types that a question asks for; empty if it names none of the knowledge base."""
-    return _reader(index).asked_types(text)
-
-
-def opposed_relations(index: Index, text: str) -> frozenset[int]:
-    """The relations that mean the contrary of what a question asks for, see `ChainReader.opposed`."""
-    return _reader(index).opposed(text)
-
-
-def spoken_operators(index: Index, text: str, spans: Sequence[tuple[int, int]]) -> Operators:
-    """The operators of a question about topics at these characters, beside the relations of the knowledge base."""
-    return operators_of(text, spans, _reader(index).groups, _reader(index).valued, _reader(index).pairs)
-
-
-def unread_of(index: Index, operators: Operators) -> tuple[str, ...]:
-    """The word that narrows down the asked type and is not understood, see `ChainReader.unread_of`."""
-    return _reader(index).unread_of(operators.words, operators.order)
-
-
-def _reader(index: Index) -> ChainReader:
+def reader_of(index: Index) -> ChainReader:
+    """The relations of an index's knowledge base, prepared for comparison with questions."""
     return index.loaded("chains", lambda index: ChainReader(kb_of(index)))
 
 

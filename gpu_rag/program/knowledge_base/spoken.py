@@ -14,16 +14,7 @@ from msgspec import structs
 from gpu_rag.graph.reach import IN
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
-from gpu_rag.program.knowledge_base.chains import (
-    Asked,
-    AskedChain,
-    Read,
-    asked_chains,
-    asked_types,
-    opposed_relations,
-    spoken_operators,
-    unread_of,
-)
+from gpu_rag.program.knowledge_base.chains import Asked, AskedChain, Read, asked_chains, reader_of
 from gpu_rag.program.knowledge_base.names import masked
 from gpu_rag.program.knowledge_base.query import (
     ALL,
@@ -46,7 +37,7 @@ from gpu_rag.text.rules.decomposition.phrases import BASE_VERBS
 from gpu_rag.text.rules.extraction.lexicon import PREPOSITIONS, is_verb
 from gpu_rag.text.rules.relations import units_of
 from gpu_rag.text.rules.relations.hops import n_relations, relation_words
-from gpu_rag.text.rules.relations.operators import Clause, is_compared
+from gpu_rag.text.rules.relations.operators import Clause, is_compared, operators_of
 
 _BEHIND = re.compile(r"\W+(?:(?:and|or)\W+\w+\W+)?(\w+)")  # "drinks or food companies": companies, behind drinks
 _THING = re.compile(r"\b(?:(nobody|no\W?one|nothing|anybody|anyone|anything)|(no|any|a|an) (\w+))\b", re.IGNORECASE)
@@ -132,7 +123,8 @@ async def spoken_of(
     text, source, newest = _without_source(index, text)
     things = _things(index, text, topics)
     spots = sorted([*topics, *things], key=lambda topic: topic.start)
-    operators = spoken_operators(index, text, [(topic.start, topic.end) for topic in spots])
+    spans, reader = [(topic.start, topic.end) for topic in spots], reader_of(index)
+    operators = operators_of(text, spans, reader.groups, reader.valued, reader.pairs)
     plain = operators.plain and not (source or newest)
     if plain:
         spots = list(topics)
@@ -153,11 +145,11 @@ async def spoken_of(
     read = [
         TopicRead(
             named.name, named.nodes, _ITSELF if clause.itself else chains, clause.negated, clause.left_out,
-            opposed_relations(index, ask.text),
+            reader.opposed(ask.text),
         )
         for named, chains, clause, ask in zip((*spots, *others), reads, clauses, asked)
     ]  # fmt: skip
-    types = tuple(sorted(asked_types(index, text)))
+    types = tuple(sorted(reader.asked_types(text)))
     topic_reads = tuple(topic for topic in read[: len(spots)] if topic.name != ANYTHING)
     spoken = Spoken(topic_reads, tuple(read[len(spots) :]), types=types, plain=plain)
     against = [topic for topic in topic_reads if topic.opposed and not (topic.negated or topic.left_out)]
@@ -178,7 +170,8 @@ async def spoken_of(
     if newest and not operations.aggregate:
         operations = structs.replace(operations, aggregate="last", by=STATED_ON)
     unsure = any(topic.negated and not topic.sure for topic in read[: len(spots)])
-    unread = tuple(dict.fromkeys((*unread, *unread_of(index, operators), *(["not"] if unsure else []))))
+    narrower = reader.unread_of(operators.words, operators.order)
+    unread = tuple(dict.fromkeys((*unread, *narrower, *(["not"] if unsure else []))))
     return replace(spoken, operations=operations, unread=unread, anything=tuple(anything))
 
 
@@ -221,10 +214,10 @@ def _has_dates(index: Index) -> bool:
 def _things(index: Index, text: str, topics: Sequence[Named]) -> list[Named]:
     """The words of a question for all things of a type: "no band", "any band" beside a negation, "nobody"; where it
     names no topic, also "a band". The nodes are a sample, enough to read the relations."""
-    kb, things, asked = kb_of(index), list[Named](), asked_types(index, text)
+    kb, things, asked = kb_of(index), list[Named](), reader_of(index).asked_types(text)
     for match in _THING.finditer(text):
         word, noun = (match[1] or match[2]).casefold(), match[3]
-        types = asked_types(index, noun) if noun else set(range(kb.n_types))
+        types = reader_of(index).asked_types(noun) if noun else set(range(kb.n_types))
         counts = word.startswith("no") or (
             _NEGATES.search(text) if word.startswith("any") else not (topics or types & asked)
         )
@@ -262,13 +255,13 @@ def stands_as_name(index: Index, text: str, start: int, end: int) -> bool:
     kb = kb_of(index)
     if not any(kb.node_names[node][:1].islower() for node in kb.named(text[start:end])):
         return False
-    if any(unit.groups for unit in units_of(text[start:end])) or asked_types(index, text[start:end]):
+    if any(unit.groups for unit in units_of(text[start:end])) or reader_of(index).asked_types(text[start:end]):
         return False
     behind, before = _BEHIND.match(text[end:]), _WORD_BEFORE.search(text[:start].casefold())
     word = before[1] if before else ""
     leads = is_verb(word, "") or word in ("neither", "nor")
     leads = leads or not {word, word.removesuffix("s")}.isdisjoint(BASE_VERBS | _words_of_relations(index))
-    return bool(behind and asked_types(index, behind[1])) or word in PREPOSITIONS or leads
+    return bool(behind and reader_of(index).asked_types(behind[1])) or word in PREPOSITIONS or leads
 
 
 def _words_of_relations(index: Index) -> frozenset[str]:
