@@ -234,7 +234,7 @@ def _bring_up_to_date(
     before, before_inputs = None, dict[str, Path]()
     if old is not None and whole and old.version == stage.version:
         before = out / old.folder
-        if (old.params, old.models) == (params, described):
+        if (old.params, old.models) == (params, made_by):
             before_inputs = _inputs_of(out, standing, old)
     report = StageReport()
     progress.start(stage.name, None, "rows")

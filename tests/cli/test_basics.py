@@ -151,6 +151,7 @@ def test_json_is_one_line_and_everything_else_goes_to_stderr(run, cli, index, qu
         run("add", index, more, *cli.NO_LLM, "--json"),
         run("update", index, *cli.NO_LLM, "--json"),
         run("remove", index, "--doc", "more.txt", *cli.NO_LLM, "--json"),
+        run("merge", index, "--out", tmp_path / "merged", *cli.NO_LLM, "--json"),
     ]  # bench, demo (long), serve, mcp: in test_docs.py, test_mcp.py; sample, tune: in files of their own
     for result in results:
         assert result.status == 0, result.err

@@ -127,7 +127,7 @@ def questions_of(graph: str, knowledge: Graph) -> list[dict[str, Any]]:
     """Questions with names filled in, `gold`, and for medicine `harm`: contraindicated names that are not gold."""
     asked = []
     for row in (json.loads(line) for file in sorted(HERE.glob("*.jsonl")) for line in file.open(encoding="utf-8")):
-        if row["graph"] != graph:
+        if row.get("graph") != graph:  # world.jsonl: questions over the sample
             continue
         fill = row.get("fill", {})
         names = {slot: knowledge.names[key] for slot, key in fill.items()}
