@@ -104,7 +104,7 @@ def test_bytes_at_random_end_no_thread(fakes, connect) -> None:
         writer.close()
         return None
 
-    llm = connect(fakes(broken), retries=0, backoff_s=0.001, timeout_s=5.0)
+    llm = connect(fakes(broken), retries=1, backoff_s=0.001, timeout_s=5.0)
     for start in range(0, 300, 50):
         requests = [Request("", f"bad{i}") for i in range(start, start + 50)] + [Request("", f"good{start}")]
         replies = llm.complete(requests)
