@@ -137,6 +137,7 @@ def run_build(
             forget_replies=job.forget_replies,
             retry_unread=job.retry_unread,
             use_replies=used_replies is not None,
+            drop_others=isinstance(corpus, Sources),
         )
     comparison, remark = compared_build(plan, report)
     index = Index.open(target)

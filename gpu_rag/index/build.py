@@ -110,11 +110,13 @@ def build_index(
     forget_replies: bool = False,
     retry_unread: bool = False,
     use_replies: bool = False,
+    drop_others: bool = False,
 ) -> BuildReport:
     """Bring `stages` (in dependency order) up to date in the folder `out`.
 
     fresh: rebuild from nothing, but with the kept model replies; forget_replies: without them too. retry_unread,
-    use_replies: repeat stages that ask a language model. saved_settings: the settings that the manifest records.
+    use_replies: repeat stages that ask a language model. drop_others: stages of sources that are not among these leave
+    the index. saved_settings: the settings that the manifest records.
     Raises IndexLocked when another build writes here, StorageError when the disk refuses, BadInput from the readers.
     """
     progress = progress or Silent()
@@ -148,7 +150,8 @@ def build_index(
                 manifest.write(out)
             elif not reports[stage.name].skipped:
                 manifest.write_to(out / PROGRESS)
-        manifest = manifest.without(sources.impossible - reports.keys()).without_stale()
+        dropped = sources.impossible - reports.keys() if drop_others else ()
+        manifest = manifest.without(dropped).without_stale()
         with storage_errors(out):
             write_sources(out, sources)
         manifest.write(out)

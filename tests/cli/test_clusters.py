@@ -33,6 +33,7 @@ def test_slurm_starts_ray_on_each_node_and_builds(tmp_path: Path, n_nodes: int) 
     given = {
         "SLURM_JOB_NODELIST": "node[0-2]",
         "SLURM_NNODES": str(n_nodes),
+        "GPU_RAG_CACHE": "",
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
     }
     command = ["bash", str(CONFIGS / "slurm.sh"), "my corpus", "ix", "--for", "dense"]

@@ -30,7 +30,7 @@ from gpu_rag.types import Answer, Choice, JsonSchema, Question, Rank, Request
 METHODS = (
     "dense", "bm25", "hybrid", "ppr", "hoprag", "bubblerag", "higra-retriever", "dual-agent", "higra-agent", "fused",
 )  # fmt: skip
-MADE = {"bm25", "title_names", "entities", "entity_names", "graph"}  # for ppr, not masked
+MADE = {"bm25", "title_names", "entities", "entity_names", "graph", "relation_graph"}  # for ppr, not masked
 OPEN = [
     ("Halden Bridge", "Halden Bridge was designed by Marta Orlo. Halden Bridge crosses the river Ves in Kerling."),
     ("Marta Orlo", "Marta Orlo was born in Tamsin. Marta Orlo studied under Piet Ruyven."),
