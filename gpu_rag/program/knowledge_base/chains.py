@@ -39,7 +39,7 @@ class Asked:
 
     text: with "#" in place of the topic; nodes: of the topic; hops: number of relations that the question names;
     vector: of the question with a word for the topic, None for no cosine; types: of the answers, if they are known;
-    anything: whether the topic stands for all things of a type, which may be answers.
+    anything: whether the topic stands for all things of a type, so that its nodes may be answers too.
     """
 
     text: str

@@ -134,12 +134,21 @@ def operators_of(
     aggregate, order, words = _aggregated(words, valued, offered, labels)
     comparisons, words = _compared(words, valued)
     words = [word for word, behind in zip(words, [*words[1:], ""]) if word != "the" or behind[:1] != "#"]
-    clauses, unread, before, ruled_out = dict[int, Clause](), list[str](), _Words(), False
-    unread += [word for word in words if word in _NOBODY]
     if aggregate and offered:
         return Operators((Clause("#", itself=True),) * len(spans), True, False, aggregate, order, others)
-    kinds, left_out = _without(_kinds(words, known))
-    clauses.update((int(topic[1:]), Clause("#", left_out=True)) for topic in left_out)
+    clauses, negations = _clauses(_kinds(words, known))
+    unread = [*(word for word in words if word in _NOBODY), *negations]
+    ordered = tuple(clauses.get(place, Clause("#")) for place in range(len(spans)))
+    either = "or" in words and len(spans) > 1
+    turns = len(spans) > 1 and any(unit.marked and unit.groups & known for unit in units_of(others))
+    return Operators(ordered, either, turns, aggregate, order, others, comparisons, tuple(dict.fromkeys(unread)))
+
+
+def _clauses(kinds: _Words) -> tuple[dict[int, Clause], list[str]]:
+    """({number of a topic: its clause}, negations that belong to no topic)."""
+    kinds, left_out = _without(kinds)
+    clauses = {int(topic[1:]): Clause("#", left_out=True) for topic in left_out}
+    unread, before, ruled_out = list[str](), _Words(), False
     for part in _parts(kinds):
         topics = [word for word, kind in part if kind == TOPIC]
         negations = [word for word, kind in part if kind in (NOT, EXCEPT)]
@@ -156,10 +165,7 @@ def operators_of(
             line = ("#" if word == topic else word for word, kind in pairs if kind != TOPIC or word == topic)
             clauses[int(topic[1:])] = Clause(" ".join(line).strip(" ,;"), rules_out)
         before, ruled_out = pairs, rules_out
-    ordered = tuple(clauses.get(place, Clause("#")) for place in range(len(spans)))
-    either = "or" in words and len(spans) > 1
-    turns = len(spans) > 1 and any(unit.marked and unit.groups & known for unit in units_of(others))
-    return Operators(ordered, either, turns, aggregate, order, others, comparisons, tuple(dict.fromkeys(unread)))
+    return clauses, unread
 
 
 def _kinds(words: Sequence[str], known: frozenset[str]) -> _Words:
@@ -188,7 +194,7 @@ def _kinds(words: Sequence[str], known: frozenset[str]) -> _Words:
 
 
 def _without(words: _Words) -> tuple[_Words, list[str]]:
-    """(the words without "except Ann" and "is not Ann", the topics that are left out so)."""
+    """(the words without phrases such as "except Ann" and "is not Ann", the topics in these phrases)."""
     kept, left_out, i = _Words(), list[str](), 0
     while i < len(words):
         behind = words[i + 1 : i + 2] if words[i][0] in _EXCEPT else words[i + 2 : i + 3]
@@ -210,7 +216,7 @@ def _without(words: _Words) -> tuple[_Words, list[str]]:
 
 
 def _bare(word: str) -> str:
-    """A stand-in of one word for a mark, so that places of words and of units agree."""
+    """The word, or "#" for a token that is not exactly one word, so that places of words and of units agree."""
     return word if len(words_of(word)) == 1 and word[0] != "#" else "#"
 
 
