@@ -153,7 +153,7 @@ def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -
     vectors_of = index.vectors("passage_vectors")[device_rows].float().cpu().numpy()
     values = [
         *(column for feature in ranked for column in (feature - feature.max(1, keepdims=True), _places(feature))),
-        *_numbers(links, rows.numpy(), facts, named, vectors_of, near),
+        *_columns_by_entities(links, rows.numpy(), facts, named, vectors_of, near),
     ]
     for number in range(n_lists):
         values += _listed(rows.numpy(), [query.lists[number] for query in queries])
@@ -174,6 +174,7 @@ def _word_parts(index: Index, text: str, rows: np.ndarray) -> np.ndarray:
 
 
 def _links(index: Index) -> Links:
+    """The links of an index. An edge of exactly TITLE_WEIGHT is a title that the passage does not mention."""
     csr, n = index.graph.pull, index.n_entities  # symmetric
     indptr, indices, weight = (csr.indptr.cpu().numpy(), csr.indices.cpu().numpy(), weights_of(csr).cpu().numpy())
     first = indptr[n]
@@ -220,11 +221,11 @@ def _dense(seeds: Seeds, n: int) -> np.ndarray:
     return rows
 
 
-def _numbers(
+def _columns_by_entities(
     links: Links, rows: np.ndarray, facts: np.ndarray, named: np.ndarray, vectors: np.ndarray, near: np.ndarray
 ) -> list[np.ndarray]:
-    """The feature columns from `first 1` on, f[B, c] each. rows: i64[B, c]; vectors: f32[B, c, D]; near: cosines f32[B,
-    c]."""
+    """The columns of NAMES from `first 1` on, f[B, c] each. rows: i64[B, c], candidates; facts, named: f64[B, E], the
+    weights f and m; vectors: f32[B, c, D]; near: f32[B, c], the cosines of the candidates."""
     batch, width = rows.shape
     question = np.repeat(np.arange(batch), width)  # the question of each candidate
     position, entities = _gathered(links.offsets, links.entities, rows.ravel())

@@ -234,7 +234,7 @@ class ChainReader:
         return directed if self.either[directed // 2] else directed ^ 1
 
     def types_of(self, unit: Unit) -> set[int]:
-        """The node types that a unit names: those with its word, else those with a word of its group."""
+        """The node types that a unit names: all with its word, or else all with a word of its group."""
         scores = [max((says(unit, own) for own in units), default=0.0) for units in self.types]
         return {row for row, score in enumerate(scores) if score and score == max(scores)}
 
@@ -357,7 +357,7 @@ class Reading:
     """One question compared with the relations: the value of each step for each run of cues that it may take.
 
     types: of the answers, if they are known. is_named: bool[2 R], the directed relations that a cue names; is_allowed:
-    bool[2 R], those that do not contradict the question.
+    bool[2 R], the directed relations that do not contradict the question.
     """
 
     def __init__(self, reader: ChainReader, text: str, types: frozenset[int] = frozenset()):

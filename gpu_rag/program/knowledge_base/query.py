@@ -360,9 +360,10 @@ def contrary_nodes(index: Index, queries: list[tuple[tuple[int, ...], frozenset[
 def operations_of(index: Index, queries: list[tuple[Operators, Plan]]) -> list[tuple[Operations, tuple[str, ...]]]:
     """(operations, unread words) for the operators of each question, whose topics are in a plan without operations.
 
-    A question for "how many" is a count, unless the answers are numbers. A value is compared by the relation that the
-    words before it name, among those that give values to the answers; if they name none, by the only one with dates, or
-    the only one with other numbers. "More" and "most" may count the edges of a relation without values.
+    "How many" asks for a count, unless the answers are numbers. A value is compared by the relation that the words
+    before it name, among the relations that give values to the answers. If they name none, it is compared by the only
+    relation with dates, or the only one with other numbers. "More" and "most" may count the edges of a relation without
+    values.
     """
     kb, results = kb_of(index), []
     bare = [replace(plan, operations=Operations(either=spoken.either)) for spoken, plan in queries]

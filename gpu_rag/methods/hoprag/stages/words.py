@@ -20,10 +20,10 @@ from gpu_rag.types import Ragged
 
 @stage("hop_words", needs=("passages", "entities", "hop_vertices", "hop_keywords", "hop_edges"))
 def words_stage(work: Work) -> dict[str, int]:
-    """Write ascending lists of numbers of keywords: for each edge those of both questions, and for each vertex the
+    """Write ascending lists of keyword numbers: for each edge the keywords of both questions, and for each vertex the
     topics of its passage, which are the keywords of its title and the subjects of its triples.
 
-    Topics that no text has as keyword are numbered after the keywords, in the order of the table `topic_words`.
+    Topics that are no keyword of a text are numbered after the keywords, in the order of the table `topic_words`.
     """
     folders = work.stage_folders
     vocabulary = one_array(tables.read_table(folders["hop_keywords"] / "keywords.parquet", KEYWORDS)["keyword"])
