@@ -36,8 +36,8 @@ MIXES = (("bubblerag",), ())
 Seen = tuple[str, str, Examples, np.ndarray]  # family, name of the set, with `bubblerag`, recall of `ppr`
 
 
-def seen_of(item: str, cache: Path | None) -> Seen:
-    """Questions, rankings and gold of one set."""
+def load_set(item: str, cache: Path | None) -> Seen:
+    """Questions, rankings and gold of one set, from the cache if it has them. item: FAMILY:INDEX=QUESTIONS."""
     family, _, rest = item.partition(":")
     folder, _, questions = rest.partition("=")
     rows = [row for row in load_questions(Path(questions))[0] if row.gold_ids]
@@ -59,7 +59,7 @@ def seen_of(item: str, cache: Path | None) -> Seen:
     return family, name, seen, ppr
 
 
-def joined(sets: list[Seen], n_columns: int) -> Learnt:
+def join_sets(sets: list[Seen], n_columns: int) -> Learnt:
     """The questions of several sets, with the same weight for each family. n_columns: the first columns to use."""
     sizes = Counter[str]()
     for family, _, seen, _ in sets:
@@ -76,12 +76,15 @@ def is_even(row: QuestionRow) -> bool:
     return sha1(row.question.id.encode(), usedforsecurity=False).digest()[0] % 2 == 0
 
 
-def judged(sets: list[Seen], also: list[Seen], lists: tuple[str, ...], half: str, pull: float) -> list[list[object]]:
-    """Rows (mix, set, n, cut-off, ppr, fused, difference, low, high) of each of `sets`, and of all of them together."""
+def score_sets(
+    sets: list[Seen], also: list[Seen], lists: tuple[str, ...], half: str, pull: float
+) -> list[list[object]]:
+    """Rows (mix, set, n, cut-off, ppr, fused, difference, low, high) for each of `sets`, and for all of them together.
+    also: further sets to train on."""
     names, parts = columns(lists), []
     for family, name, seen, ppr in sets:
         others = [item for item in (*sets, *also) if item[0] != family]
-        model = trained(lists, (*names, *PAIRS), joined(others, len(names)), pull)
+        model = trained(lists, (*names, *PAIRS), join_sets(others, len(names)), pull)
         ours = seen.recall(model.scores(seen.learnt.values[..., : len(names)], seen.learnt.pairs), AT)
         keep = np.array([half == "all" or is_even(row) == (half == "even") for row in seen.rows])
         parts.append((name, ours[keep], ppr[keep]))
@@ -96,7 +99,7 @@ def judged(sets: list[Seen], also: list[Seen], lists: tuple[str, ...], half: str
 
 
 def main() -> None:
-    """Sees, judges, writes."""
+    """Load the sets, score both mixes, and write the tables and weights that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sets", nargs="+", metavar="FAMILY:INDEX=QUESTIONS")
     parser.add_argument("--also", nargs="+", default=[], metavar="FAMILY:INDEX=QUESTIONS")
@@ -107,9 +110,9 @@ def main() -> None:
     parser.add_argument("--csv", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    sets, also = ([seen_of(item, options.cache) for item in items] for items in (options.sets, options.also))
+    sets, also = ([load_set(item, options.cache) for item in items] for items in (options.sets, options.also))
     table: list[list[object]] = [["mix", "set", "questions", "k", "ppr", "fused", "difference", "low", "high"]]
-    table += [row for lists in MIXES for row in judged(sets, also, lists, options.half, options.pull)]
+    table += [row for lists in MIXES for row in score_sets(sets, also, lists, options.half, options.pull)]
     print("\n".join("\t".join(map(str, row)) for row in table))
     if options.csv:
         with options.csv.open("w", encoding="utf-8", newline="") as file:
@@ -118,7 +121,7 @@ def main() -> None:
         document = {}
         for lists in MIXES:
             names = columns(lists)
-            model = trained(lists, (*names, *PAIRS), joined([*sets, *also], len(names)), options.pull)
+            model = trained(lists, (*names, *PAIRS), join_sets([*sets, *also], len(names)), options.pull)
             document[",".join(lists)] = model.document()
         options.out.write_text(json.dumps(rounded(document), indent=1) + "\n", encoding="utf-8")
 

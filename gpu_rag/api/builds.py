@@ -85,8 +85,8 @@ def build(
     settings, llm, embedder, api_key: see `Index`. Given settings override those saved in an index in `out`.
     strict: stop at the first bad row. fresh: build everything anew, with cached replies; forget_replies: also without
     them; retry_unread: ask models again where a reply could not be read, also in finished stages.
-    shards: let as many processes make what models make of parts of the corpus; the index is the same. on: "ray:ADDRESS"
-    runs them on the nodes of a Ray cluster, which need the same paths.
+    shards: number of processes that run the models, each on a part of the corpus; the index is the same. on:
+    "ray:ADDRESS" runs these processes on the nodes of a Ray cluster, which must see the same paths.
 
     Returns the index; its `report` describes each stage. Raises UsageError and BadInput, IndexLocked, StorageError,
     IndexMismatch (models other than those of the existing index, without fresh).
@@ -111,7 +111,7 @@ def run_build(
     """`build`, also of ready Sources.
 
     used_replies: a set that gets the keys of all replies that the index needs; stages that ask a model are then made
-    again, from kept replies. parts: indexes whose stages are made too, by the same models.
+    again, from kept replies. parts: indexes that are merged; their stages are made too, by the same models.
     """
     if not (keywords.get("fresh") or keywords.get("forget_replies")):
         mend_manifest(target)
@@ -146,7 +146,7 @@ def run_build(
 
 
 def _build_shards(corpus: Any, out: Path, n: int, on: str, progress: Progress, **keywords: Unpack[Building]) -> None:
-    """Let n tasks make what models make of parts of the corpus, and take it over for the build of the index `out`."""
+    """Run the models on n parts of the corpus, each in a task of its own; pool replies and vectors for `out`."""
     if keywords.get("fresh") or keywords.get("forget_replies"):
         raise UsageError("shards build on what is there", given="fresh", expected="a new folder, or no fresh")
     guard_folder(out)
@@ -179,12 +179,14 @@ def _build_shards(corpus: Any, out: Path, n: int, on: str, progress: Progress, *
 
 
 def build_shard(task: Mapping[str, Any]) -> None:
-    """Build one shard, as a task of `_build_shards`: the stages that ask models, and their inputs."""
+    """Run a task of `_build_shards`: build the stages that ask models, and their inputs, for one part of the corpus."""
     set_cache_dir(task["cache"])
     folder, kept = Path(task["folder"]), Path(task["replies"])
     sources = recorded_sources(msgspec.convert(task["sources"], Record), None)
     sources = replace(sources, strict=task["strict"], part=tuple(task["part"]))
-    settings = make_settings(task["settings"]).changed("index", min_yield=0.0)  # the share of the whole counts
+    settings = make_settings(task["settings"]).changed(
+        "index", min_yield=0.0
+    )  # the whole corpus is checked, not a part
     if kept.is_file():
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -198,18 +200,19 @@ def build_shard(task: Mapping[str, Any]) -> None:
 def asked_by_part(stages: Sequence[Stage], settings: Settings) -> list[str]:
     """Names of the stages that ask models about one passage or text at a time, and of their inputs, in building order.
 
-    Left out are knowledge bases, and stages whose requests depend on the whole corpus, with what needs them.
+    Stages of knowledge bases, stages whose requests depend on the whole corpus, and all stages that need one of these
+    are omitted.
     """
-    alone: dict[str, Stage] = {}
+    separable: dict[str, Stage] = {}
     for stage in stages:
-        whole = "llm" in stage.roles(settings) and stage.size not in ("passages", "extracted")
-        if not whole and not stage.name.startswith("kb") and {*stage.needs} <= alone.keys():
-            alone[stage.name] = stage
+        asks_about_all = "llm" in stage.roles(settings) and stage.size not in ("passages", "extracted")
+        if not asks_about_all and not stage.name.startswith("kb") and {*stage.needs} <= separable.keys():
+            separable[stage.name] = stage
     wanted: set[str] = set()
-    for stage in reversed(alone.values()):
+    for stage in reversed(separable.values()):
         if stage.roles(settings) or stage.name in wanted:
             wanted |= {stage.name, *stage.needs}
-    return [name for name in alone if name in wanted]
+    return [name for name in separable if name in wanted]
 
 
 def plan_build(
@@ -264,8 +267,8 @@ def _job(
     given: dict[str, Any] = {"openie": openie, "kg": kg, "skb": skb, "sources": sources, "strict": strict}
     inputs = corpus if isinstance(corpus, Sources) else sources_of(corpus, out, **given)
     names = default_methods(inputs) if methods is None else checked_names("methods", methods)
-    kept = (name for folder in ([] if fresh else [out, *parts]) for name in built_stages(folder))
-    stages = stages_for(names, inputs, [*kept])
+    earlier = [] if fresh else [out, *parts]
+    stages = stages_for(names, inputs, [name for folder in earlier for name in built_stages(folder)])
     chosen = chosen.changed("models", **changed) if changed else chosen
     models = open_models(
         chosen,
@@ -276,7 +279,7 @@ def _job(
         pooled=pooled_folder(out),
     )
     with closing(models):
-        for folder in [] if fresh else [out, *parts]:
+        for folder in earlier:
             check_same_models(folder, stages, chosen, models)
         yield BuildJob(out, stages, chosen, inputs, models, fresh, forget_replies, retry_unread)
 

@@ -29,12 +29,12 @@ from gpu_rag.settings import Settings
 
 
 def merge(indexes: Sequence[PathLike], out: PathLike, **keywords: Unpack[Changing]) -> Index:
-    """Make one index of several, equal to one build of all their sources for the methods of all of them.
+    """Make one index of several. It equals one build of all their sources, for all methods of the indexes.
 
-    The replies and vectors of the indexes are used, so that a model is asked only for what none of them has. All else
-    is made by the ordinary stages: a document that several indexes have is counted once, and names are resolved across
-    all. What was removed from one index stays out. The indexes are not changed. The documents of an index whose files
-    are not here, such as one from another machine, are taken from its tables.
+    Replies and vectors of the indexes are reused: models compute only what no index has. The ordinary stages make the
+    rest: a document that several indexes have counts once, and names are resolved across all. Documents that were
+    removed from one index stay out. The indexes do not change. If the files of an index are not here, because it comes
+    from another machine, its documents are read from its tables.
 
     indexes: index folders, in any order. out: a new folder, or the same merge that was interrupted. The keyword
     arguments mean the same as for `add`. Raises UsageError for settings that differ, IndexMismatch for models that
@@ -62,12 +62,12 @@ def merge(indexes: Sequence[PathLike], out: PathLike, **keywords: Unpack[Changin
 def _settings(
     saved: Manifest, *, settings: Any = None, llm: Any = None, embedder: Any = None, **others: Any
 ) -> tuple[Settings, LLM | None]:
-    """The settings of the indexes, which the given ones override, and a language model that is an object."""
+    """(the saved settings, overridden by the given ones; the language model, if it is given as an object)."""
     return checked_settings(settings, saved.defaults(), llm=llm, embedder=embedder)
 
 
 def _check_settings(a: Path, first: Mapping[str, Any], b: Path, second: Mapping[str, Any]) -> None:
-    """Raise UsageError for the first setting that two indexes were not built with alike."""
+    """Raise UsageError for the first setting in which two indexes differ. first, second: the settings of a and b."""
     for section in sorted({*first, *second}):
         values, others = first.get(section, {}), second.get(section, {})
         for name in sorted({*values, *others}):
@@ -78,7 +78,7 @@ def _check_settings(a: Path, first: Mapping[str, Any], b: Path, second: Mapping[
 
 
 def _check_models(a: Path, first: Manifest, b: Path, second: Manifest) -> None:
-    """Raise IndexMismatch for a stage that two indexes have, made by other models."""
+    """Raise IndexMismatch for a stage that two indexes made with different models. first, second: of a and b."""
     for name in sorted(first.stages.keys() & second.stages.keys()):
         models, others = first.stages[name].models, second.stages[name].models
         for role in sorted({*models, *others}):
@@ -93,10 +93,10 @@ def _check_models(a: Path, first: Manifest, b: Path, second: Manifest) -> None:
 
 
 def _sources_of(folder: Path, manifest: Manifest) -> tuple[Sources, dict[Path, str]]:
-    """The sources of an index, and the hashes of its files and folders of documents.
+    """(the sources of an index, {path: SHA-256} of its files and folders of documents).
 
-    Its tables stand for them if they are not all here, or if another machine recorded them. Raises BadInput if they
-    cannot.
+    If some files are missing, or if another machine recorded them, the sources are held: documents come from the
+    tables of the index. Raises BadInput if the tables cannot replace the files.
     """
     record, passages = read_record(folder), manifest.stages.get("passages")
     params = passages.params if passages else {}
@@ -112,18 +112,23 @@ def _sources_of(folder: Path, manifest: Manifest) -> tuple[Sources, dict[Path, s
         check_there(sources)
         return sources, sha256_of
     names = [path.name for path in paths]
-    whole = names == [name for name, _ in hashes] and len(names) == len(set(names)) > 0
+    # tables name a source only by the name of its path
+    names_fit = names == [name for name, _ in hashes] and len(names) == len(set(names)) > 0
     is_current = passages is not None and passages.version == all_stages()["passages"].version
-    if record.openie or record.named or not (whole and is_current):
+    if record.openie or record.named or not (names_fit and is_current):
         do = "bring the files to the same place here, and run: gpu-rag update DIR SOURCE..."
         raise BadInput("the files of an index are not here, and its tables cannot stand for them", given=folder, do=do)
-    tables = checked_stage(folder, manifest, "passages")
-    held = tuple(HeldSource(path, tables, sha256_of[path], readers) for path in paths)
+    stage_folder = checked_stage(folder, manifest, "passages")
+    held = tuple(HeldSource(path, stage_folder, sha256_of[path], readers) for path in paths)
     return Sources(paths, removed=frozenset(record.removed), held=held), sha256_of
 
 
 def _joined(parts: Mapping[Path, tuple[Sources, dict[Path, str]]], out: Path) -> Sources:
-    """All sources, each once. Raises UsageError for two sources of one path or of one name."""
+    """The sources of all indexes, each once. parts: results of `_sources_of`; out: the new index.
+
+    Raises UsageError for different files with one path, different sources with one name, and different versions of a
+    library that read the files.
+    """
     corpus, openie, removed = set[Path](), set[Path](), set[str]()
     sha256_of, held, named = dict[Path, str](), dict[Path, HeldSource](), dict[str, NamedSource]()
     readers: dict[str, str] = {}
@@ -147,14 +152,14 @@ def _joined(parts: Mapping[Path, tuple[Sources, dict[Path, str]]], out: Path) ->
                 given = f"{other.name}: {other.path} and {named_source.path}"
                 raise UsageError("one name stands for two sources", given=given, do="build one with another name")
     here = {path for part, _ in parts.values() if not part.held for path in part.corpus}
-    files, results = (tuple(sorted(paths, key=os.fsencode)) for paths in (corpus, openie))
-    kept = tuple(source for path, source in held.items() if path not in here)
-    sources = Sources(files, results, False, out / EDITS, removed=frozenset(removed), held=kept)
+    corpus_paths, openie_paths = (tuple(sorted(paths, key=os.fsencode)) for paths in (corpus, openie))
+    still_held = tuple(source for path, source in held.items() if path not in here)
+    sources = Sources(corpus_paths, openie_paths, False, out / EDITS, removed=frozenset(removed), held=still_held)
     return replace(sources, named=tuple(named[name] for name in sorted(named)))
 
 
 def _join_edits(folders: Sequence[Path], out: Path) -> None:
-    """Give the new index the manual changes of all: each line once, in the order of the alphabet if they differ."""
+    """Write the manual changes of all indexes to the new one. Files that differ are joined: each line once, sorted."""
     files: dict[str, set[bytes]] = {}
     for path in (path for folder in folders for path in sorted((folder / EDITS).glob("*")) if path.is_file()):
         files.setdefault(path.name, set()).add(path.read_bytes())

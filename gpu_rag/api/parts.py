@@ -1,4 +1,4 @@
-"""Parts of an index that were built apart: what their models made is taken over, so that no model makes it again."""
+"""Replies and vectors of indexes that were built apart, reused by a build of all their sources."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ REPLIES = "replies.sqlite"
 
 
 def pooled_folder(out: Path) -> Path:
-    """The folder of the vectors that `pool` took over for the index `out`; a finished build removes it."""
+    """The folder of the vectors that `pool` copied for the index `out`; a finished build removes it."""
     return out / "work" / "pooled"
 
 
 def pool(parts: Sequence[Path], out: Path) -> None:
-    """Take over the replies and the vectors of indexes for a build of the index `out`.
+    """Copy the replies and vectors of indexes for a build of the index `out`. parts: folders of the indexes.
 
     Raises IndexCorrupt for a damaged part, IndexLocked while `out` is built, StorageError.
     """
@@ -31,25 +31,29 @@ def pool(parts: Sequence[Path], out: Path) -> None:
         replies = [part / REPLIES for part in parts if (part / REPLIES).is_file()]
         if replies:
             add_replies(out / REPLIES, replies)
-        shutil.rmtree(pooled_folder(out), ignore_errors=True)  # of a run that was killed
+        shutil.rmtree(pooled_folder(out), ignore_errors=True)  # an earlier run may have been killed
         for part in parts:
             _pool_vectors(part, pooled_folder(out))
 
 
 def _pool_vectors(part: Path, pooled: Path) -> None:
-    """Write the vectors of all stages of an index to a file by the hashes of their texts. Memory: one stage."""
+    """Write the vectors of all stages of an index to files by embedder, with the hashes of texts as keys.
+
+    Memory: the texts and vectors of one stage.
+    """
     manifest = Manifest.read(part).without_stale()
     for name, stage in all_stages().items():
         record = manifest.stages.get(name)
-        made_by = record.models.get("embedder", {}).get("content_hash", "") if record else ""
-        if record is None or stage.texts is None or record.version != stage.version or not made_by.isalnum():
-            continue  # the hash of a foreign index names a file
+        embedder = record.models.get("embedder", {}).get("content_hash", "") if record else ""
+        # isalnum: a foreign index gives this part of a file name
+        if record is None or stage.texts is None or record.version != stage.version or not embedder.isalnum():
+            continue
         texts = stage.texts(*(checked_folder(part, manifest, need) for need in stage.needs))
         vectors = tables.read_arrays(checked_folder(part, manifest, name) / "vectors.safetensors")["vectors"]
         if vectors.ndim != 2 or len(vectors) != len(texts):
             given = f"{name} of {part}: {len(vectors)} vectors, {len(texts)} texts"
             raise IndexCorrupt("the vectors of an index are not those of its texts", given=given)
-        path = cache_file(pooled, made_by)
+        path = cache_file(pooled, embedder)
         for start in range(0, len(texts), tables.ROWS_A_GROUP):
             rows = slice(start, start + tables.ROWS_A_GROUP)
             keep_vectors(path, texts[rows], vectors[rows])

@@ -42,7 +42,7 @@ from gpu_rag.models.llm.cache import keep_replies
 from gpu_rag.models.packaged import cache_dir
 
 ROW = ("id", "file", "line")  # of a document
-READERS_S = 30.0  # how long a removal waits for processes that read the old index
+READERS_S = 30.0  # seconds that a removal waits for processes that read the old index
 
 
 def remove(
@@ -116,7 +116,7 @@ def _begin(folder: Path, leaving: Receipt) -> None:
 def _wait_for_readers(folder: Path, manifest: Manifest) -> None:
     """Wait until no process reads passages that the index no longer names. Raises IndexLocked."""
     until = time.monotonic() + READERS_S
-    while any(is_held(folder / left) for left in _left_over(folder, manifest) if left.startswith("stages/passages-")):
+    while any(is_held(folder / old) for old in _left_over(folder, manifest) if old.startswith("stages/passages-")):
         if time.monotonic() > until:
             what = "the documents have left the index, but a process still reads its old files"
             do = "end it (in Python: delete the Index), then run the same command again"
@@ -184,18 +184,21 @@ def _chosen(
 
 
 def _without_named(sources: Sources, names: Sequence[str], may_be_none: bool) -> tuple[Sources, list[str]]:
-    """The sources without knowledge graphs and bases of these names, and the paths of sources of documents among
-    them. Raises BadInput for another name, UsageError if nothing is left."""
+    """(the sources without the knowledge graphs and bases of these names, paths of the sources of documents of these
+    names, which leave as files). may_be_none: names may be gone, because an interrupted removal goes on.
+
+    Raises BadInput for an unknown name, UsageError if no source would stay.
+    """
     known = {source.name: source for source in sources.named}
-    lacking = [name for name in names if name not in known]
-    if lacking and not may_be_none:
+    unknown = [name for name in names if name not in known]
+    if unknown and not may_be_none:
         expected = ", ".join(sorted(known)) or "an index with named sources"
-        raise BadInput("no such source", given=lacking[0], expected=expected)
-    left = tuple(source for source in sources.named if source.name not in names or source.kind == "documents")
-    if not left and not sources.corpus:
+        raise BadInput("no such source", given=unknown[0], expected=expected)
+    staying = tuple(source for source in sources.named if source.name not in names or source.kind == "documents")
+    if not staying and not sources.corpus:
         raise UsageError("these are all sources of the index", do="remove its folder")
     chosen = (known[name] for name in names if name in known)
-    return replace(sources, named=left), [str(source.path) for source in chosen if source.kind == "documents"]
+    return replace(sources, named=staying), [str(source.path) for source in chosen if source.kind == "documents"]
 
 
 def _name_in(given: str, sources: Sources) -> str:

@@ -98,7 +98,7 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
 
 
 def _program(options: argparse.Namespace) -> tuple[list[str], str, list[str]]:
-    """The words of this program, the index, and the settings that its builds take from the server's command line."""
+    """Arguments of `Changes`: the command line of this program, the index, and the server's options for settings."""
     profile = ["--profile", options.profile] if options.profile else []
     settings = [word for given in options.assignments or () for word in ("--set", given)]
     return [sys.executable, "-m", "gpu_rag"], str(options.index), [*profile, *settings]

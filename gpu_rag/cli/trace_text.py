@@ -149,7 +149,7 @@ def _answer(row: dict[str, Any]) -> str:
 
 
 def _title(item: dict[str, Any]) -> str:
-    """The title of a passage; without one the place of its document."""
+    """The title of a passage, or else the place of its document."""
     return item["title"] or " ".join(filter(None, [item.get("file"), item.get("place")])) or item["passage_id"]
 
 

@@ -1,8 +1,8 @@
 """Tasks in processes of this machine or on a Ray cluster.
 
-A task is the name of a function and a JSON document, which a worker with this package needs to run it. Texts, vectors
-and models do not travel: tasks read and write folders. A worker that dies is started again; what its task has
-written by then is kept. The folder alone imports ray.
+A task is the name of a function and a JSON document; a worker with this package can run it. Texts, vectors and models
+are not sent: tasks read and write folders. A worker that dies is started again, and the files that its task wrote are
+kept. Only this folder imports ray.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ RAY = "ray:"
 def run_tasks(
     target: str, documents: Sequence[Mapping[str, Any]], on: str = "", on_done: Callable[[], None] = lambda: None
 ) -> None:
-    """Run target(document) for each document; on_done() is called after each.
+    """Run target(document) for each document, in any order; on_done() is called after each.
 
-    target: "module:function". on: "" for processes of this machine, at most one a core; "ray:ADDRESS" for a cluster.
+    target: "module:function". on: "" for processes of this machine, at most one a core at a time; "ray:ADDRESS" for a
+    cluster.
+
     Raises the first error of a task, GpuRagError for a task whose worker died too often, UsageError for another `on`,
     MissingBackend without ray.
     """

@@ -14,8 +14,8 @@ CONNECT_S = 10.0
 
 
 def run(target: str, documents: Sequence[Mapping[str, Any]], place: str, on_done: Callable[[], None]) -> None:
-    """See `run_tasks`. place: an address that `ray.init` takes. A task gets all GPUs of a node, if the nodes have
-    some."""
+    """See `run_tasks`. place: an address that `ray.init` takes. Each task asks for as many GPUs as the node with fewest
+    has, nodes without GPUs left out."""
     try:
         import ray
     except ImportError as error:
@@ -23,7 +23,7 @@ def run(target: str, documents: Sequence[Mapping[str, Any]], place: str, on_done
         raise MissingBackend("ray is not installed", given=str(error), do=do) from error
     try:
         host, _, port = place.removeprefix("ray://").rpartition(":")
-        if host:  # ray itself waits for minutes
+        if host:  # ray.init waits for minutes if nobody listens
             socket.create_connection((host, int(port)), CONNECT_S).close()
         ray.init(address=place, log_to_driver=False, include_dashboard=False if place == "local" else None)
     except (OSError, ValueError, RuntimeError) as error:
@@ -34,9 +34,9 @@ def run(target: str, documents: Sequence[Mapping[str, Any]], place: str, on_done
         task = ray.remote(
             max_retries=TRIES - 1, num_cpus=1, num_gpus=min(filter(None, gpus), default=0), scheduling_strategy="SPREAD"
         )(call)
-        left = [task.remote(target, json.dumps(document)) for document in documents]
-        while left:
-            (ended,), left = ray.wait(left)
+        open_tasks = [task.remote(target, json.dumps(document)) for document in documents]
+        while open_tasks:
+            (ended,), open_tasks = ray.wait(open_tasks)
             check(ray.get(ended))
             on_done()
     except ray.exceptions.RayError as error:

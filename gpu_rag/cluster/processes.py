@@ -16,8 +16,8 @@ from typing import IO, Any, NamedTuple
 from gpu_rag.cluster.worker import TRIES, check
 from gpu_rag.errors import GpuRagError
 
-LOOK_S = 0.05
-STOP_S = 5.0
+LOOK_S = 0.05  # between two looks at the processes
+STOP_S = 5.0  # for a process to end by itself
 _log = logging.getLogger(__name__)
 
 
@@ -31,7 +31,7 @@ class _Running(NamedTuple):
 
 
 def run(target: str, documents: Sequence[Mapping[str, Any]], place: str, on_done: Callable[[], None]) -> None:
-    """See `run_tasks`."""
+    """See `run_tasks`. place: not used."""
     waiting = [(task, 1) for task in reversed(range(len(documents)))]
     running: list[_Running] = []
     try:
@@ -39,19 +39,19 @@ def run(target: str, documents: Sequence[Mapping[str, Any]], place: str, on_done
             while waiting and len(running) < len(os.sched_getaffinity(0)):
                 running.append(_start(target, documents, *waiting.pop()))
             time.sleep(LOOK_S)
-            for ended in [one for one in running if one.process.poll() is not None]:
+            for ended in [worker for worker in running if worker.process.poll() is not None]:
                 running.remove(ended)
                 if _is_done(ended):
                     on_done()
                 else:
                     waiting.append((ended.task, ended.attempt + 1))
     finally:
-        for one in running:
-            one.process.terminate()
-        for one in running:
+        for worker in running:
+            worker.process.terminate()
+        for worker in running:
             with suppress(subprocess.TimeoutExpired):
-                one.process.wait(STOP_S)
-            one.process.kill()
+                worker.process.wait(STOP_S)
+            worker.process.kill()
 
 
 def _start(target: str, documents: Sequence[Mapping[str, Any]], task: int, attempt: int) -> _Running:

@@ -16,11 +16,11 @@ from gpu_rag import errors
 from gpu_rag.models.library_environment import prepare_environment
 from gpu_rag.models.llm.own_server import end_with_parent
 
-TRIES = 4  # of one task whose worker dies
+TRIES = 4  # maximum starts of one task, if its workers die
 
 
 def call(target: str, document: str) -> str:
-    """Run a task. Returns a JSON object: the error that it raised, if one of GpuRagError, or nothing."""
+    """Run a task. Returns a JSON object: a GpuRagError that it raised; else an empty one. Other errors are raised."""
     prepare_environment()
     module, _, name = target.partition(":")
     try:

@@ -220,6 +220,11 @@ def _bring_up_to_date(
     progress: Progress,
     again: bool,
 ) -> tuple[Manifest, StageReport]:
+    """Run a stage unless its output is up to date; returns the manifest with the stage, and a report.
+
+    manifest: with all stages that the stage needs; standing: from before the build, for the inputs of an earlier run.
+    again: run a stage that asks an LLM even if it is up to date.
+    """
     needs = stage.needs_of(sources)
     inputs = {need: manifest.stages[need].output_hash for need in needs}
     params = stage.params(settings, sources)
@@ -233,7 +238,6 @@ def _bring_up_to_date(
         blocks = manifest.blocks.get(stage.name) or block_sums(out / old.folder, old.files)
         return manifest.with_stage(old, blocks), StageReport(skipped=True, counts=old.counts)
     folders = {name: out / record.folder for name, record in manifest.stages.items() if name in needs}
-    # reuse valid parts of an earlier run of this version
     before, before_inputs = None, dict[str, Path]()
     if old is not None and whole and old.version == stage.version:
         before = out / old.folder
@@ -255,12 +259,7 @@ def _bring_up_to_date(
         sync(*temporary.rglob("*"), temporary)
         files = checksums(temporary)
         blocks = block_sums(temporary, files)
-        if final.exists() and checksums(final) == files:
-            shutil.rmtree(temporary)  # the same bytes: somebody may be reading them
-        else:
-            shutil.rmtree(final, ignore_errors=True)
-            os.replace(temporary, final)
-            sync(final.parent)
+        _put_in_place(temporary, final, files)
     report.s, report.peak_memory_bytes = time.perf_counter() - started, peak_memory_bytes()
     report.counts, report.graph_ops = counts, spelled(ran)
     folder = f"stages/{name}"
@@ -270,8 +269,18 @@ def _bring_up_to_date(
     return manifest, report
 
 
+def _put_in_place(temporary: Path, final: Path, files: Mapping[str, Any]) -> None:
+    """Make a finished folder of a stage the final one. files: its checksums. Equal files stay: they may be in use."""
+    if final.exists() and checksums(final) == files:
+        shutil.rmtree(temporary)
+    else:
+        shutil.rmtree(final, ignore_errors=True)
+        os.replace(temporary, final)
+        sync(final.parent)
+
+
 def _inputs_of(out: Path, standing: Manifest, record: StageRecord) -> dict[str, Path]:
-    """Folders of the stages that a stage was made from; none if one of them is gone or damaged."""
+    """Folders of the stages that a stage was made from, by name; empty if one of them is gone or damaged."""
     records = {name: standing.stages.get(name) for name in record.inputs}
     if any(made is None or made.output_hash != record.inputs[name] for name, made in records.items()):
         return {}

@@ -47,7 +47,8 @@ class Index:
         folder = Path(path)
         reading = Reading(folder)  # before the manifest is read: a build may replace stages at any time
         manifest, passages = Manifest.read(folder).without_stale(), None  # a build may have stopped half-way
-        while (record := manifest.stages.get("passages")) and record.folder != passages:  # replaced meanwhile
+        # the stage may be replaced before it is held: hold it again until the manifest still names it
+        while (record := manifest.stages.get("passages")) and record.folder != passages:
             passages = record.folder
             reading.hold(folder / passages)
             manifest = Manifest.read(folder).without_stale()

@@ -124,7 +124,7 @@ class View(Index):
         return self.base._document_rows(self.kept(DOCUMENTS)[list(rows)].tolist())
 
     def take(self, stage: str, file: str, schema: pa.Schema, rows: Iterable[int]) -> list[dict[str, Any]]:
-        """Rows of a table, which is in memory."""
+        """Rows of a table, in the order given; the table is read whole."""
         taken: list[dict[str, Any]] = self.table(stage, file, schema).take(pa.array(rows, pa.int64())).to_pylist()
         return taken
 

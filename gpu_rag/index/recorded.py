@@ -62,8 +62,8 @@ def recorded_sources(record: Record, edits: Path | None) -> Sources:
 
 
 def write_sources(out: Path, sources: Sources) -> None:
-    """Remember the sources of an index. Paths of held sources are somebody else's, so then none is signed. Raises
-    StorageError."""
+    """Remember the sources of an index. A record with held sources is not signed, because their paths come from another
+    machine. Raises StorageError."""
     record = record_of(sources)
     document = msgspec.to_builtins(msgspec.structs.replace(record, signature="" if sources.held else record.signed()))
     del document["sha256"]

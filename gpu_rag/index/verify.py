@@ -299,7 +299,7 @@ def wrong_walk(
 
 
 def wrong_arrays(index: Index, stage: str, file: str, expected: Mapping[str, np.ndarray]) -> Iterator[str]:
-    """A line that names the arrays of a file that are not those expected."""
+    """A line that names the arrays of a file that differ from the expected ones."""
     arrays = index.arrays(stage, file)
     equal = {name: name in arrays and np.array_equal(arrays[name], array) for name, array in expected.items()}
     if wrong := [name for name, same in equal.items() if not same]:

@@ -79,8 +79,8 @@ class NamedSource:
 class HeldSource:
     """A file or folder of the corpus that is not read, because an index holds its documents.
 
-    path: where it lay, which may be on another machine; passages: the index's folder of that stage; sha256, readers: as
-    in the parameters of that stage.
+    path: its place, which may be on another machine; passages: the folder of that stage in the index; sha256, readers:
+    as in the parameters of that stage.
     """
 
     path: Path
@@ -114,7 +114,7 @@ class Sources:
 
     @property
     def impossible(self) -> frozenset[str]:
-        """Stages that have nothing to read in these sources, apart from those that need them."""
+        """Stages without a source of their own kind here. Stages that need one of them are not listed."""
         lacking = {"extraction": not self.corpus, "kb": not self.named, "kb_web": not self.of_kind("web")}
         return frozenset(stage for stage, lacks_source in lacking.items() if lacks_source)
 

@@ -287,7 +287,7 @@ def check_passages(method: str, n_passages: int, stages: Collection[str], folder
 
 def best_method(index: Index) -> str:
     """The best method that an index was built for, by `Method.auto`. Without a corpus, methods over a knowledge base
-    first; methods over a graph last where half of the documents are in languages from which patterns extract nothing.
+    first. Methods over a graph come last if patterns extract nothing from the languages of half of the documents.
 
     Raises MissingLayer, with the command to run, if the index was built for none.
     """
@@ -310,6 +310,7 @@ def best_method(index: Index) -> str:
 
 
 def _has_few_facts(stages: Mapping[str, StageRecord]) -> bool:
+    """Whether patterns extracted the facts, and at least half of the documents are in other languages than English."""
     if "extraction" not in stages or stages["extraction"].params["extractor"] != "patterns":
         return False
     counts = stages["passages"].counts

@@ -61,7 +61,7 @@ def plain_llm(settings: ModelSettings, vllm: VllmSettings, device: str, api_key:
 class ModelSet:
     """Embedder and LLM of one run. The LLM has a durable reply cache if `replies` names its file.
 
-    retry_unread: see `CachedLLM`. pooled: a folder of vectors by `keep_vectors` that are taken before any are computed.
+    retry_unread: see `CachedLLM`. pooled: folder of vectors from `keep_vectors`, which are not computed again.
     """
 
     def __init__(
@@ -94,8 +94,8 @@ class ModelSet:
         return self._embedder
 
     def _with_cache(self, embedder: Embedder) -> Embedder:
-        """Embedder behind the machine's vector cache, unless that is off, and behind pooled vectors, if there are some.
-        Hashing is cheaper than reading."""
+        """Embedder behind the machine's vector cache, unless that is off, and behind pooled vectors, if any.
+        `hash` has no cache, because hashing is cheaper than reading."""
         limit = int(self.settings.vector_cache_gib * 2**30)
         if self.settings.embedder == "hash":
             return embedder

@@ -1,10 +1,10 @@
 """The cost of a build: tokens, seconds and memory by stage, and disk, predicted from samples that are really indexed.
 
-A cost is a straight line through the smaller and the larger sample, in the size that the stage grows with; memory grows
-by a power, at most the square root, because stages read tables in parts. Names grow by a power of the names that are
-written in the texts, which are counted in the whole corpus: a sample does not show what its passages share with others.
-Relations grow by a power of the passages (Heaps' law). Two stages compare all pairs; for them the number of pairs,
-divided by this machine's pairs per second, is added to the line.
+A cost is a straight line through the smaller and the larger sample, in the size that the stage grows with. Memory grows
+by a power of that size, at most by its square root, because stages read tables in parts. The number of names grows by a
+power of the number of names written in the whole corpus: a sample does not show which names its passages share with
+others. The number of relations grows by a power of the passages (Heaps' law). Two stages compare all pairs; for them
+the number of pairs, divided by this machine's pairs per second, is added to the line.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def _tried(
     long_s: float,
 ) -> _Plan:
     """The plan of a build, from runs on growing samples. With an LLM, the samples are 8 passages that it was not
-    asked about before, and half of these. n_names: names written in the corpus; long_s: a run that takes longer is the
-    last one.
+    asked about before, and half of these. n_names: number of names written in the corpus; long_s: seconds; a run that
+    takes longer is the last one.
 
     first, warm: runs on one sample, the first one in this process, with real LLM requests; small, full: runs on the
     smallest and the largest sample.

@@ -86,12 +86,12 @@ class Passages:
         return {"passages": len(self), "characters": characters, "extracted": self.n_extracted}
 
     def n_written_names(self) -> int:
-        """The number of distinct runs of words with a capital or a digit in passages that are extracted from."""
+        """The number of distinct runs of words with a capital or a digit, in the passages that are extracted from."""
         hashes = [np.zeros(0, np.int64)]
         for start in range(0, self.n_extracted, tables.ROWS_A_GROUP):
             texts = self.passages["text"].slice(start, min(tables.ROWS_A_GROUP, self.n_extracted - start)).to_pylist()
-            found = set[str]().union(*map(_NAME.findall, texts))
-            hashes.append(np.fromiter(map(hash, found), np.int64, len(found)))
+            names = set[str]().union(*map(_NAME.findall, texts))
+            hashes.append(np.fromiter(map(hash, names), np.int64, len(names)))
         return len(np.unique(np.concatenate(hashes)))
 
     def write(self, work: Work) -> dict[str, int]:

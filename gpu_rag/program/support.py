@@ -11,7 +11,7 @@ from gpu_rag.program.embed import embed
 from gpu_rag.text.sentences import split_sentences
 from gpu_rag.types import Draft, Evidence, Grounding, GroundingSentence, Path, RankedNode, Sentence
 
-_CITED = re.compile(r"\[\d{1,2}\]")  # the number of a passage in an answer is none of its words
+_CITED = re.compile(r"\[\d{1,2}\]")  # an answer cites passages by number
 PASSAGES, SENTENCES = 5, 3  # passages searched, sentences returned
 
 

@@ -30,7 +30,7 @@ from gpu_rag.types import Question
 Shape = Callable[[dict[str, Any]], dict[str, Any]]
 N_RECENT = 256
 LONGEST_RETRY_S = 60
-REPLACED_S = 0.02  # until a question is tried again whose engine is being replaced
+REPLACED_S = 0.02  # pause before questions are submitted again while the engine is being replaced
 
 
 class Batch:
@@ -193,7 +193,7 @@ class Admission:
                 await asyncio.sleep(REPLACED_S)
 
     def _check_room(self, n_questions: int) -> None:
-        """Raise Refusal if the server stops, or if so many questions are more than it takes."""
+        """Raise Refusal if the server is stopping or has no room for this many further questions."""
         if self.closed:
             raise Refusal(503, "the server is stopping", headers={"Connection": "close"})
         n_open = self.n_open

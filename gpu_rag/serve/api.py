@@ -49,7 +49,7 @@ def make_app(
     """Make the application, with the guard in front of it.
 
     step_words(step, n_candidates): a step of a trace in words, or None to show its name. host: the bound address; keys,
-    audit: as in `Guard`. changes: of the index, or None if no client may change it.
+    audit: as in `Guard`. changes: runs changes of the index; None if no client may change it.
     """
     api = _Api(admission, step_words, changes)
     served: dict[str, Endpoint] = {
@@ -86,7 +86,8 @@ def _page(name: str, media_type: str) -> Endpoint:
 
 
 class _Api:
-    """The endpoints. The column of passage ids is read on creation, and then by the first passage of another index."""
+    """The endpoints. The column of passage ids is read on creation, and again by the first request for a passage after
+    the index was replaced."""
 
     def __init__(self, admission: Admission, step_words: StepWords, changes: Changes | None):
         self._admission, self._live, self._settings = admission, admission.live, admission.settings.serve

@@ -1,4 +1,4 @@
-"""Changes of the index that clients ask for: each is a `gpu-rag` command in a process of its own, one after another."""
+"""Changes of the index that clients request. Each is a `gpu-rag` command in its own process; one runs at a time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from gpu_rag.serve.bodies import read_object
 from gpu_rag.serve.refusal import Refusal
 
 MOST_WAITING = 16
-KEPT = 256  # changes whose outcome a client can still read
+KEPT = 256  # changes whose outcome a client can read
 COUNTS = ("added", "changed", "removed", "copies", "rejects", "receipt")
 
 
 class Changed(msgspec.Struct):
-    """A change as clients see it. status: waiting, running, done, failed; result: COUNTS of the command."""
+    """A change as clients see it. change: its name; status: waiting, running, done or failed; result: COUNTS of the
+    command."""
 
     change: str
     status: str = "waiting"
@@ -28,20 +29,20 @@ class Changed(msgspec.Struct):
 
 
 class Changes:
-    """Runs changes of an index. All of it runs in the event loop's thread.
+    """Runs changes of an index in the order of requests. Call it only in the thread of the event loop.
 
-    program: the words that run `gpu-rag`. index: the folder. settings: further words for all commands.
+    program: the command line that starts `gpu-rag`. index: the folder. settings: options of all commands.
     """
 
     def __init__(self, program: Sequence[str], index: str, settings: Sequence[str] = ()):
         self._program, self._index, self._settings = list(program), index, list(settings)
-        self._one = asyncio.Lock()
+        self._running = asyncio.Lock()
         self._changes: dict[str, Changed] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._n = 0
+        self._n_begun = 0
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> Changed:
-        """Add documents; one whose id the index has replaces it. Raises Refusal (429)."""
+        """Add documents; a document whose id the index has replaces the old one. Raises Refusal (429)."""
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         return self._begin(["add", self._index, "-"], lines.encode())
 
@@ -55,29 +56,32 @@ class Changes:
             raise Refusal(404, "no such change", given=name[:80], expected="the name of a change of this server")
         return self._changes[name]
 
-    def _begin(self, words: list[str], given: bytes) -> Changed:
+    def _begin(self, arguments: list[str], stdin: bytes) -> Changed:
+        """Start a command as soon as the earlier ones have ended."""
         if len(self._tasks) >= MOST_WAITING:
             expected = f"at most {MOST_WAITING}"
             raise Refusal(429, "too many changes wait", expected=expected, headers={"Retry-After": "10"})
-        self._n += 1
-        change = self._changes[f"c{self._n}"] = Changed(f"c{self._n}")
-        for name in list(self._changes)[:-KEPT]:
-            del self._changes[name]
-        task = asyncio.ensure_future(self._run(change, words, given))
+        self._n_begun += 1
+        name = f"c{self._n_begun}"
+        change = self._changes[name] = Changed(name)
+        for old in list(self._changes)[:-KEPT]:
+            del self._changes[old]
+        task = asyncio.ensure_future(self._run(change, arguments, stdin))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return change
 
-    async def _run(self, change: Changed, words: list[str], given: bytes) -> None:
-        async with self._one:
+    async def _run(self, change: Changed, arguments: list[str], stdin: bytes) -> None:
+        """Run a command, and record its outcome in `change`."""
+        async with self._running:
             change.status, pipe = "running", asyncio.subprocess.PIPE
             process = await asyncio.create_subprocess_exec(
-                *self._program, *words, "--json", *self._settings, stdin=pipe, stdout=pipe, stderr=pipe
+                *self._program, *arguments, "--json", *self._settings, stdin=pipe, stdout=pipe, stderr=pipe
             )
             try:
-                out, errors = await process.communicate(given)
-            finally:
-                with suppress(ProcessLookupError):  # the server stops: the next build goes on with what was made
+                out, errors = await process.communicate(stdin)
+            finally:  # the server may stop; the next build resumes this one
+                with suppress(ProcessLookupError):
                     if process.returncode is None:
                         process.terminate()
             if process.returncode == 0:
@@ -89,7 +93,7 @@ class Changes:
 
 
 def read_documents(raw: bytes) -> list[dict[str, Any]]:
-    """The rows of a body {"documents": [{"id", "text", ...}, ...]}. Raises Refusal (400)."""
+    """Rows of documents from a body {"documents": [{"id", "text", ...}, ...]}. Raises Refusal (400)."""
     rows = read_object(raw).get("documents")
     if not isinstance(rows, list) or not rows:
         raise Refusal(400, "no documents", expected='{"documents": [{"id": ..., "text": ...}]}')

@@ -19,7 +19,7 @@ from gpu_rag.settings.check import Declared, checked
 from gpu_rag.settings.ranges import NATURAL
 
 RIGHTS = ("read", "answer", "metrics", "change")
-USUAL = RIGHTS[:3]
+USUAL = RIGHTS[:3]  # of a key whose rights are not given
 MINUTE_S = 60.0
 
 

@@ -1,5 +1,5 @@
-"""The engine of a server: a live streaming driver in its own thread. It is reopened when its models die, and replaced
-when the index has changed."""
+"""The engine of a server: a live streaming driver in its own thread. It is reopened if its models die, and replaced
+after the index has changed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Wanted:
 
 
 class Replaced(Exception):
-    """The method was prepared for an engine that has been replaced, or is being: prepare it again."""
+    """The engine that the method was prepared for is, or is being, replaced: prepare the method again."""
 
 
 class Live:
@@ -56,7 +56,7 @@ class Live:
 
     open_engine: returns an engine whose models open at `start`. It is called again after models died, which ends all
     open questions. say(line): called with a line for each death and revival. The stats are totals over all engines.
-    version: the number of engines that were adopted.
+    version: the number of engines adopted so far.
     """
 
     _driver: StreamingDriver  # set by `start`
@@ -133,8 +133,8 @@ class Live:
     ) -> Handle:
         """Submit a question; on_end is called in the engine's thread. Groups take turns when questions wait.
 
-        version: from before `prepared` was prepared. on_text, history: as in `engine.Prepared`. Raises Refusal when the
-        question cannot be taken, and Replaced.
+        version: the value of `self.version` before `prepared` was looked up. on_text, history: as in `engine.Prepared`.
+        Raises Refusal if the question cannot be taken, and Replaced.
         """
         self._check_ready()
         with self._swap:
@@ -146,9 +146,9 @@ class Live:
                 raise Refusal(503, "the engine has stopped", headers={"Retry-After": "5"}) from error
 
     def replace(self, engine: Engine) -> None:
-        """Answer further questions by another engine with the same models, when all open questions have ended.
+        """Switch to another engine with the same models as soon as all open questions have ended.
 
-        It loads what its methods need first. Raises the errors of its index.
+        The parts of the index that its methods need are loaded first. Raises the errors of the index.
         """
         for method in method_names():
             with suppress(UsageError):
@@ -208,7 +208,7 @@ class Live:
                     self.engine.drive(self._driver, self.stats)
                     if self._next is not None and not self._end.is_set():
                         self._adopt(self._next)
-                        gc.collect()  # a removal waits until the old index is no longer read
+                        gc.collect()  # frees the locks of the old index, for which a removal waits
                 except GpuRagError as error:
                     self.state, self.reason, pause_s = DEAD, f"the engine has stopped: {error}", first_s
                     self._say(self.reason)

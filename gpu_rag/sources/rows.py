@@ -21,8 +21,8 @@ T = TypeVar("T")
 MAX_ID_CHARS = 1000
 MAX_TITLE_CHARS = 1000  # every passage of a document repeats its title
 REASON_CHARS = 300
-PART_LINES = 64
-TAKEN = "was already used, with another text, in "
+PART_LINES = 64  # lines of a file that stay in one part
+TAKEN = "was already used, with another text, in "  # in the reason of a reject
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Limits:
     and its unpacked size, also of a .zip; max_pages: its pages; max_parse_bytes: address space of the parsing, beside
     the process itself; max_parse_s: whole seconds of processor time, and 4 times as many on the clock. OCR of a
     page has this time again, and 4 times the bytes. A file near max_parse_s may pass on one machine only.
-    No limits are columns, the (role, column) pairs of tables, see `columns`, and part: (number, n), see `has`.
+    Two fields are no limits: columns, the (role, column) pairs of tables, see `columns`; and part, see `has`.
     """
 
     max_document_chars: int = 10_000_000
@@ -49,8 +49,10 @@ class Limits:
     part: tuple[int, int] = (0, 1)
 
     def has(self, name: str, line: int = 0) -> bool:
-        """Whether the part `number` of n that is read has a file, or a line of it: it has PART_LINES of n * PART_LINES
-        in turn, from a place that depends on the name."""
+        """Whether a file, or a line of it, belongs to `part` = (number, n), part `number` of n of the corpus.
+
+        Blocks of PART_LINES lines go to the n parts in turn; the name decides which part gets the first block.
+        """
         number, n = self.part
         return n == 1 or (crc32(name.encode("utf-8", "surrogatepass")) + line // PART_LINES) % n == number
 
@@ -236,7 +238,7 @@ class SeenIds:
         return False, self.taken(id)
 
     def taken(self, id: str) -> str:
-        """The reason why another text cannot have an id; "" if the id is free."""
+        """The reason to reject another text with this id; "" if the id is free."""
         number = self._number.get(id)
         return "" if number is None else f"the id {id!r} {TAKEN}{self._place(number)}"
 
@@ -244,6 +246,6 @@ class SeenIds:
         return f"{self._files[self._file_of[number]]} line {self._line[number]}"
 
     def claim_document(self, document: Document) -> tuple[bool, str]:
-        """Claim the id of a document; its content is title and text. Texts may differ in white space."""
+        """Claim the id of a document; see `claim`. Its content is title and text, where white space does not count."""
         content = "\n".join((document.title, *document.text.split()))
         return self.claim(document.id, content, document.file, document.line)

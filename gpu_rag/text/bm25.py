@@ -90,13 +90,13 @@ class Bm25:
         return self._engine.get_scores_from_ids(ids)
 
     def parts(self, query: str, rows: np.ndarray) -> np.ndarray:
-        """The share of each known token of `query` in the scores of some passages: f32[tokens, rows]."""
+        """The part of each known token of `query` in the scores of some passages: f32[tokens, rows]."""
         ids = self._ids(query)
         parts = np.zeros((len(ids), len(rows)), np.float32)
         for part, token in zip(parts, ids):
             first, last = self._arrays["indptr"][token : token + 2]
             holders, scores = self._arrays["indices"][first:last], self._arrays["data"][first:last]
-            if len(holders):  # a part of an index keeps tokens of the whole
+            if len(holders):  # a filtered index keeps all tokens, also without passages
                 place = np.searchsorted(holders, rows).clip(max=len(holders) - 1)
                 part[:] = np.where(holders[place] == rows, scores[place], 0)
         return parts

@@ -42,7 +42,7 @@ def split_sentences(text: str) -> list[tuple[int, int]]:
     """Character spans of the sentences of `text`.
 
     A sentence ends at . ! ? … (with closing quotes and brackets) before white space and a character that is not a
-    lower-case letter; at 。！？; at an empty line; before a row of a table, a line with a tab behind a word; and
+    lower-case letter; at 。！？; at an empty line; before a row of a table (a line with a tab after a word); and
     before and after a Markdown heading ("# Rivers", or underlined), which is always a sentence. It does not end
     after an initial ("J. Smith"), a title ("Dr."), a number's point or a common abbreviation, unless a usual first
     word follows ("in the U.S. The ...").

@@ -246,7 +246,7 @@ def _span(number: int, sentence: _Sentence, place: Place) -> Span:
 
 
 def _wanted(asked: _Question, answer: str) -> tuple[str, ...]:
-    """The terms of an answer that the question lacks, in order and in any form; none if too many or of another type."""
+    """The terms of an answer that the question has in no form, in order; none if too many or of another type."""
     terms = _sequence(answer)
     asking = [*(word for word, _ in asked.words), *asked.optional]
     units = [(low, unit) for low in answer.casefold().split() for unit in _units(low)]

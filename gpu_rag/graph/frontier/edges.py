@@ -47,9 +47,9 @@ class FrontierQuery:
 
 @dataclass(frozen=True)
 class ByVector:
-    """Edges by the vectors that they use.
+    """Edges, grouped by the vectors that they use.
 
-    used i64[U]: these vectors; order i64[E]: the edges by (vector, edge); starts i64[U+1]: the start of each used
+    used i64[U]: the vectors; order i64[E]: the edges by (vector, edge); starts i64[U+1]: the start of each used
     vector's edges; column_of i64[E]: the used vector at each place of `order`; list_offsets i64[W+1], list_places
     i64[T]: the places in `order` whose edge has each keyword, ascending.
     """
@@ -84,7 +84,7 @@ class HopEdges:
 
     @cached_property
     def by_vector(self) -> ByVector:
-        """The edges in the form that the search of all edges reads; cached."""
+        """The edges grouped by vector, for the search of all edges; cached."""
         order = torch.argsort(self.vector_of.long(), stable=True)
         used, columns, counts = torch.unique(self.vector_of.long(), return_inverse=True, return_counts=True)
         place = torch.empty_like(order)

@@ -34,9 +34,9 @@ from gpu_rag.text.rules.extraction.relations import ALSO_CALLED
 from gpu_rag.text.structs import schema_of
 from gpu_rag.types import Extraction, Profile, Reject
 
-Row = tuple[Extraction, str]  # of a passage, and its status
+Row = tuple[Extraction, str]  # the extraction of a passage, and its status
 _NOTHING = Extraction((), ())
-FOUND = pa.schema(  # columns of a batch of passages; profiles: of entities with more than a name
+EXTRACTED = pa.schema(  # of a batch with a row for each passage; profiles: of entities with more than a name
     [
         *(tables.EXTRACTIONS.field(name) for name in ("entities", "triples", "status")),
         ("profiles", pa.list_(pa.struct(list(tables.PROFILES)[1:]))),
@@ -68,16 +68,16 @@ class Extracted(Struct, frozen=True):
 
 
 def extract_batch(passages: pa.RecordBatch) -> pa.RecordBatch:
-    """Rule for open information extraction in English, without a model: FOUND of passages with `title` and `text`.
+    """Rule for open information extraction in English, without a model. Returns a row for each passage, as EXTRACTED.
 
-    "X, also called Y" makes Y an alias of X.
+    passages: with the columns `title` and `text`. "X, also called Y" makes Y an alias of X.
     """
     pairs = zip(passages["title"].to_pylist(), passages["text"].to_pylist())
     return _batch([_with_aliases(extract_patterns(title, text)) for title, text in pairs])
 
 
 def _with_aliases(extraction: Extraction) -> Row:
-    """An extraction by patterns, with the profiles that its triples give."""
+    """An extraction by patterns, with profiles that hold the aliases in its triples; and its status."""
     aliases: dict[str, list[str]] = {}
     for subject, label, name in extraction.triples:
         if label == ALSO_CALLED:
@@ -92,7 +92,7 @@ EXTRACT: Ask[Extracted] = Ask(
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
-    """The extractor, and its inputs beside the passages."""
+    """The extractor, and everything but the passages that its result depends on."""
     extractor = settings.index.extractor
     params: dict[str, Any] = {"extractor": extractor, **coreference_params(settings)}
     if not settings.index.extract_nodes and sources.of_kind("skb"):
@@ -147,12 +147,12 @@ def extraction_stage(work: Work) -> dict[str, int]:
 
 
 def _with_skipped(batches: Iterable[pa.RecordBatch], chosen: np.ndarray, n: int) -> Iterator[pa.RecordBatch]:
-    """Batches with one row for each of n passages. chosen: ascending rows of the passages that were extracted from; the
-    others are skipped."""
+    """Batches with one row for each of n passages. batches: rows of the passages `chosen`, which ascend; the other
+    passages are skipped."""
     skipped = _batch([(_NOTHING, "skipped")])
-    begin = place = 0
-    for batch in chain(batches, (None,)):
-        rows = chosen[place : place + (0 if batch is None else len(batch))]
+    begin = n_used = 0
+    for batch in chain(batches, (None,)):  # None: the passages after the last chosen one
+        rows = chosen[n_used : n_used + (0 if batch is None else len(batch))]
         end = n if batch is None else int(rows[-1]) + 1
         if batch is None:
             batch = skipped.slice(0, 0)
@@ -160,7 +160,7 @@ def _with_skipped(batches: Iterable[pa.RecordBatch], chosen: np.ndarray, n: int)
         order[rows - begin] = np.arange(len(batch))
         if len(order):
             yield pa.concat_batches([batch, skipped]).take(pa.array(order))
-        begin, place = end, place + len(rows)
+        begin, n_used = end, n_used + len(rows)
 
 
 def _write(work: Work, batches: Iterable[pa.RecordBatch]) -> Counter[str]:
@@ -182,15 +182,15 @@ def _write(work: Work, batches: Iterable[pa.RecordBatch]) -> Counter[str]:
 
 
 def _batch(rows: Sequence[Row]) -> pa.RecordBatch:
-    """Rows of passages as FOUND."""
+    """A batch of these rows, as EXTRACTED."""
     columns = [
         [extraction.entities for extraction, _ in rows],
         [extraction.triples for extraction, _ in rows],
         [status for _, status in rows],
         [[vars(p) for p in e.profiles if p.aliases or p.types or p.description] for e, _ in rows],
     ]
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, FOUND)]
-    return pa.RecordBatch.from_arrays(arrays, schema=FOUND)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, EXTRACTED)]
+    return pa.RecordBatch.from_arrays(arrays, schema=EXTRACTED)
 
 
 def _batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
@@ -204,18 +204,18 @@ def _status(extraction: Extraction) -> str:
 
 
 def by_patterns(work: Work, passages: pa.Table) -> Iterator[pa.RecordBatch]:
-    """FOUND of the passages by the rule, in batches. A passage that had the same title and text before keeps its
+    """Batches of extractions by the rule, as EXTRACTED. A passage whose title and text an earlier run had keeps its
     extraction."""
     earlier, known = _earlier(work, passages)
     for batch in passages.to_batches(max_chunksize=work.settings.index.block):
         rows, known = known[: len(batch)], known[len(batch) :]
         kept = np.flatnonzero(rows >= 0)
         extractions = iter(earlier.take(rows[kept].tolist()) if earlier else ())
-        found = extract_batch(batch.take(pa.array(np.flatnonzero(rows < 0))))
-        again = _batch([_with_aliases(_extraction(row)) for row in extractions])
+        new = extract_batch(batch.take(pa.array(np.flatnonzero(rows < 0))))
+        reused = _batch([_with_aliases(_extraction(row)) for row in extractions])
         order = np.empty(len(rows), np.int64)
-        order[rows < 0], order[kept] = np.arange(len(found)), len(found) + np.arange(len(kept))
-        yield pa.concat_batches([found, again]).take(pa.array(order))
+        order[rows < 0], order[kept] = np.arange(len(new)), len(new) + np.arange(len(kept))
+        yield pa.concat_batches([new, reused]).take(pa.array(order))
         work.report.reused += len(kept)
         work.progress.advance(len(batch))
 
@@ -225,8 +225,8 @@ def _extraction(row: Mapping[str, Any]) -> Extraction:
 
 
 def _earlier(work: Work, passages: pa.Table) -> tuple[tables.RowGroups | None, np.ndarray]:
-    """The earlier extractions, and the row of each passage among them: i64, -1 if its text is new. A passage that was
-    skipped then counts as new."""
+    """(earlier extractions, i64[n]: the row of each passage among them, -1 if its title or text is new). A passage that
+    was skipped in the earlier run counts as new."""
     if not work.previous or not work.previous_inputs or work.settings.index.coref != "none":
         return None, np.full(passages.num_rows, -1)
     path = work.previous / "extractions.parquet"
@@ -238,7 +238,7 @@ def _earlier(work: Work, passages: pa.Table) -> tuple[tables.RowGroups | None, n
 
 
 def _titled(passages: pa.Table) -> TextRows:
-    """Title and text of each passage, with the length of the title: different pairs are different texts."""
+    """Title and text of each passage as one text, which is different for different pairs."""
 
     def make(rows: slice) -> list[str]:
         part = passages.slice(rows.start, rows.stop - rows.start)

@@ -20,8 +20,6 @@ from gpu_rag.index.work import Work
 from gpu_rag.types import CSR
 
 _ROWS = 4096  # rows of the graph at a time: bounds memory
-
-
 _PAIRS = """CREATE TABLE pairs AS SELECT low, high, max(weight) + max(title) AS weight FROM (
     SELECT least(a, b) AS low, greatest(a, b) AS high, weight, 0::FLOAT AS title FROM edges
     UNION ALL SELECT node, passage + {first}, 0::FLOAT, {title_weight}::FLOAT FROM titles
@@ -30,12 +28,11 @@ _BOTH = """CREATE VIEW entries AS
     SELECT low AS src, high AS dst, weight FROM pairs UNION ALL SELECT high, low, weight FROM pairs"""
 _DEGREES = "SELECT src, count(*)::INTEGER AS degree FROM entries GROUP BY src ORDER BY src"
 _ENTRIES = "SELECT dst, weight FROM entries ORDER BY src, dst"
-
-
-_GRAPH = """SELECT subject AS a, object AS b, 1::FLOAT AS weight FROM relations
+_GRAPH_EDGES = """SELECT subject AS a, object AS b, 1::FLOAT AS weight FROM relations
     UNION ALL SELECT "left", "right", score FROM synonyms
     UNION ALL SELECT entity, passage + {n_entities}, 1::FLOAT FROM mentions"""
-_RELATIONS = """SELECT subject AS a, {n_entities} + file_row_number::INTEGER AS b, 1::FLOAT AS weight FROM relations
+_RELATION_EDGES = """SELECT subject AS a, {n_entities} + file_row_number::INTEGER AS b, 1::FLOAT AS weight
+        FROM relations
     UNION ALL SELECT object, {n_entities} + file_row_number::INTEGER, 1::FLOAT FROM relations
     UNION ALL SELECT {n_entities} + file_row_number::INTEGER, {first} + unnest(passages), 1::FLOAT FROM relations
     UNION ALL SELECT entity, passage + {first}, 1::FLOAT FROM mentions"""
@@ -51,7 +48,7 @@ def graph_stage(work: Work) -> dict[str, int]:
     Memory: `index.memory`, names and titles, and 16 bytes a node.
     """
     names = tables.read_table(work.stage_folders["entities"] / "entities.parquet", tables.ENTITIES, ["id"])["id"]
-    edges, n = _GRAPH.format(n_entities=len(names)), len(names)
+    edges, n = _GRAPH_EDGES.format(n_entities=len(names)), len(names)
     arrays = walk_arrays(work, edges, n, names, relations="entities", synonyms="synonyms", mentions="mentions")
     n_nodes = len(arrays["degree"])
     ranges = np.asarray([0, n, n, n_nodes], np.int64)  # [entities | relations: none | passages]
@@ -63,15 +60,15 @@ def graph_stage(work: Work) -> dict[str, int]:
 def relation_graph_stage(work: Work) -> dict[str, int]:
     """Undirected adjacency over [entities | relations | passages], and its parts without passages and weights.
 
-    An edge of weight 1 joins a relation with its subject and its object, and either kind with each passage that
-    mentions or states it. Titles add to it as in `graph_stage`. In `parts.safetensors`, indptr and indices are the
-    adjacency of [entities | relations], offsets and values the passages of each of them. Memory: as `graph_stage`, and
-    the parts.
+    An edge of weight 1 joins a relation with its subject and its object, an entity with each passage that mentions it,
+    and a relation with each passage that states it. Titles add weight as in `graph_stage`. In `parts.safetensors`,
+    indptr and indices are the adjacency of [entities | relations]; offsets and values list the passages of each of
+    these nodes. Memory: that of `graph_stage`, and the parts.
     """
     folder = work.stage_folders["entities"]
     names = tables.read_table(folder / "entities.parquet", tables.ENTITIES, ["id"])["id"]
     first = len(names) + tables.n_rows(folder / "relations.parquet")
-    edges = _RELATIONS.format(n_entities=len(names), first=first)
+    edges = _RELATION_EDGES.format(n_entities=len(names), first=first)
     arrays = walk_arrays(work, edges, first, names, relations="entities", mentions="mentions")
     tables.write_arrays(work.out / GRAPH, arrays)
     tables.write_arrays(work.out / PARTS, relation_parts(arrays, first))
@@ -79,7 +76,7 @@ def relation_graph_stage(work: Work) -> dict[str, int]:
 
 
 def relation_parts(walk: Mapping[str, np.ndarray], first: int) -> dict[str, np.ndarray]:
-    """The arrays of `parts.safetensors` from those of the graph. first: the node of passage 0."""
+    """The arrays of `parts.safetensors`. walk: arrays of the graph; first: the node of passage 0."""
     indptr, indices = chosen_entries(walk, first, lambda column, _: column < first)
     offsets, nodes = chosen_entries(walk, first, lambda column, weight: (column >= first) & (weight != TITLE_WEIGHT))
     return {"indptr": indptr, "indices": indices, "offsets": offsets, "values": nodes - np.int32(first)}
@@ -90,9 +87,9 @@ def walk_arrays(
 ) -> dict[str, np.ndarray]:
     """{"indptr", "indices", "weight", "degree"} of a symmetric graph over [nodes | passages], with the edges of titles.
 
-    edges: a query of the columns (a, b, weight); views: {table that it reads: its stage}. An edge that it gives several
-    times has its greatest weight. first: the node of passage 0; names, rows: of the nodes that titles may name, as in
-    `title_edges`.
+    edges: SQL query of the columns (a, b, weight); an edge that it gives several times has its greatest weight. views:
+    {table that the query reads: its stage}. first: the node of passage 0. names, rows: of the nodes that titles may
+    name, as in `title_edges`.
     """
     titles = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES, ["title"])["title"]
     node, passage = title_edges(titles, names, rows)

@@ -83,13 +83,14 @@ def triple_texts(names: pa.ChunkedArray, table: pa.Table) -> TextRows:
 
 
 def _windows(texts: Sequence[str], limit: int) -> Iterator[tuple[int, Sequence[str]]]:
-    """(first row, texts): at most `most` texts, and at most 256 times as many characters unless it is one text."""
+    """(first row, texts) of each window: at most `limit` texts, of at most CHARS_A_TEXT * limit characters unless it is
+    one text."""
     start = 0
     while start < len(texts):
-        some = texts[start : start + limit]
-        ends = np.cumsum([len(text) for text in some])
+        window = texts[start : start + limit]
+        ends = np.cumsum([len(text) for text in window])
         n = max(int(np.searchsorted(ends, CHARS_A_TEXT * limit, "right")), 1)
-        yield start, some[:n]
+        yield start, window[:n]
         start += n
 
 
@@ -113,7 +114,8 @@ def text_keys(texts: Sequence[str]) -> np.ndarray:
 
 
 def rows_of_keys(keys: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """A row of `among` with the key of each row of `keys`, u64[n, 2] both; -1 if there is none: i64[n]."""
+    """i64[n]: for each key, a row of `among` with the same key, -1 if there is none. keys: u64[n, 2]; among: u64[m,
+    2]."""
     if not len(among):
         return np.full(len(keys), -1, np.int64)
     order = np.argsort(among[:, 0], kind="stable")
@@ -123,7 +125,7 @@ def rows_of_keys(keys: np.ndarray, among: np.ndarray) -> np.ndarray:
 
 
 def _embed(work: Work, texts: Sequence[str], known: Known | None) -> np.ndarray:
-    """Vectors of some texts, those of an earlier run copied."""
+    """Vectors of some texts; vectors of an earlier run are copied. known: its rows are of these texts."""
     rows = np.full(len(texts), -1) if known is None else known.rows
     new = np.flatnonzero(rows < 0)
     if len(new) < len(texts) and known is not None:
@@ -158,8 +160,8 @@ def embed_blocks(work: Work, texts: Sequence[str], known: Known | None = None) -
         work.partial.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
     for start, window in _windows(texts, work.settings.index.block):
-        some = None if known is None else Known(known.vectors, known.rows[start : start + len(window)])
-        vectors = work.array_block(f"{start}-{len(window)}", partial(_embed, work, window, some))
+        own = None if known is None else Known(known.vectors, known.rows[start : start + len(window)])
+        vectors = work.array_block(f"{start}-{len(window)}", partial(_embed, work, window, own))
         with storage_errors(path), path.open("ab") as file:
             file.write(np.ascontiguousarray(vectors).data)
     return np.memmap(path, np.float16, "c", shape=(len(texts), dim))
@@ -193,10 +195,10 @@ def vector_stage(
     size: str = "passages",
     graph: bool = False,
 ) -> Stage:
-    """Stage of unit vectors (float16) of texts; resumes at the window where a run died. A text that the stage had
-    before, by the same embedder, keeps its vector. Memory for that: 60 bytes a text.
+    """Stage of unit vectors (float16) of texts; resumes at the window where a run died. A text that an earlier run with
+    the same embedder had keeps its vector; this takes 60 bytes of memory a text.
 
-    texts_of(folder of each needed stage, in the order of `needs`): the texts. size, graph: as in `Stage`.
+    texts_of(folders of the needed stages, in the order of `needs`): the texts. size, graph: as in `Stage`.
     """
 
     def run(work: Work) -> dict[str, int]:

@@ -30,15 +30,14 @@ CANDIDATES_COST = 20_000.0  # cost of a name's candidates in exact comparisons, 
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
-    """The threshold and the number of neighbours; also faiss if it finds them, because its scores may differ
-    in a bit."""
+    """The threshold and the number of neighbours; also faiss if it searches, because its scores may differ in the last
+    bit."""
     by = {"neighbours": "faiss"} if settings.graph.neighbours == "faiss" else {}
     return {"threshold": settings.index.synonym_threshold, "k": settings.index.synonym_k, **by}
 
 
-def compared_with(n: float) -> float:
-    """Number of comparisons per name for n names, for predictions; for candidates, their cost on a CPU in
-    comparisons."""
+def comparisons_per_name(n: float) -> float:
+    """Predicted cost of the search for one of n names on a CPU, in exact comparisons of two names."""
     return n if n <= EXACT_ROWS else CANDIDATES_COST
 
 
@@ -48,16 +47,17 @@ def compared_with(n: float) -> float:
     version=2,
     params=_params,
     size="entities",
-    pairs=Pairs("entities squared", lambda _, sizes: sizes["entities"] * compared_with(sizes["entities"])),
+    pairs=Pairs("entities squared", lambda _, sizes: sizes["entities"] * comparisons_per_name(sizes["entities"])),
 )
 def synonyms_stage(work: Work) -> dict[str, int]:
-    """Table `synonyms`: pairs (left < right) of entities whose names have a cosine of at least the threshold, where
-    one is among the `synonym_k` nearest of the other that it may pair with, by (-cosine, row).
+    """Table `synonyms`: pairs (left < right) of entities whose names have a cosine of at least the threshold.
 
     Names of fewer than three letters, and names with different numbers (1941 and 1942 have close vectors), never pair.
+    For each name the `synonym_k` nearest of the names that it may pair with count, by (-cosine, row). A pair is kept if
+    it counts for one of its two names.
     The search runs on the device of the models: scores are the same on every device. Above EXACT_ROWS names on a CPU,
     pairs are candidates from hashed projections, see `graph.nearest.pairs`; a sample measures the share of the exact
-    pairs among them, and counts report it. Else pairs of an earlier run are kept, and only new names are searched.
+    pairs among them, and counts report it. Otherwise pairs of an earlier run are kept, and only new names are searched.
     Memory: that of `close_pairs`; vectors are mapped.
     """
     index = work.settings.index
@@ -83,7 +83,7 @@ RowPairs = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def _groups(path: Path) -> np.ndarray:
-    """u64[n], equal for names that may pair: those with enough letters, and the same numbers in the same order."""
+    """u64[n], equal for names that may pair: names with enough letters that have the same numbers in the same order."""
     groups = [np.zeros(0, np.uint64)]
     for batch in tables.read_batches(path, tables.ENTITIES, ("id",)):
         names = batch["id"].to_pylist()
@@ -97,7 +97,7 @@ def _has_letters(name: str) -> bool:
 
 
 def _exact_pairs(work: Work, base: torch.Tensor, groups: np.ndarray) -> RowPairs:
-    """All pairs that `_nearest_of_each` may keep, and perhaps others of at least the threshold."""
+    """All pairs that `_nearest_of_each` may keep, and perhaps other pairs of at least the threshold, found exactly."""
     kept, is_new = _earlier_pairs(work, base)
     work.report.reused += int((~is_new).sum())
     _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
@@ -118,30 +118,32 @@ def _exact_pairs(work: Work, base: torch.Tensor, groups: np.ndarray) -> RowPairs
 def _searched(
     work: Work, nearest: NearestRows, rows: np.ndarray, groups: np.ndarray, complete: bool
 ) -> Iterator[RowPairs]:
-    """Pairs of some rows with the nearest rows of their groups: at least the `synonym_k` nearest, or all.
+    """Pairs of some rows with the nearest rows of their groups that reach the threshold.
 
-    The search is repeated, wider, for a row whose last neighbour still reaches the threshold.
+    complete: find all such pairs of a row, not only the `synonym_k` nearest. A row is searched again, four times as
+    wide, while its last neighbour reaches the threshold and pairs may be missing.
     """
     threshold, k, n = work.settings.index.synonym_threshold, work.settings.index.synonym_k, len(groups)
-    wide = min(k + 1, n)
+    width = min(k + 1, n)  # a row is its own nearest neighbour
     while len(rows):
-        top = nearest.search(nearest.base[torch.from_numpy(rows).to(nearest.base.device)].float(), wide)
+        top = nearest.search(nearest.base[torch.from_numpy(rows).to(nearest.base.device)].float(), width)
         ids, score = (array.numpy() for array in to_host(top.ids, top.scores))
         close = (score >= threshold) & (ids >= 0)
         row, column = np.nonzero(close & (groups[ids] == groups[rows, None]) & (ids != rows[:, None]))
-        more = close[:, -1] & (wide < n)
+        unfinished = close[:, -1] & (width < n)
         if not complete:
-            more &= np.bincount(row, minlength=len(rows)) < k
-        done = ~more[row]
+            unfinished &= np.bincount(row, minlength=len(rows)) < k
+        done = ~unfinished[row]
         a, b = rows[row[done]], ids[row[done], column[done]].astype(np.int64)
         yield np.minimum(a, b), np.maximum(a, b), score[row[done], column[done]]
-        rows, wide = rows[more], min(4 * wide, n)
+        rows, width = rows[unfinished], min(4 * width, n)
 
 
 def _earlier_pairs(work: Work, base: torch.Tensor) -> tuple[RowPairs | None, np.ndarray]:
-    """Pairs of an earlier run that still hold, and bool[n]: the rows that must be searched for pairs.
+    """Pairs of an earlier run that still hold, and bool[n]: the rows to search.
 
-    These are new names, and names with `synonym_k` pairs that lost one: a pair that was not kept may take its place.
+    Rows to search are new names, and names that had at least `synonym_k` pairs and lost one: a pair that was not kept
+    then may take its place.
     """
     if not work.previous or not work.previous_inputs or work.settings.graph.neighbours == "faiss":
         return None, np.ones(len(base), bool)
@@ -152,16 +154,15 @@ def _earlier_pairs(work: Work, base: torch.Tensor) -> tuple[RowPairs | None, np.
     row_now[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
     n_pairs = np.bincount(np.concatenate([left, right]), minlength=n_before)
     stays = (row_now[left] >= 0) & (row_now[right] >= 0)
-    again = np.zeros(n_before + 1, bool)
-    again[left[~stays]] = again[right[~stays]] = True
-    again[:-1] &= n_pairs >= work.settings.index.synonym_k
-    again[-1] = True  # for the row -1
-    return (row_now[left[stays]], row_now[right[stays]], score[stays]), again[rows]
+    to_search = np.zeros(n_before + 1, bool)
+    to_search[left[~stays]] = to_search[right[~stays]] = True
+    to_search[:-1] &= n_pairs >= work.settings.index.synonym_k
+    to_search[-1] = True  # new names have row -1
+    return (row_now[left[stays]], row_now[right[stays]], score[stays]), to_search[rows]
 
 
 def _unchanged(work: Work, base: torch.Tensor) -> tuple[np.ndarray, int]:
-    """The row of each name in the earlier run, i64[n], -1 if it is new or its vector changed; the number of names
-    there."""
+    """(i64[n], m): the row of each name among the m names of the earlier run, -1 if it is new or its vector changed."""
     now, before = work.stage_folders, work.previous_inputs
     paths = [folders["entities"] / "entities.parquet" for folders in (now, before)]
     ids, ids_before = (tables.whole_text(tables.read_table(p, tables.ENTITIES, ["id"])["id"]) for p in paths)
@@ -176,7 +177,7 @@ def _unchanged(work: Work, base: torch.Tensor) -> tuple[np.ndarray, int]:
 
 
 def _nearest_of_each(left: np.ndarray, right: np.ndarray, score: np.ndarray, k: int) -> RowPairs:
-    """Pairs of which one row is among the k best of the other, by (-score, row)."""
+    """The pairs in which one row is among the k best partners of the other, by (-score, row)."""
     row, other, pair = np.concatenate([left, right]), np.concatenate([right, left]), np.tile(np.arange(len(left)), 2)
     order = np.lexsort((other, -score[pair], row))
     starts = np.searchsorted(row[order], row[order])

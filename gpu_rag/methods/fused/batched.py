@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -73,7 +74,7 @@ _FLOOR, _LEAST = 1e-12, 1e-9  # minimum of a probability before its logarithm: i
 _RANKED = ("score", "walk", "names", "facts", "passages", "cosine", "words")  # in the order of `_walks`
 _FIRST = (1, 2, 5, 10)
 NAMES = (
-    *(name for of in _RANKED for name in (of, f"{of} rank")),
+    *(name for feature in _RANKED for name in (feature, f"{feature} rank")),
     *(f"first {n}" for n in _FIRST),
     "named", "named entities", "named title", "fact ends", "anchor", "links", "shared 1", "shared 2", "shared 3",
     "new 1", "near 1", "near 2", "beyond 1", "beyond 2",
@@ -127,7 +128,7 @@ def columns(lists: Sequence[str]) -> tuple[str, ...]:
 @batched(WALK, tile=TILE)
 def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -> list[Candidates]:
     """At least k passages of each question (if there are enough), and the features of the first ones, see the module.
-    n_lists: the number of lists that each query brings."""
+    n_lists: the number of lists of each query."""
     links, texts = index.loaded("fused links", _links), [query.text for query in queries]
     words = [words_of(text) for text in texts]
     names = spread(entity_seeds(entity_names(index), words, index.entity_n_passages))
@@ -143,10 +144,7 @@ def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -
     scores = minmax_rows(walks[0].clamp_min(_FLOOR).log()) + FUSION * minmax_rows(cosine)
     top = on_host(topk_rows(scores, min(max(k, DEPTH), index.n_passages)))
     rows = top.ids[:, :DEPTH].long()
-    parts = []  # of each question, f32[words, c]
-    for text, candidates in zip(texts, rows.numpy()):
-        highest = max(float(index.bm25.scores(text).max(initial=0)), _FLOOR)
-        parts.append(index.bm25.parts(text, candidates) / highest)
+    parts = [_word_parts(index, text, candidates) for text, candidates in zip(texts, rows.numpy())]
     by_words = np.stack([part.sum(0) for part in parts])
     device_rows = rows.to(index.device)
     logs = [walk.gather(1, device_rows).clamp_min(_LEAST).log().cpu().numpy() for walk in walks]
@@ -155,7 +153,7 @@ def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -
     vectors_of = index.vectors("passage_vectors")[device_rows].float().cpu().numpy()
     values = [
         *(column for feature in ranked for column in (feature - feature.max(1, keepdims=True), _places(feature))),
-        *_numbers(links, rows.numpy(), facts, named, vectors_of, near),
+        *_columns_by_entities(links, rows.numpy(), facts, named, vectors_of, near),
     ]
     for number in range(n_lists):
         values += _listed(rows.numpy(), [query.lists[number] for query in queries])
@@ -169,7 +167,14 @@ def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -
     return [Candidates(*row) for row in zip(rankings, table, pairs)]
 
 
+def _word_parts(index: Index, text: str, rows: np.ndarray) -> np.ndarray:
+    """f32[words, rows]: the part of each word in the BM25 of passages, divided by the highest BM25 of all passages."""
+    highest = max(float(index.bm25.scores(text).max(initial=0)), _FLOOR)
+    return index.bm25.parts(text, rows) / highest
+
+
 def _links(index: Index) -> Links:
+    """The links of an index. An edge of exactly TITLE_WEIGHT is a title that the passage does not mention."""
     csr, n = index.graph.pull, index.n_entities  # symmetric
     indptr, indices, weight = (csr.indptr.cpu().numpy(), csr.indices.cpu().numpy(), weights_of(csr).cpu().numpy())
     first = indptr[n]
@@ -216,11 +221,11 @@ def _dense(seeds: Seeds, n: int) -> np.ndarray:
     return rows
 
 
-def _numbers(
+def _columns_by_entities(
     links: Links, rows: np.ndarray, facts: np.ndarray, named: np.ndarray, vectors: np.ndarray, near: np.ndarray
 ) -> list[np.ndarray]:
-    """The feature columns from `first 1` on, f[B, c] each. rows: i64[B, c]; vectors: f32[B, c, D]; near: cosines f32[B,
-    c]."""
+    """The columns of NAMES from `first 1` on, f[B, c] each. rows: i64[B, c], candidates; facts, named: f64[B, E], the
+    weights f and m; vectors: f32[B, c, D]; near: f32[B, c], the cosines of the candidates."""
     batch, width = rows.shape
     question = np.repeat(np.arange(batch), width)  # the question of each candidate
     position, entities = _gathered(links.offsets, links.entities, rows.ravel())
@@ -263,42 +268,70 @@ def _gathered(offsets: np.ndarray, values: np.ndarray, rows: np.ndarray) -> tupl
 def _pairs(
     links: Links, vectors: torch.Tensor, rows: np.ndarray, query: np.ndarray, named: np.ndarray, parts: np.ndarray
 ) -> np.ndarray:
-    """The numbers of PAIRS of one question, f32[c, c, 3]. vectors: f[R, D] of all facts; named: bool[E]; parts:
-    f32[words, c], of the BM25 of each candidate."""
+    """The numbers of PAIRS of one question, f32[c, c, 3]. rows: i64[c], its candidates; vectors: f[R, D] of all facts;
+    query: f32[D]; named: bool[E], the entities that it names; parts: f32[words, c], see `_word_parts`."""
     pairs = np.zeros((len(rows), len(rows), len(PAIRS)), np.float32)
     pairs[..., 2] = (parts == 0).astype(np.float32).T @ parts
     position, facts = _gathered(links.fact_offsets, links.facts, rows)
     if len(facts):
-        stated = vectors[torch.from_numpy(facts).to(vectors.device)].float().cpu().numpy()
-        near = stated @ query
-        order = np.lexsort((facts, -near, position))
-        starts = np.flatnonzero(np.diff(position, prepend=-1))
-        place = np.arange(len(facts)) - np.repeat(starts, np.diff(starts, append=len(facts)))
-        nearest = order[place < FACTS]
-        position, near, stated, ends = position[nearest], near[nearest], stated[nearest], links.ends[facts[nearest]]
-        fresh = ~named[ends]
-        entities, column = np.unique(ends[fresh], return_inverse=True)
+        nearest = _nearest_facts(position, facts, vectors, query)
+        ends = links.ends[nearest.rows]
+        is_new = ~named[ends]  # ends in U
+        entities, column = np.unique(ends[is_new], return_inverse=True)
+        # bridge: reach[e, i] is the value of entity e among the facts of candidate i
         reach = np.zeros((len(entities), len(rows)), np.float32)
-        weight = near.clip(0)[:, None] * np.minimum(COMMON * links.rarity[ends], 1)
-        np.maximum.at(reach, (column, np.repeat(position, 2).reshape(-1, 2)[fresh]), weight[fresh])
-        holder, held = _gathered(links.offsets, links.entities, rows)
-        is_end = np.isin(held, entities)
-        np.add.at(pairs[..., 0].T, holder[is_end], reach[np.searchsorted(entities, held[is_end])])
-        fact = np.nonzero(fresh)[0]  # of each end in U
-        offsets = np.searchsorted(np.sort(column), np.arange(len(entities) + 1))
-        place, partner = _gathered(offsets, fact[np.argsort(column, kind="stable")], column)
-        fact, joined = fact[place], position[fact[place]] < position[partner]
-        fact, partner = fact[joined], partner[joined]
-        cosine = (stated[fact] * stated[partner]).sum(1)
-        highest = ((near[fact] + near[partner]) / np.sqrt((2 + 2 * cosine).clip(_LEAST))).clip(0)
-        np.maximum.at(pairs[..., 1], (position[fact], position[partner]), highest)
-        pairs[..., 1] += pairs[..., 1].T
+        weight = nearest.cosine.clip(0)[:, None] * np.minimum(COMMON * links.rarity[ends], 1)
+        np.maximum.at(reach, (column, np.repeat(nearest.position, 2).reshape(-1, 2)[is_new]), weight[is_new])
+        holder, mentioned = _gathered(links.offsets, links.entities, rows)
+        is_end = np.isin(mentioned, entities)
+        np.add.at(pairs[..., 0].T, holder[is_end], reach[np.searchsorted(entities, mentioned[is_end])])
+        pairs[..., 1] = _chains(nearest, np.nonzero(is_new)[0], column, len(rows))
     pairs[np.arange(len(rows)), np.arange(len(rows))] = 0
     return pairs
 
 
+class _Facts(NamedTuple):
+    """Facts of candidates. position: i64[F], the candidate of each fact; rows: i64[F]; vectors: f32[F, D]; cosine:
+    f32[F], with the question."""
+
+    position: np.ndarray
+    rows: np.ndarray
+    vectors: np.ndarray
+    cosine: np.ndarray
+
+
+def _nearest_facts(position: np.ndarray, facts: np.ndarray, vectors: torch.Tensor, query: np.ndarray) -> _Facts:
+    """The FACTS nearest facts of each candidate, by (candidate, -cosine, fact). position: ascending, the candidate of
+    each of `facts`."""
+    stated = vectors[torch.from_numpy(facts).to(vectors.device)].float().cpu().numpy()
+    cosine = stated @ query
+    order = np.lexsort((facts, -cosine, position))
+    starts = np.flatnonzero(np.diff(position, prepend=-1))
+    place = np.arange(len(facts)) - np.repeat(starts, np.diff(starts, append=len(facts)))
+    nearest = order[place < FACTS]
+    return _Facts(position[nearest], facts[nearest], stated[nearest], cosine[nearest])
+
+
+def _chains(facts: _Facts, fact_of_end: np.ndarray, entity_of_end: np.ndarray, n: int) -> np.ndarray:
+    """The numbers `chain` of n candidates, f32[n, n]. fact_of_end, entity_of_end: the fact of each end in U, and its
+    entity, numbered from 0."""
+    chains = np.zeros((n, n), np.float32)
+    n_entities = int(entity_of_end.max(initial=-1)) + 1
+    offsets = np.searchsorted(np.sort(entity_of_end), np.arange(n_entities + 1))
+    by_entity = fact_of_end[np.argsort(entity_of_end, kind="stable")]
+    place, partner = _gathered(offsets, by_entity, entity_of_end)
+    fact = fact_of_end[place]
+    is_ordered = facts.position[fact] < facts.position[partner]  # each pair of candidates once
+    fact, partner = fact[is_ordered], partner[is_ordered]
+    cosine = (facts.vectors[fact] * facts.vectors[partner]).sum(1)
+    lengths = np.sqrt((2 + 2 * cosine).clip(_LEAST))  # of f + g
+    highest = ((facts.cosine[fact] + facts.cosine[partner]) / lengths).clip(0)
+    np.maximum.at(chains, (facts.position[fact], facts.position[partner]), highest)
+    return chains + chains.T
+
+
 def _listed(rows: np.ndarray, lists: Sequence[Ranking]) -> list[np.ndarray]:
-    """The two feature columns of a list."""
+    """The two feature columns of the lists of one method, f64[B, c] each. rows: i64[B, c]; lists: one a question."""
     scores, ranks = np.zeros(rows.shape), np.full(rows.shape, np.log1p(ABSENT))
     for row, ranking in enumerate(lists):
         place = {passage: rank for rank, passage in enumerate(ranking.rows[:DEPTH])}

@@ -1,4 +1,4 @@
-"""The model of `fused`: weights of a candidate's features in two passes, read from JSON, and their fitting.
+"""The model of `fused`: weights of a candidate's features in two passes, their JSON document, and their fitting.
 
 With z = clip((x - mean) / scale, -CLIP, CLIP) for each column, and the features v(j) and pairs(i, j) of candidates:
   a       = softmax of u . z(v(j)) over the candidates, the first pass
@@ -41,7 +41,7 @@ class Model:
     weights: np.ndarray
 
     def inputs(self, values: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-        """x of candidates, f64[..., c, n + m]. values: f[..., c, n]; pairs: f[..., c, c, m]."""
+        """x of the c candidates of each question, f64[..., c, n + m]. values: f[..., c, n]; pairs: f[..., c, c, m]."""
         n = values.shape[-1]
         alone = np.clip((values.astype(np.float64) - self.mean[:n]) / self.scale[:n], -CLIP, CLIP)
         scores = (alone * self.first[:n]).sum(-1, keepdims=True)
@@ -54,7 +54,7 @@ class Model:
         return np.clip((self.inputs(values, pairs) - self.mean) / self.scale, -CLIP, CLIP)
 
     def scores(self, values: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-        """f64[..., c]: the scores of candidates. Each question is summed alone."""
+        """f64[..., c]: the scores of candidates. They do not depend on other questions of the batch."""
         scores: np.ndarray = (self.standard(values, pairs) * self.weights).sum(-1)
         return scores
 
@@ -118,7 +118,8 @@ class Learnt:
 
 
 def fit(start: Model, learnt: Learnt, pull: float) -> Model:
-    """The model with the weights of lowest loss, see the module, starting from those of `start`."""
+    """`start` with the weights of lowest loss, see the module. pull: how strongly they are held at the weights of
+    `start`."""
     from scipy.optimize import minimize
 
     learnt = learnt.part(np.flatnonzero(learnt.gold.any(1)))
@@ -133,16 +134,16 @@ def fit(start: Model, learnt: Learnt, pull: float) -> Model:
         scores -= scores.max(1, keepdims=True)
         powers = np.exp(scores)
         sums = powers.sum(1, keepdims=True)
-        away = w - start.weights
-        slope = (powers / sums * share[:, None] - wanted).ravel() @ flat + pull * away
-        return float(-(wanted * (scores - np.log(sums))).sum() + pull * away @ away / 2), slope
+        moved = w - start.weights
+        gradient = (powers / sums * share[:, None] - wanted).ravel() @ flat + pull * moved
+        return float(-(wanted * (scores - np.log(sums))).sum() + pull * moved @ moved / 2), gradient
 
     weights = minimize(loss, start.weights, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS}).x
     return replace(start, weights=weights)
 
 
 def trained(lists: Sequence[str], names: Sequence[str], learnt: Learnt, pull: float) -> Model:
-    """Both passes trained from zero: first the features alone, then features and pairs."""
+    """Train both passes from zero: the first on the features, the second on features and pairs. names: of both."""
     n, zero = learnt.values.shape[-1], np.zeros(len(names))
     mean, scale = _moments(learnt.values)
     alone = Model(tuple(lists), tuple(names[:n]), mean, scale, zero[:n], zero[:n])

@@ -14,7 +14,7 @@ from gpu_rag.graph.ego import CheckedGraph, checked
 from gpu_rag.graph.pagerank import PageRankGraph
 from gpu_rag.index.index import GRAPH, Index
 from gpu_rag.index.name_table import NAMES, NameTable, words_of
-from gpu_rag.methods.higra.tables import ints, read_of, taken
+from gpu_rag.methods.higra.tables import ints, read_of, take_rows
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR, Path
 
@@ -90,7 +90,7 @@ class HigraGraph:
 
     def about(self, row: int) -> frozenset[str]:
         """The words of an entity's types and descriptions, used to tell entities of one name apart."""
-        (entity,) = taken(self.index, "higra_entities", [row])
+        (entity,) = take_rows(self.index, "higra_entities", [row])
         return frozenset(words_of(" ".join([*entity["types"], *entity["descriptions"]])).folded)
 
     def named(self, text: str) -> tuple[int, ...]:
@@ -135,9 +135,9 @@ def relation_paths(index: Index, rows: Sequence[int], shown: Collection[str]) ->
     """Relations as paths of one edge. The passage given is the first shown one that states the relation, else the first
     that states it. shown: ids of passages. An inferred relation has no passage."""
     paths = []
-    for row in taken(index, "higra_relations", rows):
+    for row in take_rows(index, "higra_relations", rows):
         label, ids = row["label"], [index.passage_ids[p] for p in row["passages"]]
-        subject, object_ = (end["name"] for end in taken(index, "higra_entities", [row["subject"], row["object"]]))
+        subject, object_ = (end["name"] for end in take_rows(index, "higra_entities", [row["subject"], row["object"]]))
         passage = next((id for id in ids if id in shown), ids[0] if ids else "")
         paths.append(Path(f"{subject} - {label} - {object_}", ((subject, label, object_, passage),), "graph"))
     return tuple(paths)
@@ -159,7 +159,7 @@ def passages_of_entities(index: Index) -> dict[int, set[int]]:
 def entity_options(index: Index, rows: Sequence[int]) -> list[str]:
     """Each entity as an option of a choice: its name, types and other names."""
     options = []
-    for row in taken(index, "higra_entities", rows):
+    for row in take_rows(index, "higra_entities", rows):
         kinds, aliases = f" ({', '.join(row['types'])})" if row["types"] else "", row["aliases"]
         options.append(f"{row['name']}{kinds}" + (f", also {'; '.join(aliases)}" if aliases else ""))
     return options

@@ -73,8 +73,8 @@ def read_of(index: Index, name: str, columns: Sequence[str] | None = None) -> pa
     return index.table(stage, f"{name}.parquet", schema, columns)
 
 
-def taken(index: Index, name: str, rows: Iterable[int]) -> list[Row]:
-    """Some rows of the table `name` of an index, in the order given. Raises MissingLayer, IndexCorrupt."""
+def take_rows(index: Index, name: str, rows: Iterable[int]) -> list[Row]:
+    """Rows of the table `name` of an index, in the given order. Raises MissingLayer, IndexCorrupt."""
     stage, schema = TABLES[name]
     return index.take(stage, f"{name}.parquet", schema, rows)
 

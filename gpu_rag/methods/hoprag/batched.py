@@ -129,12 +129,11 @@ class HopGraph:
 
     def loops(self, about: str) -> HopEdges:
         """The vertices as edges from each to itself, so that `top_edges` can rank them."""
-        of = self.vertices(about)
-        rows = torch.arange(of.n + 1, device=of.vectors.device)
-        own = rows[:-1].int()
-        return self.index.loaded(
-            f"hop loops {about}", lambda _: hop_edges(rows, own, own, of.vectors, of.keywords, of.n_keywords)
-        )
+        vertices = self.vertices(about)
+        indptr = torch.arange(vertices.n + 1, device=vertices.vectors.device)
+        own = indptr[:-1].int()
+        sides = indptr, own, own, vertices.vectors, vertices.keywords
+        return self.index.loaded(f"hop loops {about}", lambda _: hop_edges(*sides, vertices.n_keywords))
 
     def _number(self, word: str) -> int | None:
         """The number of a keyword or topic; None for other words."""
@@ -160,7 +159,7 @@ def hop_graph(index: Index) -> HopGraph:
 def _load(index: Index) -> HopGraph:
     edges = index.table("hop_edges", "edges.parquet", EDGES)
     passage = index.table("hop_vertices", "vertices.parquet", VERTICES, ["passage"])["passage"]
-    place = index.device
+    device = index.device
     source, target, question = (
         torch.from_numpy(edges[name].to_numpy().copy()) for name in ("source", "target", "question")
     )
@@ -170,9 +169,9 @@ def _load(index: Index) -> HopGraph:
 
     return HopGraph(
         index,
-        indptr=torch.searchsorted(source, torch.arange(len(passage) + 1, dtype=source.dtype)).to(place),
-        target=target.to(place),
-        question=question.to(place),
+        indptr=torch.searchsorted(source, torch.arange(len(passage) + 1, dtype=source.dtype)).to(device),
+        target=target.to(device),
+        question=question.to(device),
         edge_keywords=lists("hop_words", "edges.safetensors"),
         vertex_keywords=lists("hop_keywords", "vertex.safetensors"),
         topics=lists("hop_words", "topics.safetensors"),
@@ -181,7 +180,7 @@ def _load(index: Index) -> HopGraph:
         question_texts=TextColumn(index.table("hop_questions", "in_questions.parquet", QUESTIONS)["text"]),
         question_vectors=index.vectors("hop_in_vectors"),
         vertex_vectors=index.vectors("hop_vertex_vectors"),
-        vertex_passage=torch.from_numpy(passage.to_numpy().copy()).to(place),
+        vertex_passage=torch.from_numpy(passage.to_numpy().copy()).to(device),
     )
 
 

@@ -78,7 +78,7 @@ class Walks:
         return torch.unique(topic * self.n + self.ends.values.long(), return_inverse=True)
 
     def least(self, of_chain: torch.Tensor) -> torch.Tensor:
-        """i64[keys + 1]: the minimum of a number i64[C] over the chains that reach each key, and 0 behind the last."""
+        """i64[keys + 1]: the minimum of a number i64[C] over the chains that reach each key, then a 0."""
         keys, place = self.keys
         of_end = of_chain[row_of_value(self.ends)]
         return keys.new_zeros(len(keys) + 1).scatter_reduce_(0, place, of_end, "amin", include_self=False)

@@ -25,7 +25,7 @@ from gpu_rag.methods.hybgrag.retrieve import DEPTH, behind, edge_paths, first_no
 from gpu_rag.methods.hybgrag.router import Router, router_of
 from gpu_rag.methods.hybgrag.state import TEXT, Action, History, Params, Retrieved
 from gpu_rag.program.embed import embed
-from gpu_rag.program.knowledge_base.query import Query, counted
+from gpu_rag.program.knowledge_base.query import Query, count_path
 from gpu_rag.program.knowledge_base.views import kb_of, node_passages, ranked_nodes
 from gpu_rag.program.reader import read_blocks
 from gpu_rag.program.run import Run
@@ -121,7 +121,7 @@ async def supported(outcome: Refined, run: Run) -> Draft:
     count = str(result.n_answers) if counts else ""
     if count:
         query = Query(outcome.action.topics, True, outcome.action.operations)
-        paths = (counted(query, result.n_answers), *paths)
+        paths = (count_path(query, result.n_answers), *paths)
     return Draft(None, evidence, paths, "unsupported", nodes=ranked_nodes(kb, result), count=count, **outcome.remarks)
 
 

@@ -92,6 +92,7 @@ def _ranked(result: Retrieved, rows: Sequence[int], cosine: Mapping[int, float])
 
 
 async def _nodes_of(topic: Topic, kb: KnowledgeBase, threshold: float) -> tuple[int, ...]:
+    """The nodes of a topic. threshold: minimum similarity of names, see `match_names`."""
     if topic.entity == ANYTHING:
         return part_of(kb, topic).nodes
     return await match_names(kb, topic.entity, topic.type, threshold)

@@ -61,26 +61,19 @@ async def realised(analysis: Analysis, sources: Sources, search: Search) -> tupl
     search.run.note("relations_asked", len(query.entities), (*lines, *query.operations.lines()))
     sought += spoken.lacking(kb) if query == proposal else []
     unread = spoken.unread if query == proposal else ()
-    barred = spoken.barred
     parts = [(topic, part) for topic in query.entities if (part := _part(topic, mentions, kb)) is not None]
     if query.operations == ALL and not any(topic.negated for topic in query.entities):
         ways, met = await _ways(query, [part for _, part in parts])
         if query.sure and not met:
             sought.append(f"an answer to all of: {'; '.join(topic.text() for topic in query.entities)}")
         paths = await _worded(ways, graphs, search)
-        return Realised(query, barred=barred, unread=unread, sought=tuple(sought)), paths
+        return Realised(query, barred=spoken.barred, unread=unread, sought=tuple(sought)), paths
     first = tuple({(part.nodes, part.negated): part for _, part in reversed(parts)}.values())[::-1]
-    compared = (query.operations.by, *(constraint.relation for constraint in query.operations.constraints))
     left_out = tuple(node for name in query.operations.without for node in kb.named(name))
     solved = await solve(Plan(first, query.operations, left_out, spoken.types))
-    nodes = tuple(node for node in solved.nodes if node not in barred)
-    barred = {**barred, **dict.fromkeys(solved.barred, "ruled out by the question")}
-    bonus = SURE if query.sure else LIKELY
-    positive = [part for part in first if part.relations and not part.negated and not part.anything]
-    ways = [_Way([_walk(part, node) for part in positive], bonus) for node in nodes[:N_PATHS] if positive]
-    facts = [(part.relations[-1], part.ways[-1]) for part in first if part.relations]
-    facts += [(row, EITHER) for name in compared if (row := relation_row(kb, name)) is not None]
-    ways = ways or [_Way([walk], bonus) for node in nodes[:N_PATHS] if (walk := _own_fact(facts, node, kb)) is not None]
+    nodes = tuple(node for node in solved.nodes if node not in spoken.barred)
+    barred = {**spoken.barred, **dict.fromkeys(solved.barred, "ruled out by the question")}
+    ways = _ways_to(nodes[:N_PATHS], query, first, kb)
     if not nodes:
         request = (*(topic.text() for topic in query.entities), *query.operations.lines())
         sought.append(f"an answer to: {'; '.join(request)}")
@@ -152,12 +145,26 @@ async def _ways(query: Query, parts: Sequence[Part]) -> tuple[list[_Way], bool]:
     return ways, len(first) < 2 and bool(ways)
 
 
+def _ways_to(nodes: Sequence[int], query: Query, parts: Sequence[Part], kb: KnowledgeBase) -> list[_Way]:
+    """Walks from the topics to each answer; without a topic to start from, a fact of the answer itself."""
+    bonus = SURE if query.sure else LIKELY
+    positive = [part for part in parts if part.relations and not part.negated and not part.anything]
+    if positive:
+        return [_Way([_walk(part, node) for part in positive], bonus) for node in nodes]
+    compared = (query.operations.by, *(constraint.relation for constraint in query.operations.constraints))
+    facts = [(part.relations[-1], part.ways[-1]) for part in parts if part.relations]
+    facts += [(row, EITHER) for name in compared if (row := relation_row(kb, name)) is not None]
+    walks = (_own_fact(facts, node, kb) for node in nodes)
+    return [_Way([walk], bonus) for walk in walks if walk is not None]
+
+
 def _walk(part: Part, end: int) -> Walk:
     return Walk(part.nodes, part.relations, end, part.ways)
 
 
 def _own_fact(facts: Sequence[tuple[int, int]], node: int, kb: KnowledgeBase) -> Walk | None:
-    """A fact of a node by one of some relations, such as the actual employer of one who does not work for a company."""
+    """A fact of a node by the first of `facts` = (relation, direction) that it has, such as the employer of a person
+    who does not work for the company that the question names."""
     for relation, direction in facts:
         for bit, own, other in ((IN, kb.head, kb.tail), (OUT, kb.tail, kb.head)):
             rows = (kb.relation == relation) & (own == node)

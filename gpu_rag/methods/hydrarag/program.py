@@ -39,7 +39,7 @@ from gpu_rag.methods.hydrarag.state import (
 from gpu_rag.methods.hydrarag.texts import explore_texts
 from gpu_rag.program.decide import decide
 from gpu_rag.program.embed import embed
-from gpu_rag.program.knowledge_base.query import counted
+from gpu_rag.program.knowledge_base.query import count_path
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.reader import clean_answer, is_answer
 from gpu_rag.program.run import Run
@@ -110,7 +110,7 @@ def _ended(tried: Attempt, chosen: list[FoundPath], phase: str, sources: Sources
     remarks["count"] = query.count
     paths, pools = tuple(map(_path, chosen)), tuple(search.pools)
     if query.query is not None and query.count:
-        paths = (counted(query.query, len(query.nodes)), *paths)
+        paths = (count_path(query.query, len(query.nodes)), *paths)
     return Draft(tried.text, evidence, paths, status, tried.nodes, pools, **remarks)
 
 

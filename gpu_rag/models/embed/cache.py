@@ -93,7 +93,7 @@ class CachedEmbedder:
             yield from finished
 
     def close(self) -> None:
-        """Close the file, and that of a cache behind this one."""
+        """Close the file, and the file of a cache behind this one."""
         self._file.close()
         if isinstance(self._embedder, CachedEmbedder):
             self._embedder.close()

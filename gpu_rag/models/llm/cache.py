@@ -107,7 +107,7 @@ class ReplyFile:
         self._damaged.difference_update(key for key, _ in rows)
 
     def join(self, rows: Sequence[tuple[str, str]]) -> None:
-        """Add sound rows of another file; of two for one key the smaller stays."""
+        """Add sound rows of another file; of two replies to one key the smaller stays."""
         more = "ON CONFLICT (key) DO UPDATE SET reply = min(reply, excluded.reply)"
         with self._lock, self._file.errors(), self.db:
             self.db.executemany(f"INSERT INTO replies (key, reply) VALUES (?, ?) {more}", rows)
@@ -266,8 +266,8 @@ _AT_ONCE = 8192  # rows in memory
 
 
 def add_replies(path: Path, others: Sequence[Path]) -> None:
-    """Add the sound replies of other files to a reply file. Of two replies to one request, the one whose record is
-    smaller stays, so that the order of the files does not matter. Raises as ReplyFile."""
+    """Add the sound replies of other files to a reply file. Of two replies to one request, the
+    smaller record stays, so that the order of the files does not matter. Raises as ReplyFile."""
     with closing(ReplyFile(path)) as file:
         for other in others:
             source = SqliteFile(other, "reply cache", "run gpu-rag index on it again")

@@ -10,17 +10,18 @@ direction, is compared with the cues step by step. Its score is the sum of
   type       whether the chain ends at the type of node that is asked for ("which drugs", "who")
   hops       < 0, for each relation more or less than the question names
   cosine     of the question with its topic masked and the words of the relations
-  found      < 0, for each relation that was only extracted from texts, in a base that has curated ones
+  extracted  < 0, for each relation that was only extracted from texts, in a base that has curated ones
 The nodes determine which relation may follow which, so this also works for a graph without types.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import combinations
 from math import log
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,14 +45,14 @@ from gpu_rag.text.rules.relations.direction import Side, agree, side_of_head, si
 
 BEAM = 60  # chains that are extended
 TRIED = 12  # best chains that are walked from the topic
-MOST_CUES, MOST_ORDERS, MOST_SAID = 7, 20, 100
+MOST_CUES, MOST_ORDERS, MOST_NAMED = 7, 20, 100
 FAR = 100  # larger than the number of words in a question
 UNSAID, BACK, UNHEARD, ORDER = 0.5, 0.2, 0.4, 0.05  # BACK: reduces UNSAID for a step back along the previous relation
 TYPE, MORE, FEWER, COSINE, STEP = 0.3, 0.4, 0.25, 0.3, 0.05  # MORE, FEWER: hops than named
-WIDE = 0.2  # for a cue of the first parts of a name such as "film.film.directed_by"
-FOUND = 0.2  # penalty of a relation that only texts state, if others are curated
+PREFIX = 0.2  # for a cue of the words before the last part of a name such as "film.film.directed_by"
+EXTRACTED = 0.2  # penalty of a relation that only texts state, if others are curated
 VALUES = 40  # edges looked at to say whether a relation leads to numbers
-PLAINLY = 0.75  # share of a relation's words that a question expresses if it plainly says the relation
+PLAINLY = 0.75  # share of a relation's words that a question expresses if it plainly names the relation
 WHO = 0.5  # share of TYPE for a type that only "who" implies
 AGAINST = 0.3  # share that a cue covers of a relation walked against its direction
 MEDIATED = 0.4  # reduces UNSAID for a step to or from a node without a name
@@ -67,7 +68,7 @@ _VALUE_OF = {"when": True, "where": False, "who": False, "whom": False, "whose":
 _SERVES = {
     unit.stem for unit in units_of("works, work for, helps, good, best, effective, useful, play, made, belong, come")
 }
-Ways = tuple[int, ...]  # directed relations: 2 r out of the head of r, 2 r + 1 back
+DirectedChain = tuple[int, ...]  # directed relations: 2 r from the head of relation r to its tail, 2 r + 1 back
 
 
 class ChainReader:
@@ -82,17 +83,19 @@ class ChainReader:
         self.units = [units_of(label) for label in labels]
         words = map(words_of, labels)
         self.heads = [[side_of_head(name, u.at, u.width) for u in units] for name, units in zip(words, self.units)]
-        self.wide = [units_of(relation_text(name.removesuffix(last))) for name, last in parts]
+        self.prefix_units = [units_of(relation_text(name.removesuffix(last))) for name, last in parts]
         counts: dict[str, int] = {}
         for stem in (stem for units in self.units for stem in {unit.stem for unit in units}):
             counts[stem] = counts.get(stem, 0) + 1
         rarity = [[0.2 + log((kb.n_relations + 1) / counts[unit.stem]) for unit in units] for units in self.units]
-        self.weights = [np.array(some) / max(sum(some), 1e-9) for some in rarity]
+        self.weights = [np.array(own) / max(sum(own), 1e-9) for own in rarity]
         self.types = [units_of(name) for name in kb.type_names]
         nameless = [row for row, name in enumerate(kb.node_names) if _MEDIATOR.fullmatch(name)]
         curated = np.isin(kb.source, [number for number, source in enumerate(kb.sources) if source.kind in CURATED])
-        self.found = np.full(kb.n_relations, bool(curated.any()))  # stated by no curated source, if there is one
-        self.found[kb.relation[curated]] = False
+        self.extracted_only = np.full(
+            kb.n_relations, bool(curated.any())
+        )  # stated by no curated source, if there is one
+        self.extracted_only[kb.relation[curated]] = False
         self.mediator = kb.n_types  # an extra type
         self.node_type = kb.node_type.astype(np.int64)
         self.node_type[nameless] = self.mediator
@@ -100,11 +103,11 @@ class ChainReader:
         self._types_behind: dict[frozenset[int], tuple[np.ndarray, list[set[int]]]] = {}
         flat = [unit for units in self.units for unit in units]
         self._stems, self.groups = {u.stem for u in flat}, frozenset(group for u in flat for group in u.groups)
-        self._saying: dict[str, list[int]] = {}  # relations by the stems, and by the groups, of their units
-        for row, units in enumerate(zip(self.units, self.wide)):
-            for unit in (unit for some in units for unit in some):
+        self._relations_of_key: dict[str, list[int]] = {}  # relations by the stems, and by the groups, of their units
+        for row, units in enumerate(zip(self.units, self.prefix_units)):
+            for unit in (unit for part in units for unit in part):
                 for key in (unit.stem, *(f"{_GROUP}{group}" for group in unit.groups)):
-                    self._saying.setdefault(key, []).append(row)
+                    self._relations_of_key.setdefault(key, []).append(row)
 
     @cached_property
     def _at_nodes(self) -> tuple[np.ndarray, np.ndarray]:
@@ -125,20 +128,21 @@ class ChainReader:
         return np.searchsorted(self.kb.relation[order], np.arange(self.kb.n_relations + 1)), order
 
     def follows(self, directed: int) -> np.ndarray:
-        """The directed relations that may follow the given one, ascending."""
+        """The directed relations that may follow the given one, ascending; cached."""
         if directed not in self._follows:
             kb, (starts, rows) = self.kb, self._edges
             edges = rows[starts[directed // 2] : starts[directed // 2 + 1]]
             both = (kb.head[edges], kb.tail[edges])
-            to = np.unique(np.concatenate(both) if self.either[directed // 2] else both[1 - directed % 2])
-            begins, ways = self._at_nodes
-            alike = {ways[a:b].tobytes() for a, b in zip(begins[to].tolist(), begins[to + 1].tolist())}  # few differ
-            self._follows[directed] = np.unique(np.concatenate([np.frombuffer(bits, np.int64) for bits in alike]))
+            ends = np.unique(np.concatenate(both) if self.either[directed // 2] else both[1 - directed % 2])
+            begins, at_nodes = self._at_nodes
+            # many nodes have the same relations
+            distinct = {at_nodes[a:b].tobytes() for a, b in zip(begins[ends].tolist(), begins[ends + 1].tolist())}
+            self._follows[directed] = np.unique(np.concatenate([np.frombuffer(bits, np.int64) for bits in distinct]))
         return self._follows[directed]
 
     @cached_property
     def leads(self) -> list[dict[int, set[int]]]:
-        """The types that each directed relation leads to, by the type of its start, if 1 edge in 20 does."""
+        """For each directed relation {type of the start: types of the ends}; a pair of types needs 1 edge in 20."""
         kb, n = self.kb, self.kb.n_types + 1
         types_of_end: list[dict[int, set[int]]] = [{} for _ in range(2 * kb.n_relations)]
         heads, tails = self.node_type[kb.head], self.node_type[kb.tail]
@@ -155,7 +159,8 @@ class ChainReader:
         return types_of_end
 
     def types_behind(self, types: set[int]) -> tuple[np.ndarray, list[set[int]]]:
-        """The types that each directed relation leads to from nodes of given types: places in a list of sets, or -1."""
+        """(i64[2 R], sets): the types that each directed relation leads to from nodes of given types, as a place in the
+        list of sets, -1 for none; cached."""
         key = frozenset(types)
         if key not in self._types_behind:
             places: dict[frozenset[int], int] = {frozenset(): -1}
@@ -165,19 +170,19 @@ class ChainReader:
             self._types_behind[key] = place, [set(types_there) for types_there in places][1:]
         return self._types_behind[key]
 
-    def said_by(self, cues: Sequence[Unit]) -> np.ndarray:
-        """bool[2 R]: the directed relations that some cue may express in part."""
+    def named_by(self, cues: Sequence[Unit]) -> np.ndarray:
+        """bool[2 R]: the directed relations that some cue may name, at least in part."""
         groups = ((cue, cue.groups | converse_of(cue.groups)) for cue in cues)
         keys = {key for cue, names in groups for key in (cue.stem, *(f"{_GROUP}{name}" for name in names))}
         marks = np.zeros((self.kb.n_relations, 2), bool)
         for key in keys:
-            marks[self._saying.get(key, [])] = True
+            marks[self._relations_of_key.get(key, [])] = True
         return marks.ravel()
 
     @cached_property
     def either(self) -> np.ndarray:
-        """bool[R]: relations whose edges between two types often run both ways: their direction means nothing, unless
-        they are named by a verb ("influenced")."""
+        """bool[R]: relations whose direction means nothing: edges between two types often run both ways, and no verb
+        ("influenced") names the relation."""
         kb, n = self.kb, max(self.kb.n_types, 1)
         heads, tails = kb.node_type[kb.head].astype(np.int64), kb.node_type[kb.tail].astype(np.int64)
         keys, counts = np.unique((kb.relation.astype(np.int64) * n + heads) * n + tails, return_counts=True)
@@ -192,13 +197,13 @@ class ChainReader:
 
     @cached_property
     def pairs(self) -> frozenset[str]:
-        """Every two neighbouring words of a relation."""
+        """All pairs of neighbouring words in labels of relations, each joined by a space."""
         words = map(words_of, self._labels)
         return frozenset(" ".join(pair) for label in words for pair in zip(label, label[1:]))
 
     @cached_property
     def to_values(self) -> np.ndarray:
-        """bool[2 R]: the directed relations whose first edges mostly lead to numbers or dates."""
+        """bool[2 R]: directed relations that lead to numbers or dates, by most of their first VALUES edges."""
         (starts, rows), kb = self._edges, self.kb
         marks = np.zeros((kb.n_relations, 2), bool)
         for relation in range(kb.n_relations):
@@ -220,16 +225,16 @@ class ChainReader:
         asker = next((word for i, word in enumerate(words) if word in _VALUE_OF and _asking(words, i)), None)
         return None if asker is None else _VALUE_OF[asker]
 
-    def way(self, directed: int) -> int:
-        """The direction of a directed relation for `reachable`."""
+    def direction(self, directed: int) -> int:
+        """IN, OUT or EITHER, for `reachable`."""
         return EITHER if self.either[directed // 2] else IN if directed % 2 else OUT
 
-    def back(self, directed: int) -> int:
-        """The directed relation that leads back."""
+    def reverse(self, directed: int) -> int:
+        """The directed relation that leads back along the given one."""
         return directed if self.either[directed // 2] else directed ^ 1
 
     def types_of(self, unit: Unit) -> set[int]:
-        """The node types that a unit names: those with its word, else those with a word of its group."""
+        """The node types that a unit names: all with its word, or else all with a word of its group."""
         scores = [max((says(unit, own) for own in units), default=0.0) for units in self.types]
         return {row for row, score in enumerate(scores) if score and score == max(scores)}
 
@@ -243,8 +248,8 @@ class ChainReader:
         return next((types for unit in units_of(text) if unit.at >= start and (types := self.types_of(unit))), set())
 
     def unread_of(self, text: str, order: str) -> tuple[str, ...]:
-        """The word before the type that a question asks for, if it narrows the type down and is not understood:
-        "British" of "how many British films". order: a word that is ("oldest")."""
+        """The word before the type that a question asks for, if it narrows the type down and is not understood, such as
+        "British" in "how many British films". order: the word of an aggregate ("oldest"), which is understood."""
         words, units = words_of(text), units_of(text)
         places = {unit.at: unit for unit in units}
         start = next((unit.at for unit in units if self.types_of(unit)), 0)
@@ -260,8 +265,8 @@ class ChainReader:
         return {row: denial for row, denial in denials if denial is not None}
 
     def opposed(self, text: str) -> frozenset[int]:
-        """The relations that mean the contrary of what a text asks for: relations that deny another one, unless the
-        text names them; of a denying relation that it names, the relations that this one denies."""
+        """The relations that mean the contrary of a text: relations that deny another one, unless the text names them;
+        and if it names a denying relation, the relations that this one denies."""
         expressed = {key for unit in units_of(text) for key in (unit.stem, *unit.groups)}
         named = {row for row, denial in self._denials.items() if denial.by & expressed}
         denied = {key for row in named for key in self._denials[row].denied}
@@ -337,8 +342,23 @@ def orders_of(cues: Sequence[Unit], words: Sequence[str], topic: int) -> list[tu
     return sorted(orders, key=lambda pair: pair[1])[:MOST_ORDERS]
 
 
+class _Partial(NamedTuple):
+    """A chain that may be extended. types: of its end nodes; n_named: number of its steps to nodes with names; value,
+    cover: f64[orders, m + 1], the value, and its part by words, if it has taken the first j cues of an order."""
+
+    chain: DirectedChain
+    types: set[int]
+    n_named: int
+    value: np.ndarray
+    cover: np.ndarray
+
+
 class Reading:
-    """One question compared with the relations: the value of each step for each run of cues that it may take."""
+    """One question compared with the relations: the value of each step for each run of cues that it may take.
+
+    types: of the answers, if they are known. is_named: bool[2 R], the directed relations that a cue names; is_allowed:
+    bool[2 R], the directed relations that do not contradict the question.
+    """
 
     def __init__(self, reader: ChainReader, text: str, types: frozenset[int] = frozenset()):
         words = words_of(text)
@@ -358,15 +378,16 @@ class Reading:
             for cue in self.cues
         )  # fmt: skip
         self.missed = np.array([0.0 if spare else UNHEARD * (1 + cue.marked) for cue, spare in zip(self.cues, free)])
-        self.said = reader.said_by(self.cues)
-        self.open = np.ones(len(self.said), bool)  # directed relations that do not contradict the question
-        self.open[[d for row in reader.opposed(text) for d in (2 * row, 2 * row + 1)]] = False
-        self._alone = np.full(len(self.said), np.nan)  # the value of a step that may take any cues
+        self.is_named = reader.named_by(self.cues)
+        self.is_allowed = np.ones(len(self.is_named), bool)
+        self.is_allowed[[d for row in reader.opposed(text) for d in (2 * row, 2 * row + 1)]] = False
+        self._best_alone = np.full(len(self.is_named), np.nan)  # highest value of a step over all runs of cues
+        self._grid = np.indices((len(self.orders), len(self.cues) + 1))
         self._steps: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def step(self, directed: int) -> tuple[np.ndarray, np.ndarray]:
         """f64[orders, m + 1, m + 1] twice: the value of a step with the cues i to j of an order, and its cover."""
-        key = directed if self.said[directed] else -1  # all relations without a cue have equal value
+        key = directed if self.is_named[directed] else -1  # all relations without a cue have equal value
         if key in self._steps:
             return self._steps[key]
         reader, m, relation = self.reader, len(self.cues), directed // 2
@@ -375,7 +396,7 @@ class Reading:
         covers = np.array(lines).reshape(m, len(weights))
         words = [place for place, cue in enumerate(self.cues) if cue.stem in _NO_TYPE]
         words = words if len(words) < m else []  # "where" and the like need another cue, if there is any
-        wide = [any(says(cue, unit) for unit in reader.wide[relation]) for cue in self.cues]
+        names_prefix = [any(says(cue, unit) for unit in reader.prefix_units[relation]) for cue in self.cues]
         worth = np.full((len(self.orders), m + 1, m + 1), -np.inf)
         cover = np.zeros_like(worth)
         for o, (order, _) in enumerate(self.orders):
@@ -385,8 +406,8 @@ class Reading:
                 for j, cue in enumerate(order[i:], i + 1):
                     if covers[cue].any():
                         best = np.maximum(best, covers[cue])
-                    elif wide[cue]:
-                        extra = WIDE
+                    elif names_prefix[cue]:
+                        extra = PREFIX
                     else:
                         missed += self.missed[cue]
                     alone = len(words) and all(w in words for w in order[i:j])
@@ -395,74 +416,100 @@ class Reading:
         self._steps[key] = worth, cover
         return worth, cover
 
-    def plainly_said(self, least: float) -> list[int]:
-        """The directed relations of which the cues express this share, and which lead to what is asked for."""
+    def plainly_named(self, least: float) -> list[int]:
+        """The directed relations of which the cues express at least the share `least`, and which lead to a value if the
+        question asks for one."""
         plain = []
-        for d in np.flatnonzero(self.said & self.open).tolist():
+        for d in np.flatnonzero(self.is_named & self.is_allowed).tolist():
             covers = [self.reader.cover(cue, side, d) for cue, side in zip(self.cues, self.sides)]
-            said = float(np.max(covers, axis=0) @ self.reader.weights[d // 2])
-            if said >= least and self.asks_value in (None, bool(self.reader.to_values[d])):
+            share = float(np.max(covers, axis=0) @ self.reader.weights[d // 2])
+            if share >= least and self.asks_value in (None, bool(self.reader.to_values[d])):
                 plain.append(d)
         return plain
 
-    def _next(self, ways: np.ndarray, types: set[int], back: int, cosine: np.ndarray) -> list[tuple[int, set[int]]]:
-        """Relations worth a step, and their target types: MOST_SAID best that a cue names, then BEAM and TRIED."""
+    def _next(
+        self, relations: np.ndarray, types: set[int], back: int, cosine: np.ndarray
+    ) -> list[tuple[int, set[int]]]:
+        """(directed relation, target types) of the steps worth trying from nodes of some types, ascending.
+
+        They are the MOST_NAMED best that a cue names, `back`, and for each set of target types the first BEAM of the
+        others and the TRIED nearest to the question. relations: the candidates; cosine: of each relation.
+        """
         place, type_sets = self.reader.types_behind(types)
-        ways = ways[(place[ways] >= 0) & self.open[ways]]
-        named, is_alone = ways[self.said[ways]], self.said[ways] | (ways == back)
-        if len(named) > MOST_SAID:
-            for d in named[np.isnan(self._alone[named])].tolist():
-                self._alone[d] = self.step(d)[0].max()
-            named = named[np.argsort(-self._alone[named], kind="stable")[:MOST_SAID]]
-        kept = [named, ways[is_alone & ~self.said[ways]]]
-        for to in np.unique(place[ways[~is_alone]]):
-            alike = ways[~is_alone & (place[ways] == to)]
-            if len(alike) > BEAM:
-                nearest = np.argsort(-cosine[alike // 2], kind="stable")[:TRIED]
-                alike = np.union1d(alike[:BEAM], alike[nearest])
-            kept.append(alike)
+        relations = relations[(place[relations] >= 0) & self.is_allowed[relations]]
+        is_named = self.is_named[relations]
+        named, is_special = relations[is_named], is_named | (relations == back)
+        if len(named) > MOST_NAMED:
+            for d in named[np.isnan(self._best_alone[named])].tolist():
+                self._best_alone[d] = self.step(d)[0].max()
+            named = named[np.argsort(-self._best_alone[named], kind="stable")[:MOST_NAMED]]
+        kept, others = [named, relations[is_special & ~is_named]], relations[~is_special]
+        for target in np.unique(place[others]):
+            same_target = others[place[others] == target]
+            if len(same_target) > BEAM:
+                nearest = np.argsort(-cosine[same_target // 2], kind="stable")[:TRIED]
+                same_target = np.union1d(same_target[:BEAM], same_target[nearest])
+            kept.append(same_target)
         return [(d, type_sets[place[d]]) for d in np.sort(np.concatenate(kept)).tolist()]
 
     def chains(
         self, first: Sequence[int], types: set[int], longest: int, hops: int, cosine: Sequence[float]
-    ) -> list[tuple[Ways, float, float]]:
-        """(chain, score, cover per step), best first. first: relations that may begin a chain; types: of the topic;
-        cosine: of each relation."""
-        reader = self.reader
+    ) -> list[tuple[DirectedChain, float, float]]:
+        """(chain, score, cover per step) of chains of at most `longest` relations, best first.
+
+        first: directed relations that may begin a chain; types: of the topic; hops: number of relations that the
+        question names; cosine: of each relation.
+        """
         m, near = len(self.cues), np.array(cosine)
         unheard = np.array([[self.missed[order[j:]].sum() for j in range(m + 1)] for order, _ in self.orders])
-        start = np.full((len(self.orders), m + 1), -np.inf)
+        start = np.full(unheard.shape, -np.inf)
         start[:, 0] = [-cost for _, cost in self.orders]
-        rows, cols = np.indices(start.shape)
-        beam: list[tuple[Ways, set[int], int, np.ndarray, np.ndarray]] = [((), types, 0, start, np.zeros_like(start))]
+        beam = [_Partial((), types, 0, start, np.zeros_like(start))]
         chains = []
-        for length in range(1, longest + 1):
-            longer = []
-            for chain, types, named, value, cover in beam:
-                ways = reader.follows(chain[-1]) if chain else np.array(first, np.int64)
-                back = reader.back(chain[-1]) if chain else -1
-                for d, to in self._next(ways, types, back, near):
-                    worth, share = self.step(d)
-                    total = value[:, :, None] + worth
-                    if chain and d == back:
-                        total[:, range(m + 1), range(m + 1)] += BACK
-                    elif reader.mediator in to or reader.mediator in types:
-                        total[:, range(m + 1), range(m + 1)] += MEDIATED
-                    split = total.argmax(1)
-                    sums = cover[rows, split] + share[rows, split, cols]
-                    longer.append(((*chain, d), to, named + (to != {reader.mediator}), total[rows, split, cols], sums))
-            for chain, types, named, value, cover in longer:
-                is_value = bool(reader.to_values[chain[-1]])
-                if types == {reader.mediator} or (self.asks_value is not None and is_value != self.asks_value):
-                    continue
-                final = value - unheard
-                best = np.unravel_index(int(final.argmax()), final.shape)
-                score = float(final[best]) - STEP * length - max(MORE * (named - hops), FEWER * (hops - named))
-                score -= FOUND * sum(bool(reader.found[d // 2]) for d in chain)
-                score += COSINE * sum(cosine[d // 2] for d in chain) / length
-                if self.wanted:
-                    score += self.type_worth if types & self.wanted else -self.type_worth
-                chains.append((chain, score, float(cover[best]) / named))
-            longer.sort(key=lambda entry: (-entry[3].max(), entry[0]))
+        for _ in range(longest):
+            longer = [extended for partial in beam for extended in self._extended(partial, first, near)]
+            for partial in longer:
+                if self._may_end(partial):
+                    score, cover = self._scored(partial, hops, cosine, unheard)
+                    chains.append((partial.chain, score, cover))
+            longer.sort(key=lambda partial: (-partial.value.max(), partial.chain))
             beam = longer[:BEAM]
         return sorted(chains, key=lambda entry: (-entry[1], entry[0]))
+
+    def _extended(self, partial: _Partial, first: Sequence[int], cosine: np.ndarray) -> Iterator[_Partial]:
+        """A chain with each next step that is worth trying. first, cosine: as in `chains`."""
+        reader, chain, (rows, columns) = self.reader, partial.chain, self._grid
+        relations = reader.follows(chain[-1]) if chain else np.array(first, np.int64)
+        back = reader.reverse(chain[-1]) if chain else -1
+        diagonal = range(len(self.cues) + 1)  # steps that take no cue
+        for d, types in self._next(relations, partial.types, back, cosine):
+            worth, share = self.step(d)
+            total = partial.value[:, :, None] + worth
+            if chain and d == back:
+                total[:, diagonal, diagonal] += BACK
+            elif reader.mediator in types or reader.mediator in partial.types:
+                total[:, diagonal, diagonal] += MEDIATED
+            split = total.argmax(1)
+            cover = partial.cover[rows, split] + share[rows, split, columns]
+            n_named = partial.n_named + (types != {reader.mediator})
+            yield _Partial((*chain, d), types, n_named, total[rows, split, columns], cover)
+
+    def _may_end(self, partial: _Partial) -> bool:
+        """Whether a chain ends at nodes with names, and at values if and only if the question asks for one."""
+        is_value = bool(self.reader.to_values[partial.chain[-1]])
+        return partial.types != {self.reader.mediator} and self.asks_value in (None, is_value)
+
+    def _scored(
+        self, partial: _Partial, hops: int, cosine: Sequence[float], unheard: np.ndarray
+    ) -> tuple[float, float]:
+        """(score, cover per step) of a whole chain, see the module. unheard: f64[orders, m + 1], the penalty if the
+        chain takes only the first j cues of an order."""
+        chain, final = partial.chain, partial.value - unheard
+        best = np.unravel_index(int(final.argmax()), final.shape)
+        distance = max(MORE * (partial.n_named - hops), FEWER * (hops - partial.n_named))
+        score = float(final[best]) - STEP * len(chain) - distance
+        score -= EXTRACTED * sum(bool(self.reader.extracted_only[d // 2]) for d in chain)
+        score += COSINE * sum(cosine[d // 2] for d in chain) / len(chain)
+        if self.wanted:
+            score += self.type_worth if partial.types & self.wanted else -self.type_worth
+        return score, float(partial.cover[best]) / partial.n_named

@@ -28,7 +28,7 @@ from gpu_rag.types import Ragged
 
 MOST_ENDS = 100  # nodes kept per chain
 SURE, MARGIN, SPARE = 0.5, 0.15, 3  # of a sure chain: minimum cover per step, minimum lead, maximum other words
-HEARD = 0.2  # cover of the chains below which a relation that is said in part is lacking
+HEARD = 0.2  # below this cover of all chains, a relation that is named only in part is lacking too
 Steps = tuple[tuple[int, int], ...]
 _WAYS: Any = {direction: word for word, direction in DIRECTIONS.items()}
 
@@ -39,7 +39,7 @@ class Asked:
 
     text: with "#" in place of the topic; nodes: of the topic; hops: number of relations that the question names;
     vector: of the question with a word for the topic, None for no cosine; types: of the answers, if they are known;
-    anything: whether the topic stands for all things of a type, which may be answers.
+    anything: whether the topic stands for all things of a type, so that its nodes may be answers too.
     """
 
     text: str
@@ -113,35 +113,48 @@ def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> li
     flat = [(query.nodes, chain) for query, own in zip(queries, best) for chain, _, _ in own]
     starts = ragged_of_lists([nodes for nodes, _ in flat], kb.device)
     steps = ragged_of_lists([[d // 2 for d in chain] for _, chain in flat], kb.device)
-    directions = ragged_of_lists([[reader.way(d) for d in chain] for _, chain in flat], kb.device)
+    directions = ragged_of_lists([[reader.direction(d) for d in chain] for _, chain in flat], kb.device)
     ends = reachable(kb.typed, starts, steps, Ragged(directions.values, steps.offsets), threads=index.threads)
     values, cuts = to_host(ends.values, ends.offsets)
     nodes = iter(np.split(values.numpy(), cuts[1:-1].tolist()))
     reads = []
     for query, reading, first_relations, topic_types, own in zip(queries, readings, first, types, best):
         ranked = [
-            (tuple((d // 2, reader.way(d)) for d in chain), score, covered, next(nodes))
+            (tuple((d // 2, reader.direction(d)) for d in chain), score, covered, next(nodes))
             for chain, score, covered in own
         ]
-        chains = _that_lead(() if query.anything else query.nodes, ranked, reading.spare, query.hops)
-        fitting = {
-            d // 2
-            for d in first_relations
-            if reading.open[d] and any(reader.leads[d].get(type, set()) & reading.wanted for type in topic_types)
-        }
-        plain, lacking = reading.spare <= SPARE, Steps()
-        only = [chain for chain in chains if chain.relations == tuple(fitting)]
-        if len(fitting) == 1 and only and reading.says_no_relation:  # "which drug works for #"
-            chains = [replace(only[0], sure=True), *(chain for chain in chains if chain is not only[0])]
-        if plain and not any(chain.sure for chain in chains):
-            least = PLAINLY if max((covered for _, _, covered in own), default=0.0) >= HEARD else SURE
-            said = reading.plainly_said(least)
-            said = [d for d in said if reader.heads[d // 2][0].noun or not topic_types.isdisjoint(reader.leads[d])]
-            plainly = {(d // 2, reader.way(d)) for d in said}
-            walked = {step for chain in chains[:k] if len(chain.steps) <= query.hops for step in chain.steps}
-            lacking = () if plainly & walked else tuple(sorted(plainly))
-        reads.append(Read(tuple(chains[:k]), tuple(sorted(fitting)), plain, lacking))
+        reads.append(_read(query, reading, first_relations, topic_types, ranked, k))
     return reads
+
+
+Ranked = tuple[Steps, float, float, np.ndarray]
+"""(chain, score, cover per step, end nodes)."""
+
+
+def _read(
+    query: Asked, reading: Reading, first: Sequence[int], types: set[int], ranked: Sequence[Ranked], k: int
+) -> Read:
+    """The reading of one question. first: directed relations at its topic; types: of the topic; ranked: its best
+    chains."""
+    reader = reading.reader
+    chains = _that_lead(() if query.anything else query.nodes, ranked, reading.spare, query.hops)
+    fitting = {
+        d // 2
+        for d in first
+        if reading.is_allowed[d] and any(reader.leads[d].get(type, set()) & reading.wanted for type in types)
+    }
+    plain, lacking = reading.spare <= SPARE, Steps()
+    only = [chain for chain in chains if chain.relations == tuple(fitting)]
+    if len(fitting) == 1 and only and reading.says_no_relation:  # "which drug works for #"
+        chains = [replace(only[0], sure=True), *(chain for chain in chains if chain is not only[0])]
+    if plain and not any(chain.sure for chain in chains):
+        least = PLAINLY if max((covered for _, _, covered, _ in ranked), default=0.0) >= HEARD else SURE
+        named = reading.plainly_named(least)
+        named = [d for d in named if reader.heads[d // 2][0].noun or not types.isdisjoint(reader.leads[d])]
+        plainly = {(d // 2, reader.direction(d)) for d in named}
+        walked = {step for chain in chains[:k] if len(chain.steps) <= query.hops for step in chain.steps}
+        lacking = () if plainly & walked else tuple(sorted(plainly))
+    return Read(tuple(chains[:k]), tuple(sorted(fitting)), plain, lacking)
 
 
 def reader_of(index: Index) -> ChainReader:
@@ -149,12 +162,12 @@ def reader_of(index: Index) -> ChainReader:
     return index.loaded("chains", lambda index: ChainReader(kb_of(index)))
 
 
-def _that_lead(
-    topic: tuple[int, ...], ranked: Sequence[tuple[Steps, float, float, np.ndarray]], spare: int, hops: int
-) -> list[AskedChain]:
-    """Chains that lead away from their topic; half of all end nodes make one target. spare: words of the question that
-    say no relation; hops: the relations that it names. A sure chain has at most `hops`, with spare words exactly
-    `hops`."""
+def _that_lead(topic: tuple[int, ...], ranked: Sequence[Ranked], spare: int, hops: int) -> list[AskedChain]:
+    """Chains that lead away from the nodes of their topic, each with whether it is sure.
+
+    spare: number of words of the question that name no relation; hops: number of relations that it names. The lead of a
+    chain is that over the next chain with another target; chains that share half of their end nodes have one target.
+    """
     away = [(steps, score, covered, set(ends.tolist()) - set(topic)) for steps, score, covered, ends in ranked]
     kept = [chain for chain in away if chain[3]]
     leading = []

@@ -35,7 +35,7 @@ DIRECTIONS = {"out": OUT, "in": IN, "either": EITHER}  # directions of the steps
 ANYTHING = "any"  # the name of a topic that stands for all nodes of its type, or of the graph if it has no type
 STATED_BY, STATED_ON = "(stated by)", "(stated on)"  # the source and the date of a fact, as if they were relations
 MOST_VALUES = 3  # things that a query leaves out, and values that it compares
-_SHARE = 2  # a relation gives the values of things if one in so many has a value by it
+_SHARE = 2  # a relation gives the values of nodes if one in _SHARE of them has a value by it
 DATED = re.compile(r"\(.*?(\d{4}-\d\d(?:-\d\d)?)\)")  # the note in the provenance of an edge
 _YEAR = re.compile(r"-?\d{1,4}")
 _DAY = re.compile(rf"(?:(\d{{1,2}}) )?({'|'.join(MONTHS)}) (\d{{1,4}})")
@@ -43,11 +43,11 @@ _AMOUNT = re.compile(r"[^\w-]?(-?\d+(?:p\d+)?)(?: ?%| \w+)?")
 
 
 class Topic(Struct, frozen=True):
-    """An entity that a question names, and the relations that lead from it towards the answer; () for itself,
-    which rules alone say.
+    """An entity that a question names, and the relations that lead from it towards the answer; () if the entity is an
+    answer itself, which only rules propose.
 
-    ways: out, in or either for each relation, if they form one chain to be followed in order; else (), and any order is
-    allowed. negated: whether the nodes that it leads to are ruled out.
+    ways: out, in or either for each relation, if the relations form one chain in this order; (): any order is allowed.
+    negated: whether the nodes that they lead to are ruled out.
     """
 
     entity: Annotated[str, Meta(min_length=1)] = field(name="name")
@@ -59,12 +59,12 @@ class Topic(Struct, frozen=True):
     @property
     def directions(self) -> tuple[int, ...]:
         """The ways in the form of `graph.reach`."""
-        return tuple(DIRECTIONS[direction] for direction in self.ways)
+        return tuple(DIRECTIONS[word] for word in self.ways)
 
     def text(self) -> str:
         """ "entity (type) along relation, relation", each relation walked back with "backwards"."""
         ways = self.ways or ("out",) * len(self.relations)
-        steps = (f"{relation}{' backwards' * (way == 'in')}" for relation, way in zip(self.relations, ways))
+        steps = (f"{relation}{' backwards' * (word == 'in')}" for relation, word in zip(self.relations, ways))
         along = f" along {', '.join(steps)}" if self.relations else ""
         return f"{'not ' * self.negated}{self.entity} ({self.type}){along}"
 
@@ -87,8 +87,8 @@ class Constraint(Struct, frozen=True):
 
 
 class Operations(Struct, frozen=True):
-    """Operations on the answers of the topics. without: names of things that are no answer; by: the relation whose
-    values, or whose number if it has none, say which answer is the first or the last."""
+    """Operations on the answers of the topics. without: names of nodes that are no answers; by: for `first` and `last`
+    the relation that orders the answers, by its values, or by the number of its edges if it has none."""
 
     either: bool = False
     without: Annotated[
@@ -244,8 +244,9 @@ def _valued(kb: KnowledgeBase, index: Index, plan: Plan, nodes: np.ndarray) -> t
         nodes = nodes[np.isin(nodes, owners[_meets(values, constraint)])]
     if plan.operations.by == STATED_ON:
         dates = [(date[1], v) for v, e in stating if (date := DATED.search(kb.provenance[e]))]
-        newest = {v for date, v in dates if date == max(dates)[0]}
-        nodes = nodes[np.isin(nodes, [*newest])] if newest else nodes
+        last = max((date for date, _ in dates), default="")
+        newest = [v for date, v in dates if date == last]
+        nodes = nodes[np.isin(nodes, newest)] if newest else nodes
     elif plan.operations.aggregate in ("first", "last") and plan.operations.by:
         sign = -1 if plan.operations.aggregate == "last" else 1
         owners, values, _ = values_of(index, plan.operations.by)
@@ -293,8 +294,8 @@ def amount(text: str) -> float | None:
 
 
 def values_of(index: Index, relation: str) -> tuple[np.ndarray, np.ndarray, bool]:
-    """(nodes i64, values f64, False): the amounts at the ends of a relation's edges, with the nodes at the other ends;
-    of a relation without any amount (nodes, the number of other ends of each, True)."""
+    """(nodes i64, values f64, is_count), cached: the amounts at the ends of a relation's edges, and the nodes at the
+    other ends. is_count: the relation has no amounts; the value of a node is its number of neighbours by it."""
     return index.loaded(f"values {relation!r}", lambda index: _values(kb_of(index), relation))
 
 
@@ -315,14 +316,14 @@ def _values(kb: KnowledgeBase, relation: str) -> tuple[np.ndarray, np.ndarray, b
     return nodes, counts.astype(np.float64), True
 
 
-def counted(query: Query, n: int) -> Path:
-    """The number of a query's answers, as a path that explains it."""
+def count_path(query: Query, n: int) -> Path:
+    """A path that explains a count: n answers to a query."""
     lines = (*(topic.text() for topic in query.entities), *query.operations.lines())
     return Path(f"{n} answers: {'; '.join(lines)}", (), "count")
 
 
 def part_of(kb: KnowledgeBase, topic: Topic, nodes: Sequence[int] = ()) -> Part:
-    """A topic in the graph, without unknown relations. nodes: of its name, unless it is `ANYTHING`."""
+    """A topic in the graph; unknown relations are left out. nodes: of its name; not read if that is `ANYTHING`."""
     is_any = topic.entity == ANYTHING
     nodes = kb.nodes_of_type(topic.type).tolist() if is_any else nodes
     rows = tuple(row for name in topic.relations if (row := relation_row(kb, name)) is not None)
@@ -332,7 +333,7 @@ def part_of(kb: KnowledgeBase, topic: Topic, nodes: Sequence[int] = ()) -> Part:
 
 @batched(GRAPH, name="kb_contrary")
 def contrary_nodes(index: Index, queries: list[tuple[tuple[int, ...], frozenset[int]]]) -> list[dict[int, int]]:
-    """The nodes that only given relations join with some nodes, each with one of these relations; ascending."""
+    """For each query (nodes, relations): {neighbour that only these relations join with the nodes: one of them}."""
     kb = kb_of(index)
     graph, n, width = kb.typed, max(kb.n, 1), max(kb.n_relations, 1)
     own = ragged_of_lists([nodes for nodes, _ in queries], kb.device)
@@ -359,9 +360,10 @@ def contrary_nodes(index: Index, queries: list[tuple[tuple[int, ...], frozenset[
 def operations_of(index: Index, queries: list[tuple[Operators, Plan]]) -> list[tuple[Operations, tuple[str, ...]]]:
     """(operations, unread words) for the operators of each question, whose topics are in a plan without operations.
 
-    A question for "how many" is a count, unless the answers are numbers. A value is compared by the relation that the
-    words before it name, among those that give values to the answers; if they name none, by the only one with dates, or
-    the only one with other numbers. "More" and "most" may count the edges of a relation without values.
+    "How many" asks for a count, unless the answers are numbers. A value is compared by the relation that the words
+    before it name, among the relations that give values to the answers. If they name none, it is compared by the only
+    relation with dates, or the only one with other numbers. "More" and "most" may count the edges of a relation without
+    values.
     """
     kb, results = kb_of(index), []
     bare = [replace(plan, operations=Operations(either=spoken.either)) for spoken, plan in queries]
@@ -391,33 +393,36 @@ def operations_of(index: Index, queries: list[tuple[Operators, Plan]]) -> list[t
 
 def _valued_by(kb: KnowledgeBase, index: Index, nodes: Sequence[int]) -> dict[str, float]:
     """The relations by which many of the nodes have values, each with the median of the values; NaN for counts."""
-    graph, things = kb.typed, torch.tensor(nodes, dtype=torch.int64, device=kb.device)
+    graph, starts = kb.typed, torch.tensor(nodes, dtype=torch.int64, device=kb.device)
     rows = set[int]()
     for indptr, relation in ((graph.out_indptr, graph.out_relation), (graph.in_indptr, graph.in_relation)):
-        for _, edge in expand(indptr[things], indptr[things + 1]):
+        for _, edge in expand(indptr[starts], indptr[starts + 1]):
             rows.update(torch.unique(relation[edge]).tolist())
     medians = dict[str, float]()
     for row in sorted(rows):
-        owners, values, counted = values_of(index, kb.relation_names[row])
+        owners, values, is_count = values_of(index, kb.relation_names[row])
         mine = np.isin(owners, nodes)
         if _SHARE * len(np.unique(owners[mine])) >= len(nodes):
-            medians[kb.relation_names[row]] = np.nan if counted else float(np.median(values[mine]))
+            medians[kb.relation_names[row]] = np.nan if is_count else float(np.median(values[mine]))
     return medians
 
 
 def _named(valued: dict[str, float], words: str, is_date: bool, counts: bool) -> str:
-    """The relation that words name among those with values, then if `counts` among the others; else the only one whose
-    values are dates, or are not."""
+    """The relation that words name, first among relations with values, then, if `counts`, among the others.
+
+    If they name none: the only relation whose values are dates, or, without `is_date`, are none; "" if there is not
+    exactly one. valued: see `_valued_by`.
+    """
     cues = units_of(words)
     cues += [Unit("", converse_of(cue.groups)) for cue in cues]
 
-    def said(relation: str) -> float:
+    def match(relation: str) -> float:
         return sum(max((says(cue, unit) for cue in cues), default=0.0) for unit in units_of(relation.replace("_", " ")))
 
     with_values = [name for name, median in valued.items() if not np.isnan(median)]
     for names in (with_values, [name for name in valued if counts and name not in with_values]):
-        best = max(names, key=said, default="")
-        if best and said(best):
+        best = max(names, key=match, default="")
+        if best and match(best):
             return best
     likely = [name for name in with_values if (1000 <= valued[name] < 2200) == is_date]
     return likely[0] if len(likely) == 1 else ""

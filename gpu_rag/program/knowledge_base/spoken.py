@@ -1,5 +1,5 @@
-"""A question over a knowledge base as rules read it, for every method: its topics with their chains, its operations,
-and the nodes that it rules out."""
+"""Rules that read a question over a knowledge base, for every method: its topics with their chains, its operations, and
+the nodes that it rules out."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ from gpu_rag.text.rules.relations import units_of
 from gpu_rag.text.rules.relations.hops import n_relations, relation_words
 from gpu_rag.text.rules.relations.operators import Clause, is_compared, operators_of
 
-_BEHIND = re.compile(r"\W+(?:(?:and|or)\W+\w+\W+)?(\w+)")  # "drinks or food companies": companies, behind drinks
-_THING = re.compile(r"\b(?:(nobody|no\W?one|nothing|anybody|anyone|anything)|(no|any|a|an) (\w+))\b", re.IGNORECASE)
+_WORD_BEHIND = re.compile(r"\W+(?:(?:and|or)\W+\w+\W+)?(\w+)")  # "drinks or food companies": companies, behind drinks
+_UNNAMED = re.compile(r"\b(?:(nobody|no\W?one|nothing|anybody|anyone|anything)|(no|any|a|an) (\w+))\b", re.IGNORECASE)
 _NEGATES = re.compile(r"\b(?:not|never|no|nor|neither|without)\b|n['’]t\b", re.IGNORECASE)
 _NEWEST = re.compile(
     r"\b(?:these days|nowadays|now|currently|at present|present|current|(?:(?:according to|going by|by) )?(?:the )?"
     r"(?:latest|newest|most recent) (?:report|source|figure|information|record|data)s?(?: for| of)?)\b",
     re.IGNORECASE,
 )
-FAR_BEHIND = 0.6  # of chains that meet: how much lower their scores may be than the best ones
-SAMPLE = 200  # nodes of a type that are looked at to read the relations of all
+FAR_BEHIND = 0.6  # maximum by which the scores of chains that meet may be lower than those of the best chains
+SAMPLE = 200  # nodes that stand for all nodes of a type when their relations are read
 _ITSELF = Read((AskedChain((), 1.0, True),))
 _WORD_BEFORE = re.compile(r"(\w+)\W+(?:(?:the|a|an)\W+)?$")
 
@@ -90,8 +90,8 @@ class TopicRead:
 
 @dataclass(frozen=True)
 class Spoken:
-    """A question as rules read it. topics: that it clearly names; others: that it may mean; anything: topics that stand
-    for all things of a type; unread: words whose part in it is not understood; types: of the nodes that it asks for;
+    """A question as rules read it. topics: clearly named in it; others: perhaps meant; anything: topics that stand for
+    all things of a type; unread: words whose part in it is not understood; types: of the nodes that it asks for;
     barred: nodes that only a contrary relation joins with a topic, each with the reason; plain: whether it has no
     operator."""
 
@@ -118,66 +118,102 @@ class Spoken:
 async def spoken_of(
     index: Index, text: str, topics: Sequence[Named], others: Sequence[Named], longest: int, k: int
 ) -> Spoken:
-    """A question about topics that it clearly names, in the order of their places, and other ones that it may mean."""
-    kb = kb_of(index)
+    """Read a question. topics: entities that it clearly names, in the order of their places; others: entities that it
+    may mean; longest: maximum length of a chain; k: maximum number of chains of a topic."""
+    kb, reader = kb_of(index), reader_of(index)
     text, source, newest = _without_source(index, text)
-    things = _things(index, text, topics)
-    spots = sorted([*topics, *things], key=lambda topic: topic.start)
-    spans, reader = [(topic.start, topic.end) for topic in spots], reader_of(index)
+    places = sorted([*topics, *_unnamed(index, text, topics)], key=lambda topic: topic.start)
+    spans = [(topic.start, topic.end) for topic in places]
     operators = operators_of(text, spans, reader.groups, reader.valued, reader.pairs)
     plain = operators.plain and not (source or newest)
     if plain:
-        spots = list(topics)
-    asked = [_about(text, topic, spots, index) for topic in (*spots, *others)]
-    clauses = [*([Clause("")] * len(spots) if plain else operators.clauses), *[Clause("")] * len(others)]
-    for place, clause in enumerate(() if plain else operators.clauses[: len(spots)]):
+        places = list(topics)
+    asked = [_about(text, topic, places, index) for topic in (*places, *others)]
+    clauses = [*([Clause("")] * len(places) if plain else operators.clauses), *[Clause("")] * len(others)]
+    for place, clause in enumerate(() if plain else operators.clauses[: len(places)]):
         asked[place] = replace(asked[place], text=clause.text, hops=n_relations(clause.text, []))
-    reads = list(await gather(*(asked_chains(ask, longest, k) for ask in asked)))
-    if len(spots) > 1:
-        sure = [read.chains[0] for read in reads[: len(spots)] if read.chains and read.chains[0].sure]
-        types_of_ends = frozenset(kb.node_type[[*sure[0].ends]].tolist()) if sure else frozenset()
-        open_ = [i for i, read in enumerate(reads[: len(spots)]) if sure and not (read.chains and read.chains[0].sure)]
-        again = await gather(*(asked_chains(replace(asked[i], types=types_of_ends), longest, k) for i in open_))
-        for place, chains in zip(open_, again):
-            reads[place] = chains
+    reads = await _chains_of(kb, asked, len(places), longest, k)
     if plain and len(topics) > 1:
         reads[: len(topics)] = _meeting(reads[: len(topics)])
-    read = [
+    topic_reads = [
         TopicRead(
-            named.name, named.nodes, _ITSELF if clause.itself else chains, clause.negated, clause.left_out,
+            named.name, named.nodes, _ITSELF if clause.itself else read, clause.negated, clause.left_out,
             reader.opposed(ask.text),
         )
-        for named, chains, clause, ask in zip((*spots, *others), reads, clauses, asked)
+        for named, read, clause, ask in zip((*places, *others), reads, clauses, asked)
     ]  # fmt: skip
+    own, other_reads = topic_reads[: len(places)], tuple(topic_reads[len(places) :])
     types = tuple(sorted(reader.asked_types(text)))
-    topic_reads = tuple(topic for topic in read[: len(spots)] if topic.name != ANYTHING)
-    spoken = Spoken(topic_reads, tuple(read[len(spots) :]), types=types, plain=plain)
-    against = [topic for topic in topic_reads if topic.opposed and not (topic.negated or topic.left_out)]
-    for topic, nodes in zip(against, await gather(*(contrary_nodes((t.nodes, t.opposed)) for t in against))):
-        spoken.barred.update((node, f"{kb.relation_names[row]} of {topic.name}") for node, row in nodes.items())
+    named_reads = tuple(topic for topic in own if topic.name != ANYTHING)
+    barred = await _contrary(kb, named_reads)
+    spoken = Spoken(named_reads, other_reads, types=types, barred=barred, plain=plain)
     if plain:
         return spoken
-    anything = [_of_type(topic, kb) for topic in read[: len(spots)] if topic.name == ANYTHING and topic.sure]
-    negated = [topic.negated for topic in topic_reads] + [topic.negated for topic in anything]
-    if len(types) == 1 and all(negated) and (anything or not topic_reads):
-        anything.append(Topic(ANYTHING, kb.type_names[types[0]], ()))
-    firsts = [(topic, topic.chains[0]) for topic in topic_reads if topic.chains]
-    parts = [Part(topic.nodes, chain.relations, chain.ways, topic.negated) for topic, chain in firsts]
-    plan = Plan((*parts, *(part_of(kb, topic) for topic in anything)), without=spoken.left_out, types=types)
-    operations, unread = await operations_of((operators, plan))
-    stated = (Constraint(STATED_BY, "equal", source),) if source else ()
-    operations = structs.replace(operations, constraints=(*operations.constraints, *stated))
-    if newest and not operations.aggregate:
-        operations = structs.replace(operations, aggregate="last", by=STATED_ON)
-    unsure = any(topic.negated and not topic.sure for topic in read[: len(spots)])
+    spoken = replace(spoken, anything=_anything(kb, own, types))
+    operations, unread = await operations_of((operators, _plan(kb, spoken)))
+    unsure = any(topic.negated and not topic.sure for topic in own)
     narrower = reader.unread_of(operators.words, operators.order)
     unread = tuple(dict.fromkeys((*unread, *narrower, *(["not"] if unsure else []))))
-    return replace(spoken, operations=operations, unread=unread, anything=tuple(anything))
+    return replace(spoken, operations=_by_source(operations, source, newest), unread=unread)
+
+
+async def _chains_of(kb: KnowledgeBase, asked: Sequence[Asked], n_named: int, longest: int, k: int) -> list[Read]:
+    """The chains of each topic. The first n_named are clearly named: if one of these has a sure chain, the others among
+    them are read again for the types of its end nodes."""
+    reads = list(await gather(*(asked_chains(ask, longest, k) for ask in asked)))
+    is_sure = [bool(read.chains and read.chains[0].sure) for read in reads[:n_named]]
+    if n_named > 1 and any(is_sure):
+        ends = reads[is_sure.index(True)].chains[0].ends
+        types = frozenset(kb.node_type[[*ends]].tolist())
+        unsure = [place for place, sure in enumerate(is_sure) if not sure]
+        again = await gather(*(asked_chains(replace(asked[place], types=types), longest, k) for place in unsure))
+        for place, read in zip(unsure, again):
+            reads[place] = read
+    return reads
+
+
+async def _contrary(kb: KnowledgeBase, topics: Sequence[TopicRead]) -> dict[int, str]:
+    """The nodes that only a contrary relation joins with a topic, each with the reason."""
+    opposed = [topic for topic in topics if topic.opposed and not (topic.negated or topic.left_out)]
+    barred = dict[int, str]()
+    for topic, nodes in zip(opposed, await gather(*(contrary_nodes((t.nodes, t.opposed)) for t in opposed))):
+        barred.update((node, f"{kb.relation_names[row]} of {topic.name}") for node, row in nodes.items())
+    return barred
+
+
+def _anything(kb: KnowledgeBase, topics: Sequence[TopicRead], types: Sequence[int]) -> tuple[Topic, ...]:
+    """The topics that stand for all things of a type. If all topics are negated, the things of the one type that is
+    asked for are one of them, so that the query has something to rule out from."""
+    anything = [_of_type(topic, kb) for topic in topics if topic.name == ANYTHING and topic.sure]
+    named = [topic for topic in topics if topic.name != ANYTHING]
+    all_negated = all(topic.negated for topic in named) and all(topic.negated for topic in anything)
+    if len(types) == 1 and all_negated and (anything or not named):
+        anything.append(Topic(ANYTHING, kb.type_names[types[0]], ()))
+    return tuple(anything)
+
+
+def _plan(kb: KnowledgeBase, spoken: Spoken) -> Plan:
+    """A question in the graph, by the best chain of each topic, without operations."""
+    firsts = [(topic, topic.chains[0]) for topic in spoken.topics if topic.chains]
+    parts = [Part(topic.nodes, chain.relations, chain.ways, topic.negated) for topic, chain in firsts]
+    return Plan(
+        (*parts, *(part_of(kb, topic) for topic in spoken.anything)), without=spoken.left_out, types=spoken.types
+    )
+
+
+def _by_source(operations: Operations, source: str, newest: bool) -> Operations:
+    """The operations, limited to statements of a source ("": of any), and to the newest ones."""
+    if source:
+        stated = Constraint(STATED_BY, "equal", source)
+        operations = structs.replace(operations, constraints=(*operations.constraints, stated))
+    if newest and not operations.aggregate:
+        operations = structs.replace(operations, aggregate="last", by=STATED_ON)
+    return operations
 
 
 def _meeting(reads: Sequence[Read]) -> list[Read]:
-    """The readings of topics, each with that of its chains first which leads to nodes that the other topics' chains
-    lead to, if some of the best chains are not sure. The best sum of scores counts."""
+    """The readings of topics, with first chains that meet: all lead to a common node. Of such choices the one with the
+    highest sum of scores counts. Sure chains stay first; without a good choice nothing changes."""
     choices = [read.chains[: 1 if read.chains and read.chains[0].sure else None] for read in reads]
     met = [chosen for chosen in product(*choices) if set.intersection(*(set(chain.ends) for chain in chosen))]
     best = max(met, key=lambda chosen: sum(chain.score for chain in chosen), default=())
@@ -188,15 +224,14 @@ def _meeting(reads: Sequence[Read]) -> list[Read]:
 
 
 def _without_source(index: Index, text: str) -> tuple[str, str, bool]:
-    """(a question with spaces for the words that say who states the answer, this source or "", whether the newest
-    statement is asked for)."""
+    """(a question with spaces instead of the words that say who states the answer; the name of this source, or "";
+    whether it asks for the newest statement)."""
     kb, source = kb_of(index), ""
     for name in (source.name for source in kb.sources if len(kb.sources) > 1):
-        the = rf"(?:the )?{re.escape(name)}"
-        says = (
-            rf"\b(?:according to|as per|going by) {the}\b|\b(?:do|does|did) {the} (?:call|name|give|list|report|say)\b"
-        )
-        if match := re.search(says, text, re.IGNORECASE):
+        named = rf"(?:the )?{re.escape(name)}"
+        verbs = "(?:call|name|give|list|report|say)"
+        states = rf"\b(?:according to|as per|going by) {named}\b|\b(?:do|does|did) {named} {verbs}\b"
+        if match := re.search(states, text, re.IGNORECASE):
             verb = "" if match[0][0] in "Aa" else "is"
             text, source = f"{text[: match.start()]}{verb:<{len(match[0])}}{text[match.end() :]}", name
     newest = [match.span() for match in _NEWEST.finditer(text)]
@@ -211,28 +246,29 @@ def _has_dates(index: Index) -> bool:
     return any(map(DATED.search, kb_of(index).provenance))
 
 
-def _things(index: Index, text: str, topics: Sequence[Named]) -> list[Named]:
-    """The words of a question for all things of a type: "no band", "any band" beside a negation, "nobody"; where it
-    names no topic, also "a band". The nodes are a sample, enough to read the relations."""
-    kb, things, asked = kb_of(index), list[Named](), reader_of(index).asked_types(text)
-    for match in _THING.finditer(text):
+def _unnamed(index: Index, text: str, topics: Sequence[Named]) -> list[Named]:
+    """The topics of a question that stand for all things of a type: "no band", "any band" with a negation, "nobody";
+    and "a band" in a question that names no topic. Their nodes are a sample, enough to read the relations."""
+    kb, unnamed, asked = kb_of(index), list[Named](), reader_of(index).asked_types(text)
+    for match in _UNNAMED.finditer(text):
         word, noun = (match[1] or match[2]).casefold(), match[3]
         types = reader_of(index).asked_types(noun) if noun else set(range(kb.n_types))
-        counts = word.startswith("no") or (
+        stands_for_all = word.startswith("no") or (
             _NEGATES.search(text) if word.startswith("any") else not (topics or types & asked)
         )
-        if counts and types and not any(match.start() < t.end and t.start < match.end() for t in topics):
+        if stands_for_all and types and not any(match.start() < t.end and t.start < match.end() for t in topics):
             nodes = np.flatnonzero(np.isin(kb.node_type, sorted(types)))
             sample = nodes[:: max(1, len(nodes) // SAMPLE)].tolist()
-            things += [Named(ANYTHING, tuple(sample), *match.span())] if sample else []
-    return things
+            unnamed += [Named(ANYTHING, tuple(sample), *match.span())] if sample else []
+    return unnamed
 
 
 def _of_type(topic: TopicRead, kb: KnowledgeBase) -> Topic:
-    """A topic for all things of the type that most edges of its first relation have on its side."""
-    (relation, way), chain = topic.chains[0].steps[0], topic.chains[0]
-    here = np.unique((kb.tail if way == IN else kb.head)[kb.relation == relation])
-    type = kb.type_names[int(np.bincount(kb.node_type[here]).argmax())]
+    """A topic for all things of one type: the commonest type of nodes at the start of the first chain."""
+    chain = topic.chains[0]
+    relation, direction = chain.steps[0]
+    starts = np.unique((kb.tail if direction == IN else kb.head)[kb.relation == relation])
+    type = kb.type_names[int(np.bincount(kb.node_type[starts]).argmax())]
     return chain.topic(ANYTHING, type, kb, topic.negated)
 
 
@@ -249,15 +285,15 @@ def _about(text: str, topic: Named, topics: Sequence[Named], index: Index) -> As
 
 
 def stands_as_name(index: Index, text: str, start: int, end: int) -> bool:
-    """Whether a plain word stands where a name does: before a word for a type ("energy companies"), or behind a
-    preposition, a verb or a word of a relation ("made from moonwort", "plays the harp"). A word in small letters is no
-    name if the graph writes it with a capital ("the primary languages")."""
+    """Whether a plain word is used as a name: before a word for a type ("energy companies"), or after a preposition, a
+    verb or a word of a relation ("made from moonwort", "plays the harp"). A word in small letters is no name if the
+    graph writes it with a capital ("the primary languages")."""
     kb = kb_of(index)
     if not any(kb.node_names[node][:1].islower() for node in kb.named(text[start:end])):
         return False
     if any(unit.groups for unit in units_of(text[start:end])) or reader_of(index).asked_types(text[start:end]):
         return False
-    behind, before = _BEHIND.match(text[end:]), _WORD_BEFORE.search(text[:start].casefold())
+    behind, before = _WORD_BEHIND.match(text[end:]), _WORD_BEFORE.search(text[:start].casefold())
     word = before[1] if before else ""
     leads = is_verb(word, "") or word in ("neither", "nor")
     leads = leads or not {word, word.removesuffix("s")}.isdisjoint(BASE_VERBS | _words_of_relations(index))

@@ -67,8 +67,9 @@ ACCEPTED = (
 
 class Outcome(NamedTuple):
     """A document or reject. repeatable: other rows may repeat the document (contexts of questions) without being
-    duplicates. other_id: the id that it gets if another file of its folder uses its id for another text.
-    was_taken: a reject whose id stood for another text; the place of that may have changed."""
+    duplicates. other_id: the id that it gets if another file of its folder uses its id for another text. was_taken: it
+    was rejected in an earlier reading because its id stood for another text; the reason is written anew, because the
+    place of that text may have changed."""
 
     found: Document | Reject
     repeatable: bool = False
@@ -88,8 +89,8 @@ def read_corpus(
 ) -> Iterator[Document | Reject]:
     """Documents of all `paths`, sorted by path, and a Reject for each row that cannot be used.
 
-    left_out(file): whether a file, named as in its documents, counts as missing. held: readers of paths that are not
-    opened.
+    left_out(file): whether a file, named as in its documents, counts as missing. held: {path: reader} of paths that
+    are not opened; the reader gives their documents.
 
     Formats and ids:
     - folder: every file below it is read by its ending. A file of DOCUMENT_SUFFIXES is a document, id = relative path;

@@ -155,10 +155,10 @@ def _parsed(package: Package, about: str, text: _Body, problems: list[str], own_
     metadata = properties(author, next(filter(None, dates), ""))
     titles = (text.title, known.get("title")) if own_title else (known.get("title"), text.title)
     starts = tuple(accumulate((len(page) + 2 for page in pages[:-1]), initial=0))
-    headings = tuple((start + at, words) for start, (_, found) in zip(starts, joined) for at, words in found)
+    headings = tuple((start + offset, words) for start, (_, own) in zip(starts, joined) for offset, words in own)
     title = next(filter(None, titles), "")
-    shown = starts if text.has_pages else ()
-    return Parsed(title, "\n\n".join(pages), shown, tuple(problems), dict(metadata), headings)
+    page_starts = starts if text.has_pages else ()
+    return Parsed(title, "\n\n".join(pages), page_starts, tuple(problems), dict(metadata), headings)
 
 
 def _styles(package: Package, name: str) -> dict[str, str]:
@@ -313,6 +313,7 @@ class _Body:
 
 
 def _joined(blocks: list[tuple[str, str]]) -> tuple[str, list[tuple[int, str]]]:
+    """(text, [(offset, heading)]) of the blocks (kind, text) of a page."""
     headings: list[tuple[int, str]] = []
     parts: list[str] = []
     before, size = "", 0

@@ -27,7 +27,7 @@ from gpu_rag.sources.rows import Limits, RowError
 
 # A process that has grown this much is replaced, so that an earlier file does not affect the result of a later one.
 _GROWN_BYTES = 128 << 20
-_OCR_FACTOR = 4  # RapidOCR takes 1.5 GiB of address space and .9 GB of memory for a page
+_OCR_FACTOR = 4  # of max_parse_bytes: RapidOCR needs 1.5 GiB of address space (0.9 GB of memory) for a page
 
 
 def main() -> None:
@@ -72,7 +72,8 @@ def hold_to(limits: Limits) -> None:
 
 
 def _renew(limits: Limits, replies: BinaryIO) -> None:
-    """Give OCR of a page the time of a file, also by an empty line on the clock of `parser`, and memory for models."""
+    """Give OCR of a page the time of a whole file, and memory for its models. An empty line restarts the clock of
+    `parser`."""
     replies.write(b"\n")
     replies.flush()
     hold_to(replace(limits, max_parse_bytes=_OCR_FACTOR * limits.max_parse_bytes))

@@ -165,7 +165,7 @@ class Parser:
         # A character takes up to 12 bytes in ASCII JSON, and may be in a heading too; a page has an offset, and may
         # have a problem.
         limit = 24 * limits.max_document_chars + (32 + 12 * REASON_CHARS) * limits.max_pages + (1 << 20)
-        reply = b"\n"  # an empty line: a page is about to be read by OCR, and has time of its own
+        reply = b"\n"  # an empty line means that OCR of a page begins, which has time of its own
         while reply == b"\n":
             clock, until = Timer(seconds, process.kill), time.monotonic() + seconds
             clock.start()

@@ -36,40 +36,8 @@ def read_pdf(data: bytes, limits: Limits) -> Parsed:
     RowError for a file that cannot be read at all: cut off, encrypted with a password, broken, too many pages, too much
     text, or no text on any page.
     """
-    from pypdfium2 import PdfDocument, PdfiumError
-
-    if b"%%EOF" not in data[-_TAIL:]:
-        raise RowError(f"not a whole PDF: no %%EOF in the last {_TAIL} bytes")
-    try:
-        document = PdfDocument(data)
-    except PdfiumError as error:
-        if "password" in str(error):
-            raise RowError("the PDF is encrypted with a password") from error
-        raise RowError(one_line(f"the PDF cannot be read: {error}")) from error
-    count = len(document)
-    if count > limits.max_pages:
-        raise RowError(f"the PDF has {count} pages, more than max_pages = {limits.max_pages}")
-    texts: list[str] = []
-    problems: list[str] = []
-    size = n_pictures = 0
-    reads_scans = scan.can_read()
-    for number in range(count):
-        text = ""
-        try:
-            page = document[number]
-            text = _page_text(page)
-            if not text and _has_picture(page):
-                text = scan.page_text(page) if reads_scans else ""
-                n_pictures += not text
-        except PdfiumError as error:
-            problems.append(one_line(f"page {number + 1} cannot be read: {error}"))
-        texts.append(text)
-        size += len(text) + 1
-        if size > limits.max_document_chars:
-            raise RowError(f"the text has more than max_document_chars = {limits.max_document_chars} characters")
-    if n_pictures:
-        why = "OCR finds no text in them" if reads_scans else scan.INSTALL
-        problems.append(f"pages that are pictures: {n_pictures}; {why}")
+    document = _opened(data, limits)
+    texts, problems = _page_texts(document, limits)
     if not any(texts):
         raise RowError(f"no page of the PDF has text: {'; '.join(problems[:3]) or 'all are empty'}")
     hyphenated = {word for text in texts for word in _HYPHENATED.findall(text)}
@@ -87,6 +55,52 @@ def read_pdf(data: bytes, limits: Limits) -> Parsed:
     pages = tuple(starts)
     headings = ((pages[page], words) for page, words in sorted(_bookmarks(document).items()))
     return Parsed(title, "\n".join(texts), pages, tuple(problems), dict(metadata), tuple(headings))
+
+
+def _opened(data: bytes, limits: Limits) -> PdfDocument:
+    """The document in a file. Raises RowError."""
+    from pypdfium2 import PdfDocument, PdfiumError
+
+    if b"%%EOF" not in data[-_TAIL:]:
+        raise RowError(f"not a whole PDF: no %%EOF in the last {_TAIL} bytes")
+    try:
+        document = PdfDocument(data)
+    except PdfiumError as error:
+        if "password" in str(error):
+            raise RowError("the PDF is encrypted with a password") from error
+        raise RowError(one_line(f"the PDF cannot be read: {error}")) from error
+    count = len(document)
+    if count > limits.max_pages:
+        raise RowError(f"the PDF has {count} pages, more than max_pages = {limits.max_pages}")
+    return document
+
+
+def _page_texts(document: PdfDocument, limits: Limits) -> tuple[list[str], list[str]]:
+    """(the text of each page, problems). Raises RowError for too much text."""
+    from pypdfium2 import PdfiumError
+
+    texts: list[str] = []
+    problems: list[str] = []
+    size = n_pictures = 0
+    reads_scans = scan.can_read()
+    for number in range(len(document)):
+        text = ""
+        try:
+            page = document[number]
+            text = _page_text(page)
+            if not text and _has_picture(page):
+                text = scan.page_text(page) if reads_scans else ""
+                n_pictures += not text
+        except PdfiumError as error:
+            problems.append(one_line(f"page {number + 1} cannot be read: {error}"))
+        texts.append(text)
+        size += len(text) + 1
+        if size > limits.max_document_chars:
+            raise RowError(f"the text has more than max_document_chars = {limits.max_document_chars} characters")
+    if n_pictures:
+        why = "OCR finds no text in them" if reads_scans else scan.INSTALL
+        problems.append(f"pages that are pictures: {n_pictures}; {why}")
+    return texts, problems
 
 
 def _bookmarks(document: PdfDocument) -> dict[int, str]:

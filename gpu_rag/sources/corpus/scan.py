@@ -16,9 +16,12 @@ INSTALL = "pip install 'gpu-rag[ocr]' reads them"
 _PIXELS = 2000  # of the longer side: 170 dots an inch of A4, and the most that RapidOCR does not shrink
 _THREADS = 4  # each takes address space, which the worker limits
 
-begin_page: Callable[[], object] = (
-    int  # does nothing; the worker puts a function here that gives each page its own time
-)
+
+def _no_limits() -> None:
+    pass
+
+
+begin_page: Callable[[], object] = _no_limits  # the worker sets a function that gives each page its own time
 
 
 def can_read() -> bool:
@@ -27,7 +30,8 @@ def can_read() -> bool:
 
 
 def page_text(page: PdfPage) -> str:
-    """Lines of a page from top to bottom, one a line; columns side by side are read across. "" if nothing is read."""
+    """Text of a page, from top to bottom, with a line break after each line; "" if no text is found. Columns side by
+    side are not told apart."""
     begin_page()
     picture = page.render(scale=_PIXELS / max(1, *page.get_size())).to_numpy()
     return "\n".join(_engine()(picture).txts or ())

@@ -89,12 +89,12 @@ def _advancing(work: Work, texts: TextRows) -> Iterator[str]:
     graph=True,
 )
 def graph_stage(work: Work) -> dict[str, int]:
-    """Write the entity graph, the graph over [entities | passages], and the same with the edges of titles, as CSR
-    arrays (see `HigraGraph`), the table of names, and `statistics.json`."""
+    """Write CSR arrays of the entity graph, of the graph over [entities | passages] (see `HigraGraph`), and of the same
+    graph with the edges of titles; also the table of names, and `statistics.json`."""
     folders = work.stage_folders
     entities = read(folders["higra_merge"], "higra_entities", ("name", "aliases"))
     known, owner = known_names(entities)
-    n, edges = len(entities), _FULL.format(n_entities=len(entities))
+    n, edges = len(entities), _EDGES.format(n_entities=len(entities))
     walk = walk_arrays(work, edges, n, known, owner, higra_relations="higra_links", higra_links="higra_mentions")
     parts = graph_parts(walk, n)
     tables.write_arrays(work.out / WALK, walk)
@@ -111,12 +111,13 @@ def graph_stage(work: Work) -> dict[str, int]:
     return {"higra_entity_edges": entity.m, "higra_full_edges": full.m}
 
 
-_FULL = """SELECT subject AS a, object AS b, 1::FLOAT AS weight FROM higra_relations
+_EDGES = """SELECT subject AS a, object AS b, 1::FLOAT AS weight FROM higra_relations
     UNION ALL SELECT entity, passage + {n_entities}, 1::FLOAT FROM higra_links"""
 
 
 def graph_parts(walk: Mapping[str, np.ndarray], n: int) -> dict[str, np.ndarray]:
-    """The arrays of the entity graph and of the full graph, from those of the walk over n entities and the passages."""
+    """The arrays of the entity graph and of the full graph. walk: arrays of the full graph with the edges of titles; n:
+    number of entities."""
     entity = chosen_entries(walk, n, lambda column, _: column < n)
     full = chosen_entries(walk, len(walk["degree"]), lambda _, weight: weight != TITLE_WEIGHT)
     graphs = {"entity": entity, "full": full}
@@ -124,7 +125,7 @@ def graph_parts(walk: Mapping[str, np.ndarray], n: int) -> dict[str, np.ndarray]
 
 
 def known_names(entities: pa.Table) -> tuple[pa.LargeStringArray, np.ndarray]:
-    """(normalised names, then aliases; the entity of each): of equal names the first counts."""
+    """(normalised names of all entities, then their aliases; the entity of each). Of equal names the first counts."""
     aliases = entities["aliases"].combine_chunks()
     names = pa.chunked_array([one_array(entities["name"]), one_array(aliases.flatten())])
     owner = pc.list_parent_indices(aliases).to_numpy()

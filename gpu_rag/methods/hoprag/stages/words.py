@@ -1,4 +1,4 @@
-"""The keywords of edges and the topics of vertices, as asking reads them."""
+"""Stage of the keywords of edges and the topics of vertices, in the form that questions read."""
 
 from __future__ import annotations
 
@@ -20,39 +20,52 @@ from gpu_rag.types import Ragged
 
 @stage("hop_words", needs=("passages", "entities", "hop_vertices", "hop_keywords", "hop_edges"))
 def words_stage(work: Work) -> dict[str, int]:
-    """Write ascending lists of numbers of keywords: for each edge those of both questions, and for each vertex the
+    """Write ascending lists of keyword numbers: for each edge the keywords of both questions, and for each vertex the
     topics of its passage, which are the keywords of its title and the subjects of its triples.
 
-    Topics that no text has as keyword are numbered after the keywords, in the order of the table `topic_words`.
+    Topics that are no keyword of a text are numbered after the keywords, in the order of the table `topic_words`.
     """
     folders = work.stage_folders
     vocabulary = one_array(tables.read_table(folders["hop_keywords"] / "keywords.parquet", KEYWORDS)["keyword"])
-    edges = tables.read_table(folders["hop_edges"] / "edges.parquet", EDGES, ["question", "out_question"])
-    rows = (torch.from_numpy(edges[name].to_numpy().copy()) for name in ("out_question", "question"))
-    sides = (read_lists(folders["hop_keywords"] / f"{side}.safetensors") for side in ("out", "in"))
-    write_lists(work.out / "edges.safetensors", union_of_rows(*zip(sides, rows), n=len(vocabulary)))
-    titles, of_title = _title_words(work)
-    relation_passage, subject = _subjects(work)
-    subjects, row = np.unique(subject, return_inverse=True)
-    ids = tables.read_table(folders["entities"] / "entities.parquet", tables.ENTITIES, ["id"])["id"]
-    words = pa.concat_arrays([titles, one_array(ids.take(pa.array(subjects)))])
-    number = rows_of(words, vocabulary)
-    others = words.filter(pa.array(number < 0)).unique()
-    others = others.take(pc.sort_indices(others))
+    write_lists(work.out / "edges.safetensors", _edge_keywords(work, len(vocabulary)))
+    others, topics = _topics(work, vocabulary)
     tables.write_table(work.out / "topic_words.parquet", KEYWORDS, {"keyword": others.cast(pa.string())})
-    number = np.where(number < 0, len(vocabulary) + rows_of(words, others), number)
-    n_words, n_titles = max(len(vocabulary) + len(others), 1), len(titles)
-    passage = np.concatenate([of_title, relation_passage])
-    keys = np.unique(passage * n_words + np.concatenate([number[:n_titles], number[n_titles:][row]]))
-    n_passages = tables.n_rows(folders["passages"] / "passages.parquet")
     vertex = torch.from_numpy(read_vertices(work, "passage")["passage"].to_numpy().astype(np.int64))
-    topics = ragged_of_keys(torch.from_numpy(keys), n_passages, n_words)
     write_lists(work.out / "topics.safetensors", some_lists(topics, vertex))
     return {}
 
 
+def _edge_keywords(work: Work, n: int) -> Ragged:
+    """The numbers, below n, of the keywords of each edge's questions."""
+    folders = work.stage_folders
+    edges = tables.read_table(folders["hop_edges"] / "edges.parquet", EDGES, ["question", "out_question"])
+    rows = (torch.from_numpy(edges[name].to_numpy().copy()) for name in ("out_question", "question"))
+    sides = (read_lists(folders["hop_keywords"] / f"{side}.safetensors") for side in ("out", "in"))
+    return union_of_rows(*zip(sides, rows), n=n)
+
+
+def _topics(work: Work, vocabulary: pa.LargeStringArray) -> tuple[pa.LargeStringArray, Ragged]:
+    """(topics that are not in the vocabulary, sorted; the numbers of the topics of each passage)."""
+    folders = work.stage_folders
+    title_words, passage_of_word = _title_words(work)
+    passage_of_triple, subject = _subjects(work)
+    subjects, subject_row = np.unique(subject, return_inverse=True)
+    ids = tables.read_table(folders["entities"] / "entities.parquet", tables.ENTITIES, ["id"])["id"]
+    words = pa.concat_arrays([title_words, one_array(ids.take(pa.array(subjects)))])
+    number = rows_of(words, vocabulary)
+    others = words.filter(pa.array(number < 0)).unique()
+    others = others.take(pc.sort_indices(others))
+    number = np.where(number < 0, len(vocabulary) + rows_of(words, others), number)
+    of_title_words, of_subjects = np.split(number, [len(title_words)])
+    passage = np.concatenate([passage_of_word, passage_of_triple])
+    n_words = max(len(vocabulary) + len(others), 1)
+    keys = np.unique(passage * n_words + np.concatenate([of_title_words, of_subjects[subject_row]]))
+    n_passages = tables.n_rows(folders["passages"] / "passages.parquet")
+    return others, ragged_of_keys(torch.from_numpy(keys), n_passages, n_words)
+
+
 def union_of_rows(*sides: tuple[Ragged, torch.Tensor], n: int) -> Ragged:
-    """List e: the distinct values, all below n, of lists[rows[e]] over all sides (lists, rows), ascending."""
+    """For each e the distinct values of lists[rows[e]] over all sides (lists, rows), ascending. n: above all values."""
     keys = []
     for lists, rows in sides:
         picked = some_lists(lists, rows.long())
@@ -67,15 +80,15 @@ def _title_words(work: Work) -> tuple[pa.LargeStringArray, np.ndarray]:
     work.progress.start("hop_words", tables.n_rows(path), "titles")
     for batch in tables.read_batches(path, tables.PASSAGES, ("title",)):
         lists = [keywords(title) for title in batch["title"].to_pylist()]
-        words.append(pa.array([word for found in lists for word in found], pa.large_string()))
-        sizes.append(np.array([len(found) for found in lists], np.int64))
+        words.append(pa.array([word for title_words in lists for word in title_words], pa.large_string()))
+        sizes.append(np.array(list(map(len, lists)), np.int64))
         work.progress.advance(len(lists))
     counts = np.concatenate(sizes)
     return pa.concat_arrays(words), np.repeat(np.arange(len(counts)), counts)
 
 
 def _subjects(work: Work) -> tuple[np.ndarray, np.ndarray]:
-    """(passage, subject) of each triple, i64."""
+    """(passage i64, subject i64) of each passage that states a triple."""
     path = work.stage_folders["entities"] / "relations.parquet"
     relations = tables.read_table(path, tables.RELATIONS, ["subject", "passages"])
     stated, subject = relations["passages"], relations["subject"].to_numpy().astype(np.int64)

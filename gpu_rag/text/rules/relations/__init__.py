@@ -74,7 +74,8 @@ def _table() -> _Table:
 
 
 def _both_ways(pairs: Sequence[Sequence[str]]) -> dict[str, str]:
-    return {a: b for one, other in pairs for a, b in ((one, other), (other, one))}
+    """Each element of a pair, mapped to the other."""
+    return {key: value for first, second in pairs for key, value in ((first, second), (second, first))}
 
 
 def words_of(text: str) -> list[str]:
@@ -84,13 +85,13 @@ def words_of(text: str) -> list[str]:
 
 @cache
 def base_of(word: str) -> str:
-    """The verb of an irregular form, else the word: "teach" of "taught"."""
+    """The verb of an irregular form ("teach" of "taught"); any other word unchanged."""
     return _table().irregular.get(word, word)
 
 
 @cache
 def stem_of(word: str) -> str:
-    """The stem of a word; a stop word is its own stem. Forms of a verb and nouns for who does it have one stem.
+    """The stem of a word; a stop word is its own stem. The forms of a verb and the noun for its agent have one stem.
 
     >>> {stem_of(word) for word in ("taught", "teaches", "teacher")}, stem_of("former")
     ({'teach'}, 'former')
@@ -99,6 +100,7 @@ def stem_of(word: str) -> str:
 
 
 def _stem(word: str) -> str:
+    """The stem of a regular form."""
     stem = (tokenize(word) or [word])[0]
     agent = _AGENT.fullmatch(stem)
     if agent is None or stem in _NO_AGENTS:
@@ -135,7 +137,7 @@ def says(cue: Unit, unit: Unit) -> float:
 
 
 def converse_of(groups: Collection[str]) -> frozenset[str]:
-    """The groups that say the same from the other side: lending of borrowing."""
+    """The groups that state the same fact from the other side, such as lending for borrowing."""
     converse = _table().converse
     return frozenset(converse[group] for group in groups if group in converse)
 

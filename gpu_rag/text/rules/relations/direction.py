@@ -49,7 +49,7 @@ class Side(NamedTuple):
 
     @property
     def oblique(self) -> bool:
-        """Whether a passive verb has a preposition ("approved for"): its subject is not who does it."""
+        """Whether it is a passive verb with a preposition ("approved for"), whose subject is not the agent."""
         return bool(self.to) and self.side != self.subject
 
     def turned(self) -> Side:
@@ -124,25 +124,39 @@ def _preposition(words: Sequence[str], topic: int, place: int) -> tuple[str, int
 def agree(side: Side, label: Side) -> bool:
     """Whether the side of a question may be the side of a label. Sides are compared for forms of one word, for two
     roles, and for a verb and a person who does it. Verbs with the same preposition are compared by their subject. If
-    the question has a verb, the same word and a form in -s as a label are read as verbs too."""
-    words = base_of(side.word), base_of(label.word)
-    lengths = tuple(map(len, words))
-    shared = next((n for n, (a, b) in enumerate(zip(*words)) if a != b), min(lengths))
-    if shared < max(_LEAST_SHARED, min(lengths) - 3):
-        if side.noun == label.noun:
-            if not side.noun and side.to and label.to:
-                return side.subject == label.subject  # "borrowed from" and "owes to"
-            alike = side.side == label.side or abs(side.side) != abs(label.side)
-            return alike or not (side.noun or (side.side and not side.oblique and not label.oblique))
-        noun = side.word if side.noun else label.word
-        leads = is_person(noun.removesuffix("s")) or noun in _SUPERIORS  # a boss leads
-        if label.noun and abs(label.side) == FILLER and side.to and not leads:
-            return side.subject * label.side <= 0  # what flows into a sea has its mouth there
-        return not leads or side.side * label.side >= 0
+    the question has a verb, a label in -s and a label of the same word are read as verbs too."""
+    if not _share_stem(base_of(side.word), base_of(label.word)):
+        return _agree_of_two_words(side, label)
     if side.to and side.to == label.to:
         return side.subject == label.subject
     if label.noun and not (side.noun or side.to) and (label.word.endswith("s") or label.word == side.word):
         return side.side in (OPEN, label.subject)
+    return _equal_or_incomparable(side, label)
+
+
+def _share_stem(a: str, b: str) -> bool:
+    """Whether two words may be forms of one word, by the letters at their beginnings."""
+    shortest = min(len(a), len(b))
+    shared = next((n for n, (x, y) in enumerate(zip(a, b)) if x != y), shortest)
+    return shared >= max(_LEAST_SHARED, shortest - 3)
+
+
+def _agree_of_two_words(side: Side, label: Side) -> bool:
+    """`agree` for words that are not forms of one word."""
+    if side.noun == label.noun:
+        if not side.noun and side.to and label.to:
+            return side.subject == label.subject  # "borrowed from" and "owes to"
+        compared = side.noun or (side.side and not side.oblique and not label.oblique)
+        return not compared or _equal_or_incomparable(side, label)
+    noun = side.word if side.noun else label.word
+    leads = is_person(noun.removesuffix("s")) or noun in _SUPERIORS  # a boss leads
+    if label.noun and abs(label.side) == FILLER and side.to and not leads:
+        return side.subject * label.side <= 0  # a river that flows into a sea has its mouth there
+    return not leads or side.side * label.side >= 0
+
+
+def _equal_or_incomparable(side: Side, label: Side) -> bool:
+    """Whether two sides are the same, or of different kinds: agent and patient, filler and owner, open."""
     return side.side == label.side or abs(side.side) != abs(label.side)
 
 

@@ -22,8 +22,8 @@ Compare = Literal["equal", "less", "most", "more", "least"]
 Aggregate = Literal["", "count", "first", "last"]
 
 _NOT = frozenset({"not", "never", "no", "none", "neither", "nor", "without"})
-_NOBODY = frozenset({"nobody", "nothing", "noone"})  # not understood unless they stand for a topic
-_NONE = re.compile(r"(?:no|none|nobody|nothing|noone)\b", re.IGNORECASE)  # in a topic such as "no band"
+_NOBODY = frozenset({"nobody", "nothing", "noone"})  # the rules understand them only as topics
+_NONE = re.compile(r"(?:no|none|nobody|nothing|noone)\b", re.IGNORECASE)  # begins a topic such as "no band"
 _EXCEPT = frozenset({"except", "excluding", "besides"})
 _CUTS = frozenset({",", ";", "and", "or", "but", "that", "who", "which", "whom", "nor", "without", *_EXCEPT})
 _NEGATION = re.compile(r"(\w)n['’]t\b", re.IGNORECASE)
@@ -45,7 +45,7 @@ _FIRST |= word_set("fewest fewer least less")
 _LAST = word_set("last latest later newest newer youngest younger largest larger highest higher biggest bigger longest")
 _LAST |= word_set("longer most more greatest greater heaviest heavier tallest taller")
 TIMES = word_set("first earliest earlier oldest older last latest later newest newer youngest younger")
-COUNTED = word_set("fewest fewer least less most more")  # they may compare how many edges things have
+COUNTED = word_set("fewest fewer least less most more")  # may compare the numbers of edges of two things
 _OF_TWO = frozenset({word for word in _FIRST | _LAST if word.endswith("er")} | {"more", "less"})
 _NUMBER = re.compile(r"\d[\d.,]*(?:-\d\d){0,2}")
 _PLAIN = STOP_WORDS | AUX | _CUTS | {"both", "either"}
@@ -83,8 +83,8 @@ class Comparison:
 @dataclass(frozen=True)
 class Operators:
     """The operators of a question. clauses: one for each topic, in order; either: whether one clause is enough; turns:
-    whether words such as "should not" turn one of several clauses round; unread:
-    words whose part in the question is not understood. order: the word of `aggregate`; words: the others."""
+    whether words such as "should not" reverse one of several clauses; order: the word of `aggregate`; words: the words
+    of the question without topics; unread: words whose part in the question is not understood."""
 
     clauses: tuple[Clause, ...]
     either: bool = False
@@ -117,9 +117,9 @@ def operators_of(
     labels: frozenset[str] = frozenset(),
 ) -> Operators:
     """The operators of a question. spans: characters of its topics, in order, apart; known: groups of the relations
-    that a question may ask for: a phrase of theirs such as "should not be given" is no negation; valued: stems of
-    relations that lead to numbers or dates, which a comparison names ("the largest workforce"); labels: two words of
-    relations, such as "largest customer", which are no comparison.
+    that a question may ask for, so that one of their phrases, such as "should not be given", is no negation; valued:
+    stems of relations that lead to numbers or dates, which a comparison names ("the largest workforce"); labels: pairs
+    of neighbouring words in names of relations, such as "largest customer", which are no comparison.
 
     >>> found = operators_of("Which films of Ann were not written by Bob?", [(15, 18), (39, 42)])
     >>> [(clause.text, clause.negated) for clause in found.clauses]
@@ -134,12 +134,21 @@ def operators_of(
     aggregate, order, words = _aggregated(words, valued, offered, labels)
     comparisons, words = _compared(words, valued)
     words = [word for word, behind in zip(words, [*words[1:], ""]) if word != "the" or behind[:1] != "#"]
-    clauses, unread, before, ruled_out = dict[int, Clause](), list[str](), _Words(), False
-    unread += [word for word in words if word in _NOBODY]
     if aggregate and offered:
         return Operators((Clause("#", itself=True),) * len(spans), True, False, aggregate, order, others)
-    kinds, left_out = _without(_kinds(words, known))
-    clauses.update((int(topic[1:]), Clause("#", left_out=True)) for topic in left_out)
+    clauses, negations = _clauses(_kinds(words, known))
+    unread = [*(word for word in words if word in _NOBODY), *negations]
+    ordered = tuple(clauses.get(place, Clause("#")) for place in range(len(spans)))
+    either = "or" in words and len(spans) > 1
+    turns = len(spans) > 1 and any(unit.marked and unit.groups & known for unit in units_of(others))
+    return Operators(ordered, either, turns, aggregate, order, others, comparisons, tuple(dict.fromkeys(unread)))
+
+
+def _clauses(kinds: _Words) -> tuple[dict[int, Clause], list[str]]:
+    """({number of a topic: its clause}, negations that belong to no topic)."""
+    kinds, left_out = _without(kinds)
+    clauses = {int(topic[1:]): Clause("#", left_out=True) for topic in left_out}
+    unread, before, ruled_out = list[str](), _Words(), False
     for part in _parts(kinds):
         topics = [word for word, kind in part if kind == TOPIC]
         negations = [word for word, kind in part if kind in (NOT, EXCEPT)]
@@ -156,10 +165,7 @@ def operators_of(
             line = ("#" if word == topic else word for word, kind in pairs if kind != TOPIC or word == topic)
             clauses[int(topic[1:])] = Clause(" ".join(line).strip(" ,;"), rules_out)
         before, ruled_out = pairs, rules_out
-    ordered = tuple(clauses.get(place, Clause("#")) for place in range(len(spans)))
-    either = "or" in words and len(spans) > 1
-    turns = len(spans) > 1 and any(unit.marked and unit.groups & known for unit in units_of(others))
-    return Operators(ordered, either, turns, aggregate, order, others, comparisons, tuple(dict.fromkeys(unread)))
+    return clauses, unread
 
 
 def _kinds(words: Sequence[str], known: frozenset[str]) -> _Words:
@@ -188,7 +194,7 @@ def _kinds(words: Sequence[str], known: frozenset[str]) -> _Words:
 
 
 def _without(words: _Words) -> tuple[_Words, list[str]]:
-    """(the words without "except Ann" and "is not Ann", the topics that are left out so)."""
+    """(the words without phrases such as "except Ann" and "is not Ann", the topics in these phrases)."""
     kept, left_out, i = _Words(), list[str](), 0
     while i < len(words):
         behind = words[i + 1 : i + 2] if words[i][0] in _EXCEPT else words[i + 2 : i + 3]
@@ -210,7 +216,7 @@ def _without(words: _Words) -> tuple[_Words, list[str]]:
 
 
 def _bare(word: str) -> str:
-    """A stand-in of one word for a mark, so that places of words and of units agree."""
+    """The word, or "#" for a token that is not exactly one word, so that places of words and of units agree."""
     return word if len(words_of(word)) == 1 and word[0] != "#" else "#"
 
 
@@ -249,18 +255,18 @@ def _parts(words: _Words) -> list[_Words]:
 
 
 def _offered(words: Sequence[str]) -> bool:
-    """Whether a question offers topics of which one is the answer: "Ann or Bob" behind a comma or a comparative."""
-    names = [word for word in words if word not in ("the", "a", "an")]
-    ors = (i for i in range(1, len(names) - 1) if names[i] == "or" and names[i - 1][0] == names[i + 1][0] == "#")
-    at = next(ors, 0)
-    compares = any(word in _OF_TWO and names[i + 1 : i + 2] != ["than"] for i, word in enumerate(names[:at]))
-    return bool(at) and (compares or names[at - 2] == ",")
+    """Whether a question offers topics of which one is the answer: "Ann or Bob" after a comma or a comparative."""
+    words = [word for word in words if word not in ("the", "a", "an")]
+    ors = (i for i in range(1, len(words) - 1) if words[i] == "or" and words[i - 1][0] == words[i + 1][0] == "#")
+    place = next(ors, 0)  # of the "or"
+    compares = any(word in _OF_TWO and words[i + 1 : i + 2] != ["than"] for i, word in enumerate(words[:place]))
+    return bool(place) and (compares or words[place - 2] == ",")
 
 
 def _aggregated(
     words: list[str], valued: frozenset[str], offered: bool, labels: frozenset[str]
 ) -> tuple[Aggregate, str, list[str]]:
-    """(aggregate, its word, the words without it). offered: see `_offered`; labels: see `operators_of`."""
+    """(aggregate, its word, the words without it). valued, labels: see `operators_of`; offered: see `_offered`."""
     for phrase in _COUNT:
         for i in range(len(words)):
             if tuple(words[i : i + len(phrase)]) == phrase:
