@@ -158,10 +158,14 @@ def _joined(parts: Mapping[Path, tuple[Sources, dict[Path, str]]], out: Path) ->
     return replace(sources, named=tuple(named[name] for name in sorted(named)))
 
 
+def _is_own_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()  # an index may be somebody else's
+
+
 def _join_edits(folders: Sequence[Path], out: Path) -> None:
     """Write the manual changes of all indexes to the new one. Files that differ are joined: each line once, sorted."""
     files: dict[str, set[bytes]] = {}
-    for path in (path for folder in folders for path in sorted((folder / EDITS).glob("*")) if path.is_file()):
+    for path in (path for folder in folders for path in sorted((folder / EDITS).glob("*")) if _is_own_file(path)):
         files.setdefault(path.name, set()).add(path.read_bytes())
     for name, contents in files.items():
         lines = sorted({line for content in contents for line in content.splitlines()})

@@ -74,22 +74,29 @@ class Changes:
     async def _run(self, change: Changed, arguments: list[str], stdin: bytes) -> None:
         """Run a command, and record its outcome in `change`."""
         async with self._running:
-            change.status, pipe = "running", asyncio.subprocess.PIPE
-            process = await asyncio.create_subprocess_exec(
-                *self._program, *arguments, "--json", *self._settings, stdin=pipe, stdout=pipe, stderr=pipe
-            )
+            change.status = "running"
             try:
-                out, errors = await process.communicate(stdin)
-            finally:  # the server may stop; the next build resumes this one
-                with suppress(ProcessLookupError):
-                    if process.returncode is None:
-                        process.terminate()
-            if process.returncode == 0:
-                document = json.loads(out)
-                change.result, change.status = {name: document[name] for name in COUNTS}, "done"
-            else:
-                lines = errors.decode(errors="replace").strip().splitlines()
-                change.status, change.error = "failed", lines[-1] if lines else f"exit status {process.returncode}"
+                await self._finish(change, arguments, stdin)
+            except (OSError, ValueError, KeyError) as error:  # no process, a word with NUL, output of another form
+                change.status, change.error = "failed", f"the change could not be run: {error}"
+
+    async def _finish(self, change: Changed, arguments: list[str], stdin: bytes) -> None:
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            *self._program, *arguments, "--json", *self._settings, stdin=pipe, stdout=pipe, stderr=pipe
+        )
+        try:
+            out, errors = await process.communicate(stdin)
+        finally:  # the server may stop; the next build resumes this one
+            with suppress(ProcessLookupError):
+                if process.returncode is None:
+                    process.terminate()
+        if process.returncode == 0:
+            document = json.loads(out)
+            change.result, change.status = {name: document[name] for name in COUNTS}, "done"
+        else:
+            lines = errors.decode(errors="replace").strip().splitlines()
+            change.status, change.error = "failed", lines[-1] if lines else f"exit status {process.returncode}"
 
 
 def read_documents(raw: bytes) -> list[dict[str, Any]]:

@@ -35,7 +35,8 @@ class Watch:
     def stop(self) -> None:
         """End the thread; a replacement that has begun is finished first."""
         self._end.set()
-        self._thread.join()
+        if self._thread.ident is not None:  # it was started
+            self._thread.join()
 
     def _watch(self) -> None:
         seen = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import httpx
 import pytest
 
 import gpu_rag
+from gpu_rag.serve.changes import Changes
 from gpu_rag.serve.keys import read_keys
 
 KEYS = """
@@ -54,6 +56,24 @@ def test_a_key_needs_the_right_to_change(here: Any, tmp_path: Path) -> None:
         answer = server.ask(method, path, headers=OWNER, **body)
         assert answer.status_code == 403 and "api-key-file" in answer.json()["error"]["message"]  # made without changes
     assert server.ask("POST", "/v1/retrieve", json={"question": QUESTION, "method": "bm25"}, headers=OWNER).is_success
+
+
+def test_a_change_that_cannot_be_run_has_failed() -> None:
+    """A word with NUL, a program that is not there, and one that prints no document."""
+
+    async def outcomes() -> list[str]:
+        talker = [sys.executable, "-c", "print('no document')"]
+        made = [
+            (Changes(talker, "ix"), "a\0b"),
+            (Changes(["/no/such/program"], "ix"), "a"),
+            (Changes(talker, "ix"), "a"),
+        ]
+        begun = [(changes, changes.remove(document).change) for changes, document in made]
+        while any(changes.get(name).status in ("waiting", "running") for changes, name in begun):
+            await asyncio.sleep(0.02)
+        return [changes.get(name).status for changes, name in begun]
+
+    assert asyncio.run(outcomes()) == ["failed"] * 3
 
 
 @pytest.mark.slow

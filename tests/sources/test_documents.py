@@ -295,7 +295,7 @@ def test_without_the_extra_a_file_is_an_error_and_a_file_in_a_folder_a_reject(tm
     monkeypatch.setattr(
         importlib.util,
         "find_spec",
-        lambda name, *rest: None if name in ("pypdfium2", "selectolax") else find(name, *rest),
+        lambda name, *rest: None if name in ("pypdfium2", "selectolax", "rapidocr") else find(name, *rest),
     )
     for name, library in (("b.pdf", "pypdfium2"), ("a.html", "selectolax")):
         with pytest.raises(MissingBackend, match=rf"documents extra.*{library}.*gpu-rag\[documents\]"):

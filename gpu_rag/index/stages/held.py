@@ -147,11 +147,16 @@ def _prefix(document: Document) -> str:
     return f"{document.file if source.lower().endswith('.zip') else inner}:"
 
 
+MOST_SPACES = 10_000_000  # characters of the longest text
+
+
 def _joined(passages: Sequence[dict[str, Any]]) -> str:
     """The text of a document from its passages, which may overlap. Spaces replace the white space between them."""
     parts, length = list[str](), 0
     for passage in passages:
         gap, text = passage["start"] - length, passage["text"]
+        if gap > MOST_SPACES:
+            raise IndexCorrupt("a passage begins far behind the one before", given=f"{passage['id']}: {gap} characters")
         parts += [" " * gap, text] if gap >= 0 else [text[-gap:]]
         length = max(length, passage["start"] + len(text))
     return "".join(parts)

@@ -256,7 +256,9 @@ class ChainReader:
         before, known = places.get(start - 1), self.groups | {order, "many"}
         if before is None or before.stem in self._stems or before.groups & known or words[start - 1] in known:
             return ()
-        return () if words[start - 2] in ("most", "least") else (words[start - 1],)  # "the most expensive product"
+        return (
+            () if words[max(start - 2, 0)] in ("most", "least") else (words[start - 1],)
+        )  # "the most expensive product"
 
     @cached_property
     def _denials(self) -> dict[int, Denial]:
