@@ -15,8 +15,9 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,11 +141,12 @@ def build_index(
         manifest = Manifest(dict(saved_settings or {}), described(sources), manifest.stages)
         manifest = manifest.without(_damaged_others(out, manifest, stages))
         _clean(out, manifest, standing)
+        was_whole = cache(partial(_is_whole, out, standing))  # several stages read one input
         reports: dict[str, StageReport] = {}
         again = retry_unread or use_replies
         for stage in stages:
             manifest, reports[stage.name] = _bring_up_to_date(
-                out, stage, manifest, standing, settings, sources, models, progress, again
+                out, stage, manifest, standing, was_whole, settings, sources, models, progress, again
             )
             if not standing.stages or _is_overwritten(standing, manifest, stage.name):
                 manifest.write(out)
@@ -214,6 +216,7 @@ def _bring_up_to_date(
     stage: Stage,
     manifest: Manifest,
     standing: Manifest,
+    was_whole: Callable[[str], bool],
     settings: Settings,
     sources: Sources,
     models: ModelSet,
@@ -222,7 +225,8 @@ def _bring_up_to_date(
 ) -> tuple[Manifest, StageReport]:
     """Run a stage unless its output is up to date; returns the manifest with the stage, and a report.
 
-    manifest: with all stages that the stage needs; standing: from before the build, for the inputs of an earlier run.
+    manifest: with all stages that the stage needs; standing: from before the build, for the inputs of an earlier run;
+    was_whole: whether a stage of `standing` is undamaged.
     again: run a stage that asks an LLM even if it is up to date.
     """
     needs = stage.needs_of(sources)
@@ -242,7 +246,7 @@ def _bring_up_to_date(
     if old is not None and whole and old.version == stage.version:
         before = out / old.folder
         if (old.params, old.models) == (params, made_by):
-            before_inputs = _inputs_of(out, standing, old)
+            before_inputs = _inputs_of(out, standing, was_whole, old)
     report = StageReport()
     progress.start(stage.name, None, "rows")
     name = f"{stage.name}-{fingerprint[:12]}"
@@ -279,13 +283,12 @@ def _put_in_place(temporary: Path, final: Path, files: Mapping[str, Any]) -> Non
         sync(final.parent)
 
 
-def _inputs_of(out: Path, standing: Manifest, record: StageRecord) -> dict[str, Path]:
+def _inputs_of(out: Path, standing: Manifest, was_whole: Callable[[str], bool], record: StageRecord) -> dict[str, Path]:
     """Folders of the stages that a stage was made from, by name; empty if one of them is gone or damaged."""
     records = {name: standing.stages.get(name) for name in record.inputs}
     if any(made is None or made.output_hash != record.inputs[name] for name, made in records.items()):
         return {}
-    whole = all(_is_whole(out, standing, name) for name in records)
-    return {name: out / made.folder for name, made in records.items() if made} if whole else {}
+    return {name: out / made.folder for name, made in records.items() if made} if all(map(was_whole, records)) else {}
 
 
 def fingerprint_of(
