@@ -17,7 +17,7 @@ import gpu_rag
 from gpu_rag.index.stage import Stage
 from gpu_rag.index.stages import synonyms
 from gpu_rag.index.stages.extraction import extraction_stage
-from gpu_rag.index.stages.search import passage_texts, rows_of_keys, text_keys, vector_stage
+from gpu_rag.index.stages.search import passage_texts, rows_by_key, text_keys, vector_stage
 from gpu_rag.index.stages.synonyms import synonyms_stage
 from gpu_rag.models import packaged
 from gpu_rag.settings import IndexSettings
@@ -137,11 +137,11 @@ def test_a_text_that_moved_keeps_its_vector_and_costs_nothing(tmp_path: Path) ->
     texts = [f"text {n}" for n in range(50)]
     keys = text_keys(texts)
     turned = text_keys([*texts[::-1], "new"])
-    assert rows_of_keys(turned, keys).tolist() == [*range(49, -1, -1), -1]
-    assert rows_of_keys(keys[:0], keys).tolist() == [] and rows_of_keys(keys, keys[:0]).tolist() == [-1] * 50
+    assert rows_by_key(turned, keys).tolist() == [*range(49, -1, -1), -1]
+    assert rows_by_key(keys[:0], keys).tolist() == [] and rows_by_key(keys, keys[:0]).tolist() == [-1] * 50
     half = keys.copy()
     half[:, 1] += 1  # a wrong version compares half of the hash
-    assert rows_of_keys(keys, half).tolist() == [-1] * 50
+    assert rows_by_key(keys, half).tolist() == [-1] * 50
 
 
 # --- the whole -------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from gpu_rag.index.stages.coreference import coreference_params, resolved
 from gpu_rag.index.stages.passages import are_english, are_of_nodes, content_hash
 from gpu_rag.index.stages.rejected import Rejects
 from gpu_rag.index.stages.requests import decided
-from gpu_rag.index.stages.search import TextRows, rows_of_keys, text_keys
+from gpu_rag.index.stages.search import TextRows, rows_by_key, text_keys
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.models.ask import Ask, read_prompt
 from gpu_rag.settings import Settings
@@ -231,7 +231,7 @@ def _earlier(work: Work, passages: pa.Table) -> tuple[tables.RowGroups | None, n
         return None, np.full(passages.num_rows, -1)
     path = work.previous / "extractions.parquet"
     before = tables.read_table(work.previous_inputs["passages"] / "passages.parquet", tables.PASSAGES)
-    rows = rows_of_keys(text_keys(_titled(passages)), text_keys(_titled(before)))
+    rows = rows_by_key(text_keys(_titled(passages)), text_keys(_titled(before)))
     status = tables.read_table(path, tables.EXTRACTIONS, ["status"])["status"]
     skipped = np.append(pc.equal(status, "skipped").to_numpy(), True)
     return tables.RowGroups(path, tables.EXTRACTIONS), np.where(skipped[rows], -1, rows)

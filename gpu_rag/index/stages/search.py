@@ -113,15 +113,18 @@ def text_keys(texts: Sequence[str]) -> np.ndarray:
     return keys.view("<u8").reshape(-1, 2)
 
 
-def rows_of_keys(keys: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """i64[n]: for each key, a row of `among` with the same key, -1 if there is none. keys: u64[n, 2]; among: u64[m,
-    2]."""
-    if not len(among):
+def rows_by_key(keys: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """i64[len(keys)]: a row of `known` with the same key, -1 if there is none. keys, known: hashes u64[n, 2].
+
+    A key whose mixed halves stand for another key too may get -1: the caller then makes its row anew.
+    """
+    if not len(known):
         return np.full(len(keys), -1, np.int64)
-    order = np.argsort(among[:, 0], kind="stable")
-    place = np.searchsorted(among[order, 0], keys[:, 0])
+    mixed, wanted = (k[:, 0] ^ (k[:, 1] * np.uint64(0x9E3779B97F4A7C15)) for k in (known, keys))
+    order = np.argsort(mixed, kind="stable")
+    place = np.searchsorted(mixed[order], wanted)
     rows = order[np.minimum(place, len(order) - 1)]
-    return np.where((among[rows] == keys).all(1), rows, -1)
+    return np.where((known[rows] == keys).all(1), rows, -1)
 
 
 def _embed(work: Work, texts: Sequence[str], known: Known | None) -> np.ndarray:
@@ -207,7 +210,7 @@ def vector_stage(
         if work.previous and work.previous_inputs:
             earlier = text_keys(texts_of(*(work.previous_inputs[need] for need in needs)))
             vectors = tables.read_arrays(work.previous / "vectors.safetensors")["vectors"]
-            known = Known(vectors, rows_of_keys(text_keys(texts), earlier))
+            known = Known(vectors, rows_by_key(text_keys(texts), earlier))
         tables.write_arrays(work.out / "vectors.safetensors", {"vectors": embed_blocks(work, texts, known)})
         return {}
 

@@ -14,6 +14,7 @@ from gpu_rag.graph.join.candidates import WordBuckets
 from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores
 from gpu_rag.graph.nearest.pairs import SAMPLE
 from gpu_rag.graph.ragged import some_lists
+from gpu_rag.index.stages.search import rows_by_key
 from gpu_rag.index.work import Work
 from gpu_rag.types import Ragged
 
@@ -48,16 +49,6 @@ class Side:
 
 # An earlier exact state of the stage: keys of in- and out-questions, the best match of each out-question, and its SIM.
 Previous = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-
-
-def rows_by_key(keys: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """i64[len(keys)]: the row of `known` with the same key, or -1. keys, known: u64[n, 2], each key once."""
-    rows = np.full(len(keys), -1, np.int64)
-    pair = np.dtype([("high", "<u8"), ("low", "<u8")])
-    mine, theirs = (np.ascontiguousarray(k, "<u8").view(pair).reshape(-1) for k in (keys, known))
-    _, row, known_row = np.intersect1d(mine, theirs, assume_unique=True, return_indices=True)
-    rows[row] = known_row
-    return rows
 
 
 def carry_over(outs: Side, ins: Side, previous: Previous | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
