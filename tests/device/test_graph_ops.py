@@ -313,6 +313,17 @@ def test_memory_of_the_device_is_what_counts() -> None:
             nearest(device.put(w.queries), device.put(w.vectors), 10**8)
 
 
+def test_a_large_state_begins_in_f16(monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
+    w = World()
+    graph, seeds = prepare(device.put(w.csr)), device.put(w.seeds)
+    small = device.back(personalized_pagerank(graph, seeds))
+    monkeypatch.setattr("gpu_rag.graph.pagerank.matrix.MOST_RECORDED", 64 * w.csr.n - 1)
+    large = device.back(personalized_pagerank(graph, seeds))
+    for state, found in (("f32", small), ("f16", large)):
+        assert torch.equal(found, device.back(personalized_pagerank(graph, seeds, state=state)))
+    assert not torch.equal(small, large) and float((small - large).abs().sum(1).max()) < 2e-6
+
+
 # --- copies ----------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,6 @@ import importlib
 import re
 import subprocess
 import tempfile
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -24,17 +23,17 @@ WORDS, NUMBERS = "*i64", "*i32"
 LEAST_WARPS = 16  # of a multiprocessor's 64: what reads memory needs many
 
 
-def compiled(op: str, kernel: str, arguments: dict[str, str], **constants: int | bool) -> str:
+def compiled(op: str, kernel: str, arguments: dict[str, str], *, warps: int = 4, **constants: int | bool) -> str:
     """The PTX of a kernel. arguments: their types by name; constants: constexpr arguments."""
-    return str(built(op, kernel, arguments, constants).asm["ptx"])
+    return str(built(op, kernel, arguments, constants, warps=warps).asm["ptx"])
 
 
 def built(
     op: str, kernel: str, arguments: dict[str, str], constants: dict[str, int | bool],
-    aligned: Iterable[str] = (), ones: Iterable[str] = (), warps: int = 4,
+    aligned: Iterable[str] = (), ones: Iterable[str] = (), warps: int = 4, fused: bool = False,
 ) -> Any:  # fmt: skip
     """A compiled kernel. aligned: pointers and numbers that 16 divides; ones: numbers that are 1, which Triton makes
-    constants; warps: of a program."""
+    constants; warps: of a program; fused: products with sums."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -46,7 +45,9 @@ def built(
     signature = {n: "constexpr" if (i,) in values else arguments[n] for i, n in enumerate(names)}
     attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in aligned}
     source = ASTSource(fn=function, signature=signature, constexprs=values, attrs=attributes)
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
+    made = triton.compile(
+        source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps, "enable_fp_fusion": fused}
+    )
     needs = needs_of(made)
     # of one column the compiler keeps a register in memory, to hold more programs: no caller has so narrow a tile
     assert needs.stack <= (8 if ones else 0), f"registers of {kernel} are spilled"
@@ -63,8 +64,13 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-TILE = {"n_rows": 8, "n_columns": 32}
-SUMS = {"n_parts": 16, "n_columns": 32}
+SUMS = {"n_parts": 16, "n_columns": 64}
+
+
+def tile(sums: str) -> dict[str, int]:
+    return {"n_rows": 2 if sums == "*fp64" else 4, "n_columns": 64}
+
+
 STATES = [("*fp16", "*fp16", "*fp32"), ("*fp32", "*fp32", "*fp32"), ("*fp32", "*fp32", "*fp64"), ("*fp64",) * 3]
 
 
@@ -81,9 +87,11 @@ def test_ppr_step(x: str, y: str, sums: str, weighted: bool) -> None:
     chunks = {**entries(x, weighted), "partial": sums, "starts": WORDS, "ends": WORDS, "n_chunks": "i32"}
     hubs = {**more, "x": x, "partial": sums, "hubs": WORDS, "bounds": WORDS, "n_slots": "i32", "width": "i32"}
     for measured in (True, False):
-        check_no_atomics(compiled("ppr_step", "_step_rows", rows, weighted=weighted, measured=measured, **TILE))
+        check_no_atomics(
+            compiled("ppr_step", "_step_rows", rows, weighted=weighted, measured=measured, warps=1, **tile(sums))
+        )
         check_no_atomics(compiled("ppr_step", "_step_hubs", hubs, measured=measured, **SUMS))
-    check_no_atomics(compiled("ppr_step", "_chunks", chunks, weighted=weighted, **TILE))
+    check_no_atomics(compiled("ppr_step", "_chunks", chunks, weighted=weighted, warps=1, **tile(sums)))
 
 
 def pointers(arguments: dict[str, str]) -> list[str]:
@@ -96,24 +104,15 @@ def specialised(arguments: dict[str, str]) -> list[tuple[list[str], list[str]]]:
     return [([], []), (arrays, []), ([*arrays, "width"], []), (arrays, ["width"])]
 
 
-def rounded(kernel: Any) -> Counter[str]:
-    """Counts of each rounding instruction in a kernel, without additions: those of sums over rows differ."""
-    return Counter(re.findall(r"\b(?:mul|fma\.rn)\.f(?:32|64)\b", kernel.asm["ptx"]))
-
-
-@pytest.mark.parametrize(("x", "y", "sums", "weighted"), [*((*state, True) for state in STATES), (*STATES[1], False)])
-def test_a_row_is_rounded_alike_for_any_number_of_columns(x: str, y: str, sums: str, weighted: bool) -> None:
-    """Whether a product and a sum become one instruction must not depend on what Triton knows of B: a row's bits."""
+@pytest.mark.parametrize(("x", "y", "sums"), STATES)
+def test_each_product_of_a_row_is_rounded(x: str, y: str, sums: str) -> None:
+    """The compiler fuses products and sums by what it knows of the number of columns, which would change bits."""
     more = {**dict.fromkeys(("factors", "inverse", "degree", "omega", "change"), sums), "y": y, "at": NUMBERS}
-    rows = {**entries(x, weighted), **more, "source": sums, "indptr": WORDS, "listed": WORDS, "n_listed": "i32"}
-    chunks = {**entries(x, weighted), "partial": sums, "starts": WORDS, "ends": WORDS, "n_chunks": "i32"}
-    for name, arguments, constants in (
-        ("_step_rows", rows, {"weighted": weighted, "measured": True, **TILE}),
-        ("_chunks", chunks, {"weighted": weighted, **TILE}),
-    ):
-        made = [built("ppr_step", name, arguments, constants, *kinds) for kinds in specialised(arguments)]
-        assert all(rounded(kernel) == rounded(made[0]) for kernel in made)
-        assert bool(rounded(made[0])) or not weighted
+    rows = {**entries(x, True), **more, "source": sums, "indptr": WORDS, "listed": WORDS, "n_listed": "i32"}
+    constants = {"weighted": True, "measured": True, **tile(sums)}
+    made = [built("ppr_step", "_step_rows", rows, constants, *kinds, warps=1) for kinds in specialised(rows)]
+    assert not any("fma" in kernel.asm["ptx"] for kernel in made)
+    assert "fma" in built("ppr_step", "_step_rows", rows, constants, warps=1, fused=True).asm["ptx"]
 
 
 @pytest.mark.parametrize("sums", ["*fp32", "*fp64"])
@@ -138,9 +137,9 @@ def test_the_check_of_orders_sees_other_threads() -> None:
     arguments = {**entries("*fp32", False), **dict.fromkeys(("factors", "inverse", "degree", "omega"), "*fp32")}
     arguments |= {**dict.fromkeys(("y", "source", "change"), "*fp32"), "at": NUMBERS, "n_listed": "i32"}
     arguments |= {"indptr": WORDS, "listed": WORDS}
-    constants = {"weighted": False, "measured": True, **TILE}
+    constants = {"weighted": False, "measured": True, **tile("*fp32")}
     plain, aligned = (
-        summed_layouts(built("ppr_step", "_step_rows", arguments, constants, *kinds))
+        summed_layouts(built("ppr_step", "_step_rows", arguments, constants, *kinds, warps=1))
         for kinds in (([], []), ([*pointers(arguments), "width"], []))
     )
     assert plain != aligned

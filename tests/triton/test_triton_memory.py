@@ -122,7 +122,7 @@ def test_a_step_of_a_far_node() -> None:
     kernels._step_rows[1, -(-width // kernels.COLUMNS)](
         indptr, indices, indices, x, y, torch.zeros(1, width), at, factors, ones, ones, omega, change,
         torch.tensor([n - 1]), 1, width,
-        weighted=False, measured=True, n_rows=kernels.ROWS, n_columns=kernels.COLUMNS,
+        weighted=False, measured=True, n_rows=kernels.rows_of(torch.float32), n_columns=kernels.COLUMNS,
     )  # fmt: skip
     assert y[n - 1].tolist() == [2.0] * width, "half the way from 3 to z = 1"
     assert change[0].tolist() == [1.0] * width, "|z - x| of the row"

@@ -72,7 +72,8 @@ def test_the_steps_of_pagerank_are_one_cuda_graph(monkeypatch: pytest.MonkeyPatc
     from gpu_rag.graph.pagerank import matrix, prepare
 
     ring = torch.arange(20)
-    csr, options = csr_from_edges(ring, (ring * 7 + 1) % 20, 20), {"tol": 1e-2, "damping": 0.5, "block": 2}
+    csr = csr_from_edges(ring, (ring * 7 + 1) % 20, 20)
+    options: Any = {"tol": 1e-2, "damping": 0.5, "block": 2, "state": "f32"}
     questions = [ragged([[1], [2, 5]]), ragged([[3], [7, 19]]), ragged([[0, 4], [11]])]
 
     def solved(most: int) -> tuple[list[torch.Tensor], int, int]:

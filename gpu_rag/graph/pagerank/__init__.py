@@ -55,13 +55,13 @@ def personalized_pagerank(
     torch; numba takes 32 at a time, in rows of 32, of 8 or of one. threads: tiles solved at once (inside a tile, torch
     follows torch.set_num_threads). implementation: numba (solver sor; self-loops slow it down: at damping .99 it may
     need more than 200 steps while torch does not) | torch (chebyshev on a symmetric graph, else power) | auto, or
-    cugraph, which computes the start on a GPU: see `cugraph`. state: f32 | f16 (implementation torch) | auto: f32,
-    until a GPU measurement favours f16. f16 does the first steps in a state of half the bytes; their number depends
-    only on damping, tol and max_iter. Steps in f32 follow, and the error is proved as without f16. ids: (lo, hi): the
-    result covers only nodes lo <= node < hi, f32[B, hi - lo]. A row has the same bits alone, in any batch, at any
-    position and with any number of threads (except with cugraph). Raises BadInput (graph, seeds, weights, prior),
-    UsageError (options), MissingBackend, and GpuRagError if a row is not within `tol` after `max_iter` steps. Memory:
-    the result, and two states [N, block] (numba: one [N, 32], [N, 8] or [N] for each thread).
+    cugraph, which computes the start on a GPU: see `cugraph`. state: f32 | f16 (implementation torch) | auto: f16 on a
+    GPU for states that its cache does not hold, else f32. f16 does the first steps in a state of half the bytes; their
+    number depends only on damping, tol and max_iter. Steps in f32 follow, and the error is proved as without f16. ids:
+    (lo, hi): the result covers only nodes lo <= node < hi, f32[B, hi - lo]. A row has the same bits alone, in any
+    batch, at any position and with any number of threads (except with cugraph). Raises BadInput (graph, seeds, weights,
+    prior), UsageError (options), MissingBackend, and GpuRagError if a row is not within `tol` after `max_iter` steps.
+    Memory: the result, and two states [N, block] (numba: one [N, 32], [N, 8] or [N] for each thread).
 
     Path 0 - 1 - 2 and node 3 alone, d = 0.5, seed 0: [0.5833, 0.3333, 0.0833, 0].
     """
@@ -155,8 +155,17 @@ class Job:
             raise UsageError(
                 "f16 states are torch's", given=f"implementation={implementation}", expected="torch, or f32"
             )
-        self.f16_steps = self.plan.f16_steps if options.state == "f16" and graph.in_range else 0
+        in_f16 = options.state == "f16" or (options.state == "auto" and self._is_large(options.block))
+        self.f16_steps = self.plan.f16_steps if in_f16 and graph.in_range else 0
         self.width, self.new_tile = self._tile_maker(options.block)
+
+    def _is_large(self, block: int) -> bool:
+        """Whether a step of a tile is bound by the memory of a GPU."""
+        if self.implementation != "torch" or is_cpu(self.graph.device):
+            return False
+        from gpu_rag.graph.pagerank.matrix import MOST_RECORDED
+
+        return self.graph.n * block > MOST_RECORDED
 
     def check_memory(self, result: int) -> None:
         """Raise BadInput if a result of `result` bytes and the states of all threads cannot fit. On a GPU, tiles are

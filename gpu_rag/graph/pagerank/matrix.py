@@ -20,9 +20,10 @@ from gpu_rag.graph.pagerank.plan import COARSE_GAP, ROUNDING, Array, Plan
 F16_RANGE = 2.0**14  # f16 ends at 4 times this; an iterate stays below 3 times the maximum of pi / degree
 
 
-PROVED = 16  # columns of a state in f64 at a time
+PROVED, PROVED_BYTES = (16, 64), 1 << 30  # fewest and most columns in f64 at a time, and the memory of more than fewest
 LAST_ROW = 2**31 - 1
-MOST_RECORDED = 1 << 23  # maximum numbers of a recorded state: a larger step takes longer than its launches
+MOST_RECORDED = 1 << 23  # maximum numbers of a recorded state: a larger step takes longer than its launches, and by
+# `auto` begins in f16: it does not fit a GPU's L2, and is bound by the bytes that it reads
 _RECORDING = Lock()
 
 
@@ -37,11 +38,16 @@ class Recording:
     after: tuple[torch.Tensor, torch.Tensor]
 
 
+def proved_columns(n: int) -> int:
+    """Columns of a state of n nodes that are in f64 at a time."""
+    return min(max(PROVED_BYTES // (8 * max(n, 1)), PROVED[0]), PROVED[1])
+
+
 def tile_bytes(n: int, n_rows: int, width: int, dtype: torch.dtype) -> int:
     """Bytes that a tile of `width` questions, which restart at `n_rows` nodes, allocates in Triton during the proof,
-    its peak: two states and the restart, the degrees and a row number of each node; and for PROVED questions the state,
-    its proof in f64, the restart and the sums of 8 rows."""
-    size, proved = dtype.itemsize, min(PROVED, width)
+    its peak: two states and the restart, the degrees and a row number of each node; and for `proved_columns` questions
+    the state, its proof in f64, the restart and the sums of 8 rows."""
+    size, proved = dtype.itemsize, min(proved_columns(n), width)
     return width * size * (2 * n + n_rows) + 20 * n + proved * (n * (size + 8 + 1) + n_rows * size)
 
 
@@ -53,7 +59,7 @@ class MatrixTile:
         questions: Array, result: torch.Tensor, lo: int,
     ):  # fmt: skip
         self.plan, self.damping, self.result, self.lo = plan, plan.damping, result, lo
-        self.width, self.graph = width, graph
+        self.width, self.graph, self.proved = width, graph, proved_columns(graph.n)
         self.slack, self.coarsest = (ROUNDING, COARSE_GAP) if dtype == torch.float32 else (0.0, 0.0)
         self.scale = graph.scale[:, None]
         self.degrees = _degrees_of(graph)
@@ -77,7 +83,7 @@ class MatrixTile:
         return Restart(pi.to(self.x.dtype), row_of_node, nodes)
 
     def _start_everywhere(self, teleport: Teleport, questions: Array) -> Restart:
-        """The state and restart of `Restarts`, PROVED questions at a time; equal `nodes` share a row. No wait."""
+        """The state and restart of `Restarts`, some questions at a time; equal `nodes` share a row. No wait."""
         part, total = teleport.shares(questions)
         n, (batch, places), size = self.graph.n, part.nodes.shape, part.last.shape[1]
         first, device = n - size, self.graph.device
@@ -91,8 +97,8 @@ class MatrixTile:
         pi = part.mass.double() / total
         rows[row_of_node[part.nodes].long(), lane] = pi.to(rows.dtype)
         self.x[part.nodes, lane] = self._begun(part.nodes.flatten(), pi.view(-1, 1)).view(batch, places)
-        for a in range(0, batch, PROVED):
-            b = min(a + PROVED, batch)
+        for a in range(0, batch, self.proved):
+            b = min(a + self.proved, batch)
             pi = part.last[a:b].double().div_(total[a:b]).T
             rows[batch * places :, a:b] = pi
             self.x[first:, a:b] = self._begun(slice(first, n), pi)
@@ -106,23 +112,32 @@ class MatrixTile:
         range of f16. The following steps recover the parts that are rounded off or lost below 2^-24. The rounding error
         of each step fades like the error of the start, see `pagerank.plan`.
         """
-        scale = F16_RANGE * 2.0 ** math.floor(math.log2(float(self.scale.min()))) if len(self.scale) else 1.0
-        x, y = (a.mul(scale).half() for a in (self.x, self.y))
-        degree, inverse = self.degrees[torch.float32]
-        omegas = torch.from_numpy(np.tile(self.plan.omega[:n_steps, None], self.width)).to(inverse)
+        key = ("f16 steps", n_steps, self.width, self.damping)
+        if key not in self.graph.views:
+            least = float(self.scale.min()) if len(self.scale) else 1.0
+            omegas = self._of_columns(self.plan.omega[:n_steps]).to(torch.float32)
+            self.graph.views[key] = F16_RANGE * 2.0 ** math.floor(math.log2(least)), omegas
+        scale, omegas = self.graph.views[key]
+        kind, (degree, inverse) = self.x.dtype, self.degrees[torch.float32]
+        self.x, self.y = self.x.mul_(scale).half(), self.y.mul_(scale).half()
         for omega in omegas:
             ppr_step(
-                self.graph.pull, x, y, self.restart, self.damping, degree, inverse, omega, scale=scale, measured=False
-            )
-            x, y = y, x
-        self.x, self.y = (a.to(self.x.dtype).div_(scale) for a in (x, y))
+                self.graph.pull, self.x, self.y, self.restart, self.damping, degree, inverse, omega, scale=scale,
+                measured=False,
+            )  # fmt: skip
+            self.x, self.y = self.y, self.x
+        self.x, self.y = self.x.to(kind).div_(scale), self.y.to(kind).div_(scale)
+
+    def _of_columns(self, steps: Array) -> torch.Tensor:
+        """f64[K, width] on the device: the relaxation f64[K] of each step, for all columns."""
+        return torch.from_numpy(steps).to(self.graph.device)[:, None].repeat(1, self.width)
 
     def leap(self, steps: Array, n_fine: int) -> None:
         """See `Leap`. The factors of the steps are kept on the device. On a GPU, the steps of small states, whose
         launches would take longer than the work, become one launch."""
         key = ("leap", tuple(steps), n_fine, self.width, self.damping, self.x.dtype)
         if key not in self.graph.views:
-            omegas = torch.from_numpy(steps).to(self.graph.device)[:, None].repeat(1, self.width)
+            omegas = self._of_columns(steps)
             self.graph.views[key] = omegas, omegas.to(self.x.dtype)
         fine, coarse = self.graph.views[key]
         cut = len(steps) - n_fine
@@ -200,8 +215,8 @@ class MatrixTile:
     def check(self, rows: Array) -> tuple[Array, Array]:
         """See `Tile.check`. Some columns at a time, so that f64 takes only a part of the memory of the states."""
         numbers = torch.zeros(2, self.width, dtype=torch.float64, device=self.graph.device)
-        for a in range(0, self.width, PROVED):
-            part = slice(a, min(a + PROVED, self.width))
+        for a in range(0, self.width, self.proved):
+            part = slice(a, min(a + self.proved, self.width))
             if (rows[part] >= 0).any():
                 self._prove(part, rows[part], numbers[:, part])
         gaps, mass = numbers.cpu().numpy()  # the one wait

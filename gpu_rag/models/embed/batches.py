@@ -21,7 +21,7 @@ NO_ROOM = "leave the GPU more room (vllm.gpu_memory_utilization), or --set model
 PIECE_CHARS = 1 << 18  # most characters that are tokenized together
 
 
-def pieces_by_length(texts: Sequence[str], chars: int = PIECE_CHARS) -> list[list[int]]:
+def pieces_by_length(texts: Sequence[str], chars: int) -> list[list[int]]:
     """Rows of `texts`, sorted by number of characters (ties by row) and cut into pieces.
 
     A piece has at most `chars` characters, or a single text. Each text counts 16 characters more than it has, so that

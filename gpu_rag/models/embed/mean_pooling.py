@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from gpu_rag.errors import BadInput, ModelError
 from gpu_rag.models.device import check_device, choose_dtype, room_for, use_threads
-from gpu_rag.models.embed.batches import NO_ROOM, embed_batches, pieces_by_length
+from gpu_rag.models.embed.batches import NO_ROOM, PIECE_CHARS, embed_batches, pieces_by_length
 from gpu_rag.models.embed.bert import TILE, BertEncoder
 from gpu_rag.models.embed.interface import OnBatch, Parts, gathered
 from gpu_rag.models.fingerprint import folder_hash
@@ -24,6 +24,7 @@ from gpu_rag.models.pretrained import missing_transformers
 CODE_VERSION = 2
 CPU_TOKENS = 2048  # computed together: more is no faster
 GPU_TOKENS = 1 << 15  # tokens per batch, padding included: enough to fill a GPU
+GPU_PIECE_CHARS = 1 << 21  # tokenized together for a GPU: few batches of a piece are filled up, and few waits end one
 LENGTH_STEP = 8  # padded lengths on a GPU are multiples of this
 
 Ids = Sequence[Sequence[int]]
@@ -65,7 +66,8 @@ class MeanPoolingEmbedder:
 
     def parts(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> Parts:
         """(rows, f32[len(rows), D]) of distinct texts, one piece of similar lengths at a time, shortest first."""
-        pieces, n_done = pieces_by_length(texts), 0
+        chars = PIECE_CHARS if self._torch_device.type == "cpu" else GPU_PIECE_CHARS
+        pieces, n_done = pieces_by_length(texts, chars), 0
         with ThreadPoolExecutor(1, "tokenizer") as ahead:
             waiting = [ahead.submit(self.token_ids, [texts[row] for row in piece]) for piece in pieces[:1]]
             for number, rows in enumerate(pieces):
@@ -116,7 +118,7 @@ class MeanPoolingEmbedder:
             n_tokens += n_rows * length
         filled = -(-n_tokens // TILE) * TILE
         tokens, places = np.full(filled, self._pad, np.int64), np.zeros(filled, np.int64)
-        tokens[:n_tokens] = [token for row in ids for token in row]
+        tokens[:n_tokens] = np.fromiter(chain.from_iterable(ids), np.int64, n_tokens)
         for first, n_rows, length in groups:
             places[first : first + n_rows * length] = np.tile(np.arange(length), n_rows)
 
@@ -145,7 +147,7 @@ class MeanPoolingEmbedder:
         sizes[: len(ids)] = [len(row) for row in ids]
         tokens[len(ids) :, :2] = self._cls, self._sep
         inside = np.arange(length) < sizes[:, None]
-        tokens[: len(ids)][inside[: len(ids)]] = [token for row in ids for token in row]
+        tokens[: len(ids)][inside[: len(ids)]] = np.fromiter(chain.from_iterable(ids), np.int64)
         on_device, mask = self._sent(tokens), self._sent(inside)
         places = torch.arange(length, device=mask.device).repeat(rows)
 

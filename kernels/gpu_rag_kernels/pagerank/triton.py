@@ -9,6 +9,7 @@ X. Numbers that change from call to call are not specialised, so nothing is comp
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 import triton
@@ -19,8 +20,9 @@ from gpu_rag_kernels.pagerank.reference import Restart
 from gpu_rag_kernels.rows import RowPlan, packed, row_plan
 
 CHUNK = 256  # entries of a hub that one program sums
-ROWS = 8  # rows, or chunks, of a program
-COLUMNS = 32  # questions of a program
+TILE_BYTES = 1024  # sums of a program, which is one warp: 4 rows, or chunks, in f32, 2 in f64
+COLUMNS = 64  # questions of a program
+WARP: dict[str, Any] = {"num_warps": 1, "enable_fp_fusion": False}  # unfused, bits do not depend on the width
 PARTS = 16  # sums of chunks that a hub's program reads together
 
 
@@ -149,7 +151,8 @@ def ppr_step(
     csr, rows, at = packed(csr), restart.rows.contiguous(), restart.at.contiguous()
     degree, inverse, omega = degree.contiguous(), inverse.contiguous(), omega.contiguous()
     width, dtype, plan = x.shape[1], inverse.dtype, row_plan(csr.indptr, CHUNK)
-    tiles, n_slots = triton.cdiv(width, COLUMNS), triton.cdiv(plan.rows.numel(), ROWS)
+    n_rows = rows_of(dtype)
+    tiles, n_slots = triton.cdiv(width, COLUMNS), triton.cdiv(plan.rows.numel(), n_rows)
     n_changes = n_slots + plan.hubs.numel() if measured else 0
     change = torch.empty(n_changes, width, dtype=dtype, device=x.device)
     if x.numel():
@@ -159,13 +162,13 @@ def ppr_step(
         if n_slots:
             _step_rows[n_slots, tiles](
                 csr.indptr, csr.indices, weight, x, *ends, plan.rows, plan.rows.numel(), width,
-                weighted=weighted, measured=measured, n_rows=ROWS, n_columns=COLUMNS,
+                weighted=weighted, measured=measured, n_rows=n_rows, n_columns=COLUMNS, **WARP,
             )  # fmt: skip
         if plan.hubs.numel():
             partial = _chunk_sums(csr, x, plan, dtype)
             _step_hubs[plan.hubs.numel(), tiles](
                 partial, x, *ends, plan.hubs, plan.bounds, n_slots, width,
-                measured=measured, n_parts=PARTS, n_columns=COLUMNS,
+                measured=measured, n_parts=PARTS, n_columns=COLUMNS, enable_fp_fusion=False,
             )  # fmt: skip
     if not measured:
         return None
@@ -173,13 +176,18 @@ def ppr_step(
     return total if scale == 1 else total.div_(scale)
 
 
+def rows_of(sums: torch.dtype) -> int:
+    """Rows, or chunks, of a program."""
+    return TILE_BYTES // (COLUMNS * sums.itemsize)
+
+
 def _chunk_sums(csr: CSR, x: torch.Tensor, plan: RowPlan, dtype: torch.dtype) -> torch.Tensor:
     """The sum of every chunk of the hubs: [chunks, B]."""
     n, width = plan.starts.numel(), x.shape[1]
     partial = torch.empty(n, width, dtype=dtype, device=x.device)
-    _chunks[triton.cdiv(n, ROWS), triton.cdiv(width, COLUMNS)](
+    _chunks[triton.cdiv(n, rows_of(dtype)), triton.cdiv(width, COLUMNS)](
         csr.indices, csr.indices if csr.weight is None else csr.weight, x, partial, plan.starts, plan.ends, n, width,
-        weighted=csr.weight is not None, n_rows=ROWS, n_columns=COLUMNS,
+        weighted=csr.weight is not None, n_rows=rows_of(dtype), n_columns=COLUMNS, **WARP,
     )  # fmt: skip
     return partial
 
