@@ -39,6 +39,7 @@ class Index:
         self._reading: Reading | None = None
         self._vectors: dict[str, torch.Tensor] = {}
         self._parts: dict[str, Any] = {}
+        self._words: dict[str, Bm25] = {}
         self._checked: set[str] = set()  # stages whose files were checked
 
     @classmethod
@@ -127,8 +128,12 @@ class Index:
         return self._file(stage, file, tables.read_arrays)
 
     def words(self, stage: str, name: str = "") -> Bm25:
-        """A BM25 index of a stage, from its folder or the folder `name` in it. Raises MissingLayer, IndexCorrupt."""
-        return self._file(stage, name, partial(Bm25.load, read=tables.read_arrays))
+        """A BM25 index of a stage, from its folder or the folder `name` in it, read once. Raises MissingLayer,
+        IndexCorrupt."""
+        key = f"{stage}/{name}"
+        if key not in self._words:
+            self._words[key] = self._file(stage, name, partial(Bm25.load, read=tables.read_arrays))
+        return self._words[key]
 
     def _file(self, stage: str, name: str, read: Callable[[Path], T]) -> T:
         return read(self.folder(stage) / name)
@@ -233,7 +238,7 @@ class Index:
         """i64[n_entities]: number of passages from which each entity was extracted."""
         return self._column("entities", "entities", tables.ENTITIES, "n_passages").to_numpy().astype(np.int64)
 
-    @cached_property
+    @property
     def bm25(self) -> Bm25:
         """The BM25 index over the passages."""
         return self.words("bm25")
