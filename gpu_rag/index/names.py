@@ -17,7 +17,7 @@ from gpu_rag.text.normalise import normalise_name
 _PLAIN = r"^[A-Za-z0-9](?: ?[!-~])*$"
 _ENDS_PLAIN = r"[A-Za-z0-9]$"
 _ROWS = 1 << 16
-_BLOCK = 64
+_BLOCK = 16
 T = TypeVar("T")
 
 
