@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -397,7 +399,7 @@ class Engine:
         began = time.perf_counter()
         options = {**self._limits(max_live), "on_done": done, "stats": stats, "keep": False}
         programs = map(start, asked if keep else questions)
-        with preferring(self.settings.graph.preferences()), recording() as used:
+        with preferring(self.settings.graph.preferences()), recording() as used, _scanning_new_objects():
             if self.settings.runtime.driver == "streaming" and llm is not None:
                 low_water = self.settings.runtime.low_water
                 run_streaming(programs, resources, self._slow(), low_water=low_water, **options)
@@ -405,6 +407,20 @@ class Engine:
                 run_rounds(programs, resources, **options)
         stats.add_implementations(used)
         return RunResult([answers[q.id] for q in asked], stats, time.perf_counter() - began)
+
+
+@contextmanager
+def _scanning_new_objects() -> Iterator[None]:
+    """Inside, the garbage collector skips the objects that exist already: libraries, models and the index. It would
+    scan them again and again while answers are made."""
+    if gc.get_freeze_count():  # the caller has done so, or a run in another thread
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _call_if_alive(method: WeakMethod[Any], reply: Reply | RequestFailed) -> None:

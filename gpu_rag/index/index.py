@@ -17,7 +17,7 @@ from gpu_rag.graph.pagerank import PageRankGraph, prepared
 from gpu_rag.index import metadata, tables
 from gpu_rag.index.folder import Reading
 from gpu_rag.index.manifest import Manifest, checked_folder
-from gpu_rag.index.names import SortedRows, TextColumn
+from gpu_rag.index.names import SortedRows, TextColumn, rows_of
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR, Evidence, Scalar
 
@@ -39,6 +39,7 @@ class Index:
         self._reading: Reading | None = None
         self._vectors: dict[str, torch.Tensor] = {}
         self._parts: dict[str, Any] = {}
+        self._words: dict[str, Bm25] = {}
         self._checked: set[str] = set()  # stages whose files were checked
 
     @classmethod
@@ -127,8 +128,12 @@ class Index:
         return self._file(stage, file, tables.read_arrays)
 
     def words(self, stage: str, name: str = "") -> Bm25:
-        """A BM25 index of a stage, from its folder or the folder `name` in it. Raises MissingLayer, IndexCorrupt."""
-        return self._file(stage, name, partial(Bm25.load, read=tables.read_arrays))
+        """A BM25 index of a stage, from its folder or the folder `name` in it, read once. Raises MissingLayer,
+        IndexCorrupt."""
+        key = f"{stage}/{name}"
+        if key not in self._words:
+            self._words[key] = self._file(stage, name, partial(Bm25.load, read=tables.read_arrays))
+        return self._words[key]
 
     def _file(self, stage: str, name: str, read: Callable[[Path], T]) -> T:
         return read(self.folder(stage) / name)
@@ -182,6 +187,12 @@ class Index:
         return TextColumn(self._column("passages", "passages", tables.PASSAGES, "doc_id"))
 
     @cached_property
+    def passage_documents(self) -> np.ndarray:
+        """i64[n_passages]: row of the document of each passage."""
+        ids = tables.whole_text(self._column("passages", "documents", tables.DOCUMENTS, "id"))
+        return rows_of(self._column("passages", "passages", tables.PASSAGES, "doc_id").cast(ids.type), ids)
+
+    @cached_property
     def passage_titles(self) -> pa.ChunkedArray:
         """Title of each passage."""
         return self._column("passages", "passages", tables.PASSAGES, "title")
@@ -227,7 +238,7 @@ class Index:
         """i64[n_entities]: number of passages from which each entity was extracted."""
         return self._column("entities", "entities", tables.ENTITIES, "n_passages").to_numpy().astype(np.int64)
 
-    @cached_property
+    @property
     def bm25(self) -> Bm25:
         """The BM25 index over the passages."""
         return self.words("bm25")
@@ -292,7 +303,7 @@ class Index:
         part = self.passage_rows(rows)
         return tuple(
             Evidence(row["id"], row["title"], row["text"], row["start"], row["end"], float(score), why, *place, more)
-            for row, score, place, more in zip(part, scores, self._places(rows, part), self._metadata(part))
+            for row, score, place, more in zip(part, scores, self._places(rows, part), self._metadata(rows))
         )
 
     def places(self, rows: Sequence[int]) -> list[tuple[str, str]]:
@@ -301,11 +312,10 @@ class Index:
 
     def metadata_of(self, row: int) -> dict[str, Scalar]:
         """Metadata of a passage's document."""
-        return self._metadata(self.passage_rows([row]))[0]
+        return self._metadata([row])[0]
 
-    def _metadata(self, part: Sequence[dict[str, Any]]) -> list[dict[str, Scalar]]:
-        """Metadata of the passages with table rows `part`."""
-        return metadata.rows_of(self.metadata, [self.document_rows[row["doc_id"]] for row in part])
+    def _metadata(self, rows: Sequence[int]) -> list[dict[str, Scalar]]:
+        return metadata.rows_of(self.metadata, self.passage_documents[list(rows)].tolist())
 
     def passage_rows(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """Rows of the table of passages; only their row groups are read."""
@@ -324,7 +334,7 @@ class Index:
 
     def _places(self, rows: Sequence[int], part: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
         """(file, place) of the passages with table rows `part`."""
-        documents = self._document_rows([self.document_rows[row["doc_id"]] for row in part])
+        documents = self._document_rows(self.passage_documents[list(rows)].tolist())
         return [
             (doc["file"], place_of(doc["file"], doc["line"], doc["pages"], int(line), row["start"], row["text"]))
             for row, doc, line in zip(part, documents, self.passage_lines[list(rows)])

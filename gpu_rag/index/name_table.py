@@ -74,26 +74,28 @@ class NameTable:
         arrays = high[first], low[first], starts, rows[order][once].astype(np.int32), begins, longest
         return cls(dict(zip(ARRAYS, arrays)))
 
-    def found(self, text: Words) -> list[tuple[tuple[int, ...], bool]]:
-        """(rows, whether it has a capital) of each name in a text, in text order."""
-        words, first = text.folded, 0
+    def found(self, texts: Sequence[Words]) -> list[list[tuple[tuple[int, ...], bool]]]:
+        """(rows, whether it has a capital) of each name in each text, in text order."""
+        names: list[list[tuple[tuple[int, ...], bool]]] = [[] for _ in texts]
+        words = [word for text in texts for word in text.folded]
         if not words or not len(self._rows):
-            return []
+            return names
+        sizes = np.array([len(text.folded) for text in texts])
+        text_of, ends = np.repeat(np.arange(len(texts)), sizes), np.repeat(np.cumsum(sizes), sizes)
         place = _places(self._begins, _hashes(words)[:, 1])
-        longest = np.where(place >= 0, self._longest[place], 0)
-        ends = np.minimum(np.arange(len(words)) + longest, len(words)).tolist()
-        spans = [(start, last) for start, end in enumerate(ends) for last in range(end, start, -1)]
+        longest = np.where(place >= 0, np.minimum(self._longest[place], ends - np.arange(len(words))), 0).tolist()
+        spans = [(start, last) for start, size in enumerate(longest) for last in range(start + size, start, -1)]
         known = _hashes([" ".join(words[start:last]) for start, last in spans])
         key = _places(self._high, known[:, 1])
         key[self._low[key] != known[:, 0]] = -1
-        found: list[tuple[tuple[int, ...], bool]] = []
+        capital, first = [is_capital for text in texts for is_capital in text.capital], 0
         for span in np.flatnonzero(key >= 0).tolist():
             start, last = spans[span]
             if start >= first:
                 rows = self._rows[self._starts[key[span]] : self._starts[key[span] + 1]]
-                found.append((tuple(rows.tolist()), any(text.capital[start:last])))
+                names[text_of[start]].append((tuple(rows.tolist()), any(capital[start:last])))
                 first = last
-        return found
+        return names
 
 
 ARRAYS = ("high", "low", "starts", "rows", "begins", "longest")

@@ -61,9 +61,7 @@ class View(Index):
         self._narrow, self._files, self._lock = narrow, dict[str, Files](), RLock()
         self._kept, self._new = dict[str, np.ndarray](), dict[str, np.ndarray]()
         self.keep(DOCUMENTS, np.flatnonzero(documents), len(documents))
-        ids = tables.whole_text(base.documents["id"])
-        stays = documents[pc.index_in(base.passage_doc_ids.column.cast(ids.type), value_set=ids).to_numpy()]
-        self.keep(PASSAGES, np.flatnonzero(stays), base.n_passages)
+        self.keep(PASSAGES, np.flatnonzero(documents[base.passage_documents]), base.n_passages)
 
     def __reduce__(self) -> Any:
         """Raise UsageError, because a view may be as large as its index."""
@@ -115,6 +113,12 @@ class View(Index):
     def n_passages(self) -> int:
         """Number of passages."""
         return len(self.kept(PASSAGES))
+
+    @cached_property
+    def passage_documents(self) -> np.ndarray:
+        """i64[n_passages]: row of the document of each passage."""
+        of_kept: np.ndarray = self.new(DOCUMENTS)[self.base.passage_documents[self.kept(PASSAGES)]]
+        return of_kept
 
     def passage_rows(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """Rows of the table of passages."""

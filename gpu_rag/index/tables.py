@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -23,7 +24,7 @@ from gpu_rag.errors import IndexCorrupt
 from gpu_rag.index.folder import storage_errors
 
 ROWS_A_GROUP = 8192
-GROUPS_KEPT = 64  # row groups of a table that stay in memory, if groups are read on demand
+GROUPS_KEPT = 256  # row groups of a table that stay in memory, if groups are read on demand
 
 DOCUMENTS = pa.schema(
     [
@@ -145,19 +146,21 @@ class RowGroups:
             metadata = file.metadata
 
         @lru_cache(GROUPS_KEPT)
-        def group(number: int) -> pa.Table:
+        def group(number: int) -> list[Any]:
             with _reading(path), pq.ParquetFile(path, metadata=metadata) as file:
-                return file.read_row_group(number)
+                columns = joined_chunks(file.read_row_group(number)).columns
+            return [column.chunk(0) if column.num_chunks == 1 else column for column in columns]
 
         sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
-        self._group, self._starts = group, np.cumsum([0, *sizes])
+        self._names, self._group, self._starts = schema.names, group, np.cumsum([0, *sizes]).tolist()
 
     def take(self, rows: Iterable[int]) -> list[dict[str, Any]]:
         """The rows of these numbers, in the order given."""
         result: list[dict[str, Any]] = []
-        for row in rows:
-            number = int(np.searchsorted(self._starts, row, "right")) - 1
-            result += self._group(number).slice(int(row - self._starts[number]), 1).to_pylist()
+        for row in map(int, rows):
+            number = bisect_right(self._starts, row) - 1
+            place = row - self._starts[number]  # an entry of an array costs a tenth of a slice of a table
+            result.append({name: column[place].as_py() for name, column in zip(self._names, self._group(number))})
         return result
 
 
@@ -238,7 +241,8 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
                 raise ValueError(f"a header of {size:,} bytes")
             header = msgspec.json.decode(file.read(size), type=dict[str, _Array])
         n_bytes = path.stat().st_size - 8 - size
-        data = np.memmap(path, np.uint8, "c", 8 + size) if n_bytes > 0 else np.zeros(0, np.uint8)
+        # as a plain array: each slice of a memmap costs a microsecond more
+        data = np.asarray(np.memmap(path, np.uint8, "c", 8 + size)) if n_bytes > 0 else np.zeros(0, np.uint8)
         return {name: entry.of(data) for name, entry in header.items()}
     except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
         raise IndexCorrupt("arrays of the index cannot be read", given=f"{path}: {error}") from error

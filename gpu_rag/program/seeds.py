@@ -33,9 +33,9 @@ def entity_names(index: Index) -> NameTable:
 def entity_seeds(table: NameTable, texts: Sequence[Words], counts: np.ndarray) -> list[dict[int, float]]:
     """Unscaled m of each text. counts: i64[N], the number of passages of each entity."""
     seeds = []
-    for text in texts:
+    for names in table.found(texts):
         weights: dict[int, float] = {}
-        for rows, capital in table.found(text):
+        for rows, capital in names:
             for row in rows:
                 weight = (1.0 if capital else COMMON) / (len(rows) * max(int(counts[row]), 1))
                 weights[row] = max(weight, weights.get(row, 0.0))
@@ -71,9 +71,9 @@ def title_seeds(titles: Titles, texts: Sequence[Words]) -> list[dict[int, float]
     """Unscaled t of each text, for titles that it writes with a capital. Among titles that differ only in brackets,
     those whose bracket shares most words with the question count; if none shares any, those without a bracket."""
     seeds = []
-    for text in texts:
+    for text, names in zip(texts, titles.table.found(texts)):
         weights: dict[int, float] = {}
-        for rows, capital in titles.table.found(text):
+        for rows, capital in names:
             if not capital:
                 continue
             if len(rows) > 1:

@@ -28,7 +28,7 @@ from gpu_rag.graph.fuse import minmax_rows
 from gpu_rag.graph.nearest.best import selected, topk_of
 from gpu_rag.graph.pagerank import Restarts
 from gpu_rag.index.index import Index
-from gpu_rag.program.search import Ranking, rankings, stage_rows
+from gpu_rag.program.search import Ranking, by_words, rankings, stage_rows
 from gpu_rag.types import TopK
 
 TILE = 64  # questions that are ranked together
@@ -62,13 +62,14 @@ def passage_cosines(index: Index, queries: torch.Tensor) -> torch.Tensor:
     return torch.cat([products(padded, rows) for rows in base.split(_ROWS)], 1)[: len(queries)]
 
 
-def word_weights(index: Index, texts: Sequence[str], n_words: int = 20) -> Listed:
-    """l of passages: rows sum to 1, or are zero."""
+def word_weights(index: Index, texts: Sequence[str], n_words: int = 20) -> tuple[torch.Tensor, torch.Tensor]:
+    """l of passages as rows and weights, see `Listed`, on the device: rows sum to 1, or are zero."""
     if not n_words:
-        return np.zeros((len(texts), 0), np.int64), np.zeros((len(texts), 0))
-    ids, scores = index.bm25.search(texts, min(n_words, index.n_passages))
-    weights = np.where(ids >= 0, scores, 0).astype(np.float64) ** 2
-    return np.where(ids >= 0, ids, ids[:, :1]).clip(0).astype(np.int64), scaled(weights)
+        none = torch.zeros((len(texts), 0), dtype=torch.float64, device=index.device)
+        return none.long(), none
+    top = by_words(index, texts, n_words)
+    weights = torch.where(top.ids >= 0, top.scores, 0.0).double() ** 2
+    return torch.where(top.ids >= 0, top.ids, top.ids[:, :1]).clamp(min=0).long(), _scaled(weights)
 
 
 def listed(lists: Sequence[Sequence[int]], counts: Array) -> Listed:
@@ -102,16 +103,16 @@ def blended(
     if not rows.shape[1]:
         return found
     share_of = torch.where(row_sums(weights)[:, None] > 0, share, 0.0)
-    by_words, lanes = (share_of * weights).float(), torch.arange(len(rows), device=found.device)[:, None]
+    each, lanes = (share_of * weights).float(), torch.arange(len(rows), device=found.device)[:, None]
     found.mul_((1 - share_of).float())
     first = (weights > 0) & (torch.arange(rows.shape[1], device=found.device) > 0)
     kept = torch.where(first, rows, rows[:, :1])  # padding repeats the first write
-    by_words = torch.where(first, by_words, by_words[:, :1])
+    each = torch.where(first, each, each[:, :1])
     if of is None:
-        found[lanes, kept] = found[lanes, kept] + by_words
+        found[lanes, kept] = found[lanes, kept] + each
         return found
     dense = torch.zeros(len(rows), of[1], device=found.device)
-    dense[lanes, kept] = by_words
+    dense[lanes, kept] = each
     return found.add_(dense[:, of[0]])
 
 

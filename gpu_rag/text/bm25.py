@@ -39,8 +39,7 @@ class Bm25:
     def __init__(self, tokens: Sequence[str], arrays: dict[str, np.ndarray], n: int, k1: float, b: float):
         """tokens: V, sorted; arrays: data f32[P], indices i32[P], indptr i64[V+1], one list of (passage, score) for
         each token, passages ascending; n: number of passages."""
-        self.tokens, self.n, self.k1, self.b = tokens, n, k1, b
-        self._arrays = arrays
+        self.tokens, self.arrays, self.n, self.k1, self.b = tokens, arrays, n, k1, b
         self._engine = _engine(k1, b)
         self._engine.scores = {**arrays, "num_docs": n}
         self._engine.nonoccurrence_array = None
@@ -75,34 +74,34 @@ class Bm25:
         """The index of some passages (ascending rows) with the word statistics of all, so that scores do not change."""
         number = np.full(self.n, -1, np.int32)
         number[rows] = np.arange(len(rows), dtype=np.int32)
-        indices = number[self._arrays["indices"]]
+        indices = number[self.arrays["indices"]]
         stays = indices >= 0
         n_before = np.concatenate([[0], np.cumsum(stays)]).astype(np.int64)
-        indptr = n_before[self._arrays["indptr"]]
-        arrays = {"data": self._arrays["data"][stays], "indices": indices[stays], "indptr": indptr}
+        indptr = n_before[self.arrays["indptr"]]
+        arrays = {"data": self.arrays["data"][stays], "indices": indices[stays], "indptr": indptr}
         return Bm25(self.tokens, arrays, len(rows), self.k1, self.b)
 
     def scores(self, query: str) -> np.ndarray:
         """The score of every passage for `query`: f32[N], >= 0; 0 if no token is shared."""
-        ids = self._ids(query)
+        ids = self.ids(query)
         if not ids:
             return np.zeros(self.n, dtype=np.float32)
         return self._engine.get_scores_from_ids(ids)
 
     def parts(self, query: str, rows: np.ndarray) -> np.ndarray:
         """The part of each known token of `query` in the scores of some passages: f32[tokens, rows]."""
-        ids = self._ids(query)
+        ids = self.ids(query)
         parts = np.zeros((len(ids), len(rows)), np.float32)
         for part, token in zip(parts, ids):
-            first, last = self._arrays["indptr"][token : token + 2]
-            holders, scores = self._arrays["indices"][first:last], self._arrays["data"][first:last]
+            first, last = self.arrays["indptr"][token : token + 2]
+            holders, scores = self.arrays["indices"][first:last], self.arrays["data"][first:last]
             if len(holders):  # a filtered index keeps all tokens, also without passages
                 place = np.searchsorted(holders, rows).clip(max=len(holders) - 1)
                 part[:] = np.where(holders[place] == rows, scores[place], 0)
         return parts
 
-    def _ids(self, query: str) -> list[int]:
-        """The ids of the tokens of a query that the index knows."""
+    def ids(self, query: str) -> list[int]:
+        """The places among `tokens` of those of a query that the index knows, in its order."""
         words = tokenize(query)
         places = (bisect_left(self.tokens, word) for word in words)
         return [place for place, word in zip(places, words) if place < len(self.tokens) and self.tokens[place] == word]
@@ -138,7 +137,7 @@ class Bm25:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / VOCABULARY_FILE).write_bytes(text.encode("utf-8"))
-            save_file(self._arrays, folder / ARRAYS_FILE)
+            save_file(self.arrays, folder / ARRAYS_FILE)
         except (OSError, SafetensorError) as error:
             raise StorageError("the BM25 index cannot be written", given=f"{folder}: {error}") from error
 

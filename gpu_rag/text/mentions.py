@@ -262,7 +262,7 @@ def _longest(flat: str, words: list[tuple[int, int]], first: int, known: Mapping
     """Add the longest name that begins at word `first`; return its number of words, or 0."""
     for last in range(min(len(words), first + MAX_WORDS) - 1, first - 1, -1):
         span = flat[words[first][0] : words[last][1]]
-        for name in (span, _POSSESSIVE.sub("", span)):
+        for name in dict.fromkeys((span, _POSSESSIVE.sub("", span))):
             if name in known and _says_something(name):
                 rows.add(known[name])
                 return last - first + 1

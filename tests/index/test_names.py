@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_rag.index import names
 from gpu_rag.index.names import SortedRows, TextColumn, normalised, one_array, rows_of
 from gpu_rag.text.normalise import normalise_name
 
@@ -29,13 +30,15 @@ def test_wrong_normal_forms_are_caught(wrong: Callable[[pa.Array], pa.Array]) ->
     assert normalised(names).to_pylist() == list(map(normalise_name, names.to_pylist())) != wrong(names).to_pylist()
 
 
-@given(st.sets(TEXT, max_size=20), TEXT)
+@given(st.sets(TEXT, max_size=20), TEXT, st.sampled_from([1, 4, 64]))
 @settings(max_examples=100, deadline=None, derandomize=True)
-def test_rows_of_sorted_texts_are_those_of_a_dictionary(texts: set[str], other: str) -> None:
+def test_rows_of_sorted_texts_are_those_of_a_dictionary(texts: set[str], other: str, block: int) -> None:
     ordered = sorted(texts)
     rows, known = SortedRows(pa.chunked_array([ordered[:5], ordered[5:]], pa.string())), dict(zip(ordered, range(99)))
-    assert dict(rows) == known and len(rows) == len(known)
-    assert rows.get(other) == known.get(other) and (other in rows) == (other in known)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(names, "_BLOCK", block)
+        assert {text: rows[text] for text in rows} == known and len(rows) == len(known)
+        assert rows.get(other) == known.get(other) and (other in rows) == (other in known)
 
 
 def test_a_column_reads_as_a_list() -> None:

@@ -65,7 +65,7 @@ def test_arrays_and_words_that_the_disk_refuses_are_a_storage_error(tmp_path: Pa
     with pytest.raises(StorageError, match="may not grow this large"):
         tables.write_arrays(tmp_path / "a.safetensors", {"x": np.zeros(10_000)})
     words = Bm25.build(["one text"])
-    words._arrays["data"] = np.zeros(10_000, np.float32)
+    words.arrays["data"] = np.zeros(10_000, np.float32)
     with pytest.raises(StorageError, match="BM25"):
         words.save(tmp_path / "bm25")
 

@@ -4,6 +4,7 @@ packing, failures that stay with their question.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import re
 from collections.abc import Callable
@@ -80,6 +81,19 @@ def test_passages_are_shown_in_rank_order_as_many_as_the_reader_takes(index: gpu
     assert (request.system, request.max_tokens, request.constraint) == (prompt.system, 17, None)
     assert len(answer.evidence) == 5 and answer.usage.cut == 0
     assert answer.trace[-1].verb == "read" and answer.trace[-1].reply_hash
+
+
+def test_the_collector_is_left_as_it_was(index: gpu_rag.Index, fast: Any) -> None:
+    counts = []
+    for frozen in (False, True):
+        if frozen:
+            gc.freeze()
+        try:
+            ask(index, lambda request: counts.append(gc.get_freeze_count()) or "Orlo", fast)
+            counts.append(gc.get_freeze_count())
+        finally:
+            gc.unfreeze()
+    assert counts[0] and not counts[1] and counts[2] and counts[3]
 
 
 def test_nothing_found_asks_nobody(index: gpu_rag.Index, fast: Any) -> None:

@@ -13,11 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from refusals import caught, passes
 
 from gpu_rag.errors import GpuRagError
+from gpu_rag.graph import postings
+from gpu_rag.graph.postings import Postings, best_by_words
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.text.tokens import tokenize
 
@@ -125,6 +128,39 @@ def check_ties(kind: Any) -> None:
     assert ids[1].tolist() == list(range(1, 120, 3)) and len(set(scores.ravel().tolist())) == 2
 
 
+class OnDevice:
+    """Words ranked by their postings, as on a GPU."""
+
+    def __init__(self, bm25: Bm25) -> None:
+        self.bm25, self.scores = bm25, bm25.scores
+        indices, data = (torch.from_numpy(bm25.arrays[name]) for name in ("indices", "data"))
+        self.postings = Postings(bm25.arrays["indptr"], indices, data, bm25.n)
+
+    @classmethod
+    def build(cls, texts: Sequence[str], k1: float = 1.2, b: float = 0.75) -> OnDevice:
+        return cls(Bm25.build(texts, k1=k1, b=b))
+
+    def words(self, query: str) -> list[int]:
+        return self.bm25.ids(query)
+
+    def search(self, queries: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
+        top = best_by_words(self.postings, [self.words(query) for query in queries], k)
+        return top.ids.numpy(), top.scores.numpy()
+
+
+def check_bits(kind: Any) -> None:
+    """Repeated words, empty queries, rows in blocks, queries cut into parts: the bits of bm25s."""
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(WORDS, rng.integers(0, 9))) for _ in range(700)]
+    queries = [" ".join(rng.choice(WORDS, size)) for size in (1, 2, 0, 5, 9, 3)]
+    ids, scores = Bm25.build(texts).search(queries, 3)
+    for most in (1, 1500, postings.MOST_ENTRIES):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(postings, "MOST_ENTRIES", most)
+            got = kind.build(texts).search(queries, 3)
+        assert got[0].tolist() == ids.tolist() and got[1].tolist() == scores.tolist()
+
+
 CHECKS: list[Callable[[Any], None]] = [check_scores, check_hand_worked, check_search, check_ties]
 
 
@@ -179,7 +215,19 @@ class Partitioned(Lucene):
         return ids, np.take_along_axis(scores, ids.astype(int), 1)
 
 
+class CountsOnce(OnDevice):
+    def words(self, query: str) -> list[int]:
+        return list(dict.fromkeys(super().words(query)))
+
+
+class OtherOrder(OnDevice):
+    def words(self, query: str) -> list[int]:
+        return super().words(query)[::-1]
+
+
 WRONG = [
+    (CountsOnce, check_bits),
+    (OtherOrder, check_bits),
     (NoLengthNorm, check_scores),
     (NoLengthNorm, check_hand_worked),
     (RobertsonIdf, check_scores),
@@ -199,7 +247,8 @@ WRONG = [
 test_wrong_versions_are_caught = caught(WRONG)
 
 
-test_bm25 = passes([Lucene, Bm25], CHECKS)
+test_bm25 = passes([Lucene, Bm25, OnDevice], CHECKS)
+test_bits = passes([Bm25, OnDevice], [check_bits])
 
 
 # --- the rest of Bm25 ------------------------------------------------------------------------------

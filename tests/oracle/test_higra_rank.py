@@ -19,7 +19,6 @@ from gpu_rag.index.index import Index
 from gpu_rag.index.name_table import NameTable
 from gpu_rag.methods.higra.batched import HigraRanking, Params, Seeded, SubgraphScores, higra_rank, subgraph_scores
 from gpu_rag.methods.higra.graph import HigraGraph
-from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR
 
 Edge = tuple[int, int]
@@ -49,13 +48,10 @@ def graph_of(n: int, n_passages: int, relations: Sequence[Edge], links: Sequence
     """relations: (subject, object), sorted here; links: (entity, passage)."""
     ends = sorted(relations)
     subjects, objects = [s for s, _ in ends], [o for _, o in ends]
-    words = Bm25.build(["x"], k1=1.2, b=0.75)
     graph = HigraGraph(
         index=cast(Index, None),
         entity_graph=plain(subjects, objects, n),
         full_graph=plain([*subjects, *(e for e, _ in links)], [*objects, *(n + p for _, p in links)], n + n_passages),
-        entity_bm25=words,
-        relation_bm25=words,
         names=NameTable.of(pa.array([], pa.string()), np.zeros(0, np.int64)),
     )
     relations = pa.table({"subject": subjects, "object": objects, "label": ["r"] * len(ends)})

@@ -259,12 +259,12 @@ def bubble_walk(index: Index, queries: list[FromTrees], k: int) -> list[Ranking]
     trees = listed([sorted(nodes) for _, _, nodes, _ in queries], sizes)
     anchors = listed([sorted(nodes) for *_, nodes in queries], sizes)
     words, given = word_weights(index, texts), [vector for _, vector, *_ in queries]
-    vectors, *lists = uploaded(index, given, words, titles, trees, anchors, names)
+    vectors, *lists = uploaded(index, given, titles, trees, anchors, names)
     cosine = passage_cosines(index, vectors)
-    passages = restart(TEMPERATURE * cosine, lists[0], lists[1])
-    passages = blended(passages, lists[2], lists[3], TITLE_SHARE)
-    groups = mixed(seeds_of(lists[4], lists[5]), seeds_of(lists[6], lists[7]), ANCHOR_SHARE)
-    weights = mixed(groups, seeds_of(lists[8], lists[9]), NAME_SHARE)
+    passages = restart(TEMPERATURE * cosine, *words)
+    passages = blended(passages, lists[0], lists[1], TITLE_SHARE)
+    groups = mixed(seeds_of(lists[2], lists[3]), seeds_of(lists[4], lists[5]), ANCHOR_SHARE)
+    weights = mixed(groups, seeds_of(lists[6], lists[7]), NAME_SHARE)
     prior, graph = restarts_of(weights, passages, SEED_MASS), walk_graph(index)
     n = graph.n - index.n_passages
     ranks = personalized_pagerank(

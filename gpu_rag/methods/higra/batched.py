@@ -37,14 +37,14 @@ from gpu_rag.graph.ego import ego_balls, induced_subgraphs
 from gpu_rag.graph.fuse import rrf
 from gpu_rag.graph.local_pagerank import blocks_pagerank
 from gpu_rag.graph.memory import halved
-from gpu_rag.graph.nearest import on_host, topk_rows
+from gpu_rag.graph.nearest import topk_rows
 from gpu_rag.graph.pagerank import personalized_pagerank
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
 from gpu_rag.index.name_table import words_of
 from gpu_rag.methods.higra.graph import HigraGraph, higra_graph, walk_graph
 from gpu_rag.program.kinds import GRAPH
-from gpu_rag.program.search import Ranking, nearest_rows, rankings, stacked
+from gpu_rag.program.search import Ranking, by_words, fused, nearest_rows, rankings, stacked
 from gpu_rag.program.seeds import spread, title_names, title_seeds
 from gpu_rag.program.walk import (
     TILE,
@@ -67,7 +67,6 @@ from gpu_rag.program.walk import (
 from gpu_rag.runtime.step import batched
 from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import COUNT, DAMPING, NATURAL
-from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import Blocks, Ragged, TopK
 
 SEED_MASS, SEED_SHARE, TEMPERATURE, FUSION = 0.5, 0.75, 30.0, 0.1  # parameters of the walk on the whole graph
@@ -130,19 +129,17 @@ def higra_search(index: Index, queries: list[tuple[str, np.ndarray]], similarity
     graph, texts = higra_graph(index), [text for text, _ in queries]
     vectors = stacked([vector for _, vector in queries], index.device)
 
-    def search(stage: str, words: Bm25, k: int) -> list[Ranking]:
+    def search(stage: str, k: int, *words: str) -> list[Ranking]:
         n = max(1, index.vectors(stage).shape[0])
         k, width = min(k, n), min(max(k, Params.depth), n)
-        top = on_host(nearest_rows(index, stage, vectors, k if similarity == "dense" else width))
+        top = nearest_rows(index, stage, vectors, k if similarity == "dense" else width)
         if similarity == "hybrid":
-            ids, scores = words.search(texts, width)
-            by_words = TopK(torch.from_numpy(ids), torch.from_numpy(scores))
-            top = rrf([top, by_words], k, constants=[Params.constant, Params.constant])
+            top = fused(top, by_words(index, texts, width, *words), k, Params.constant)
         return rankings(top)
 
-    entities = search("higra_entity_vectors", graph.entity_bm25, Params.n_entities)
-    relations = search("higra_relation_vectors", graph.relation_bm25, Params.depth)
-    passages = search("passage_vectors", index.bm25, Params.depth)
+    entities = search("higra_entity_vectors", Params.n_entities, "higra_search", "entities")
+    relations = search("higra_relation_vectors", Params.depth, "higra_search", "relations")
+    passages = search("passage_vectors", Params.depth)
     best = 2 / (Params.constant + 1) if similarity == "hybrid" else 1.0
     scaled = [Ranking(e.rows, tuple(score / best for score in e.scores)) for e in entities]
     named = [graph.named(text) for text in texts]
@@ -217,14 +214,12 @@ def higra_walk(
     words = word_weights(index, [q.text for q in queries], 20 if similarity == "hybrid" else 0)
     named = listed([q.seeds for q in queries], graph.n_passages)
     titles = spread(title_seeds(title_names(index), [words_of(q.text) for q in queries]))
-    vectors, rows, weights, nodes, seeded, *named_titles = uploaded(
-        index, [q.vector for q in queries], words, named, titles
-    )
+    vectors, nodes, seeded, *named_titles = uploaded(index, [q.vector for q in queries], named, titles)
     stage, seeds = "higra_relation_vectors", seeds_of(nodes, seeded)
     subjects, objects = ends_of(index, stage, ends)
     facts, _ = near_facts(index, stage, vectors, n_facts, True)
     cosine = passage_cosines(index, vectors)
-    passages = blended(restart(TEMPERATURE * cosine, rows, weights), named_titles[0], named_titles[1], TITLE_SHARE)
+    passages = blended(restart(TEMPERATURE * cosine, *words), named_titles[0], named_titles[1], TITLE_SHARE)
     prior = restarts_of(mixed(fact_weights((subjects, objects), facts), seeds, SEED_SHARE), passages, SEED_MASS)
     ranks = personalized_pagerank(
         walk_graph(index), prior=prior, damping=damping, tol=Params.tol, threads=index.threads

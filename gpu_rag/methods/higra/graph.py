@@ -15,7 +15,6 @@ from gpu_rag.graph.pagerank import PageRankGraph
 from gpu_rag.index.index import GRAPH, Index
 from gpu_rag.index.name_table import NAMES, NameTable, words_of
 from gpu_rag.methods.higra.tables import ints, read_of, take_rows
-from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR, Path
 
 WALK = "walk.safetensors"  # the full graph with the edges of titles, in the stage higra_graph
@@ -29,8 +28,8 @@ class HigraGraph:
     Parallel relations count once, self-loops not at all; no weights.
     full_graph: CSR over the nodes [entities | passages] (passage p is node N + p): the same entries, and one for each
     linked entity and passage, in both directions; no weights.
-    entity_bm25, relation_bm25: over "name | aliases | types" and "subject label object". The vectors of the stages
-    higra_entity_vectors and higra_relation_vectors have the same rows, see `Index.vectors`.
+    The vectors of the stages higra_entity_vectors and higra_relation_vectors have the same rows, see `Index.vectors`,
+    and so have the words of higra_search, see `Index.words`: of "name | aliases | types" and "subject label object".
     names: entity rows by name, and by aliases that belong to only one entity.
 
     Tensors are on the device of the index. Tables are read on first use.
@@ -39,8 +38,6 @@ class HigraGraph:
     index: Index
     entity_graph: CSR
     full_graph: CSR
-    entity_bm25: Bm25
-    relation_bm25: Bm25
     names: NameTable
 
     @cached_property
@@ -98,7 +95,7 @@ class HigraGraph:
         descriptions share most words with the question wins, then the one in most passages. Names without a capital
         count only if no name has one."""
         text_words = words_of(text)
-        matches = self.names.found(text_words)
+        (matches,) = self.names.found([text_words])
         words = set(text_words.folded)
         chosen = {
             max(rows, key=lambda row: (len(words & self.about(row)), self.n_passages[row], -row))
@@ -123,9 +120,8 @@ def _load(index: Index) -> HigraGraph:
     def graph(name: str) -> CSR:
         return CSR(*index.tensors("higra_graph", GRAPH, f"{name}_indptr", f"{name}_indices"))
 
-    entity_bm25, relation_bm25 = (index.words("higra_search", name) for name in ("entities", "relations"))
     names = NameTable(index.arrays("higra_graph", NAMES))
-    return HigraGraph(index, graph("entity"), graph("full"), entity_bm25, relation_bm25, names)
+    return HigraGraph(index, graph("entity"), graph("full"), names)
 
 
 # --- look-ups --------------------------------------------------------------------------------------

@@ -107,6 +107,12 @@ class HopGraph:
         return target, question, passage
 
     @cached_property
+    def n_sharing(self) -> torch.Tensor:
+        """f64[n_passages]: the number of vertices of each passage, which share its weight; 1 for none."""
+        counts = np.bincount(self.on_host[2], minlength=self.index.n_passages)
+        return torch.from_numpy(np.maximum(counts, 1.0)).to(self.target.device)
+
+    @cached_property
     def both_ways(self) -> PageRankGraph:
         """The graph of the edges without questions and directions."""
         source = row_of_entry(CSR(self.indptr, self.target))
@@ -209,11 +215,11 @@ def walk_hops(index: Index, queries: list[tuple[str, HopQuestion]], about: str, 
     near = score_lists(questions, vertices, everywhere, threads=index.threads).view(n, graph.n_vertices)
     texts, passage_of = [text for text, _ in queries], (graph.vertex_passage, index.n_passages)
     titles = spread(title_seeds(title_names(index), [words_of(text) for text in texts]))
-    shared = np.bincount(graph.on_host[2], minlength=index.n_passages)  # vertices per passage, which share its weight
-    lists = [(rows, weights / np.maximum(shared[rows], 1)) for rows, weights in (word_weights(index, texts), titles)]
-    words, by_words, titled, by_title = to_device(index.device, *(part for pair in lists for part in pair))
-    prior = restart(2 * TEMPERATURE * near, words, by_words, WORD_SHARE, passage_of)
-    prior = blended(prior, titled, by_title, TITLE_SHARE, passage_of)
+    words, by_words = word_weights(index, texts)
+    titled, by_title = to_device(index.device, *titles)
+    shared = graph.n_sharing
+    prior = restart(2 * TEMPERATURE * near, words, by_words / shared[words], WORD_SHARE, passage_of)
+    prior = blended(prior, titled, by_title / shared[titled], TITLE_SHARE, passage_of)
     ranks = personalized_pagerank(graph.both_ways, prior=prior, damping=DAMPING, tol=TOL, threads=index.threads)
     top = ranked(ranks, near, FUSION, k)
     return passages_of(*to_host(top.ids, top.scores))

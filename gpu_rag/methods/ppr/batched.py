@@ -87,21 +87,21 @@ class GraphRanking(Ranking):
 @batched(GRAPH, tile=TILE)
 @halved
 def rank_by_graph(index: Index, queries: list[Query], params: Params, k: int) -> list[GraphRanking]:
-    """The k passages of highest score for each question, see the module. All inputs go to a GPU in one copy, and ids
-    and scores come back in one. The host waits for that copy, and twice for PageRank: for the sums of its restarts and
-    for its proof."""
+    """The k passages of highest score for each question, see the module. Inputs go to a GPU in two copies, words
+    first; ids and scores come back in one. The host waits for that copy, and twice for PageRank: for the sums of its
+    restarts and for its proof."""
     texts = [text for text, _ in queries]
     words = word_weights(index, texts, params.n_words if params.word_share else 0)
     text_words = [words_of(text) for text in texts]
     mentions = spread(entity_seeds(entity_names(index), text_words, index.entity_n_passages))
     titles = spread(title_seeds(title_names(index), text_words) if params.title_weight else [{} for _ in text_words])
-    vectors, *lists = uploaded(index, [vector for _, vector in queries], words, mentions, titles)
+    vectors, *lists = uploaded(index, [vector for _, vector in queries], mentions, titles)
     cosine = passage_cosines(index, vectors)
-    named, graph = seeds_of(lists[2], lists[3]), _graph(index, params.title_weight)
+    named, graph = seeds_of(lists[0], lists[1]), _graph(index, params.title_weight)
     ends, first = ends_of(index, "relation_vectors", index.relation_ends), index.n_entities
     for proved in (False, True):
-        passages = restart(params.prior_temperature * cosine, lists[0], lists[1], params.word_share)
-        passages = blended(passages, lists[4], lists[5], TITLE_SHARE)
+        passages = restart(params.prior_temperature * cosine, *words, params.word_share)
+        passages = blended(passages, lists[2], lists[3], TITLE_SHARE)
         facts, known = near_facts(index, "relation_vectors", vectors, params.n_facts, proved)
         prior = restarts_of(mixed(fact_weights(ends, facts), named, params.mention_share), passages, params.entity_mass)
         ranks = personalized_pagerank(

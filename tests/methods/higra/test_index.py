@@ -94,8 +94,8 @@ def test_the_view_of_a_tiny_corpus(build: Callable[..., Path]) -> None:
     assert frozenset(("Tamsin", "p4")) in linked and frozenset(("Ves", "p3")) in linked
     assert graph.entity_graph.weight is None and graph.n_entities == 6
     assert [len(index.vectors(f"higra_{of}_vectors")) for of in ("entity", "relation")] == [6, 7]
-    assert graph.entity_bm25.search(["halden bridge"], 1)[0].tolist() == [[0]]
-    assert graph.relation_bm25.search(["flows by"], 1)[0].tolist() == [[6]]
+    assert graph.index.words("higra_search", "entities").search(["halden bridge"], 1)[0].tolist() == [[0]]
+    assert graph.index.words("higra_search", "relations").search(["flows by"], 1)[0].tolist() == [[6]]
 
 
 def edges(csr: Any, names: list[str]) -> set[frozenset[str]]:
