@@ -194,7 +194,8 @@ def one_seed_each(csr: CSR, batch: int) -> Ragged:
 @dataclass(frozen=True)
 class Case:
     """A case of a kernel. run(implementation): the outputs. alone(implementation): outputs of one question by itself;
-    part: the same part of the outputs of all. error(outputs): (error, its limit); None: implementations give equal
+    part: the same part of the outputs of all. timed(implementation): what is timed, without a copy; run if None.
+    error(outputs): (error, its limit); None: implementations give equal
     bits. bytes: compulsory traffic of a run, each array once. peers: {name: a function that prepares another library
     for the same work, and returns the call to time}."""
 
@@ -204,6 +205,7 @@ class Case:
     part: Callable[[Outputs], Outputs]
     error: Callable[[Outputs], tuple[float, float]] | None = None
     bytes: int = 0
+    timed: Callable[[str], Any] | None = None
     peers: dict[str, Callable[[], Callable[[], Any]]] = field(default_factory=dict)
 
 
@@ -234,6 +236,13 @@ def step(csr: CSR, width: int, seed: int = 1, *, fp16: bool) -> Case:
         assert change is not None
         return moved, change
 
+    factors, restart = (degree, 1 / degree, omega), pagerank_loops.Restart(rows, place)
+
+    def in_place(which: str) -> None:
+        pagerank_loops.ppr_step(
+            csr, x, y, restart, DAMPING, *factors, scale=scale, measured=False, implementation=which
+        )
+
     def far(mine: torch.Tensor, exact: torch.Tensor) -> float:
         off = (mine.to(exact) - exact).abs() - (2.0**-24 if fp16 else 0)
         return float((off / exact.clamp_min(1e-30)).max())
@@ -248,7 +257,8 @@ def step(csr: CSR, width: int, seed: int = 1, *, fp16: bool) -> Case:
     return Case(
         f"{csr.n} nodes, {csr.m} entries, B {width}", run, lambda i: run(i, slice(width - 1, width))[:1],
         lambda outputs: (outputs[0][:, -1:],), error,
-        pattern_bytes(csr) + 12 * csr.n + 3 * csr.n * width * x.element_size(), peers={} if fp16 else products(csr, x),
+        pattern_bytes(csr) + 12 * csr.n + 3 * csr.n * width * x.element_size(), in_place,
+        {} if fp16 else products(csr, x),
     )  # fmt: skip
 
 
@@ -371,9 +381,10 @@ def check(case: Case, which: str = "triton") -> Result:
 
 def timed(case: Case, plan: Plan) -> Result:
     """Milliseconds of the kernel, its share of the ceiling, and milliseconds of its reference and peers."""
-    times: Result = {"ms": plan.ms(partial(case.run, plan.kernel))}
+    run = case.timed or case.run
+    times: Result = {"ms": plan.ms(partial(run, plan.kernel))}
     times["share"] = case.bytes / 1e6 / plan.ceilings["copy_gb_s"] / times["ms"]
-    others = {"reference": lambda: partial(case.run, "reference"), **({} if plan.small else case.peers)}
+    others = {"reference": lambda: partial(run, "reference"), **({} if plan.small else case.peers)}
     for name, prepare_one in others.items():
         try:
             times[f"{name}, ms"] = plan.ms(prepare_one())
@@ -572,6 +583,117 @@ def embedding(plan: Plan) -> Result:
     return plan.parts([("alone", alone), *((f"{size} a call", partial(rate, size)) for size in (min(n, 512), n))])
 
 
+# --- ppr over a drawn index ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of an index: its passages, entities, facts, mentions of a passage, words of a passage, all words, and dims."""
+
+    passages: int
+    entities: int
+    facts: int
+    mentions: int
+    words: int
+    vocabulary: int
+    dims: int
+
+
+def skewed(n: int, power: float, size: int, g: torch.Generator) -> torch.Tensor:
+    """Numbers below n, small ones more often: i64[size]."""
+    return (n * torch.rand(size, generator=g, device=g.device, dtype=torch.float64) ** power).long()
+
+
+class Drawn:
+    """What `ppr` reads of an index whose names no question names: entities with hubs, words by a power law."""
+
+    threads = 1
+    entity_n_passages = np.zeros(0, np.int64)
+
+    def __init__(self, sizes: Sizes, device: torch.device):
+        g, self.device, self.n_passages, self.n_entities = (
+            generator(5, device),
+            str(device),
+            sizes.passages,
+            sizes.entities,
+        )
+        self._loaded: dict[str, Any] = {}
+        self._vectors = {"passage_vectors": self._rows(sizes.passages, sizes.dims, g)}
+        self._vectors["relation_vectors"] = self._rows(sizes.facts, sizes.dims, g)
+        mentioned = skewed(sizes.entities, 2.5, sizes.passages * sizes.mentions, g)
+        passage = torch.arange(sizes.passages, device=device).repeat_interleave(sizes.mentions) + sizes.entities
+        ends = [skewed(sizes.entities, 2.5, sizes.facts, g) for _ in range(2)]
+        self.relation_ends = tuple(side.cpu().numpy() for side in ends)
+        src, dst = torch.cat([passage, ends[0]]), torch.cat([mentioned, ends[1]])
+        self.graph = prepare(csr_from_edges(src, dst, sizes.entities + sizes.passages))
+        word = skewed(sizes.vocabulary, 2.0, sizes.passages * sizes.words, g)
+        row = torch.arange(sizes.passages, device=device).repeat_interleave(sizes.words)
+        keys = torch.unique(word * sizes.passages + row)
+        bounds = torch.arange(sizes.vocabulary + 1, device=device) * sizes.passages
+        scores = torch.rand(len(keys), generator=g, device=device) + 0.5
+        self.n, self.arrays = sizes.passages, {
+            "indptr": torch.searchsorted(keys, bounds).cpu().numpy(),
+            "indices": (keys % sizes.passages).int().cpu().numpy(), "data": scores.cpu().numpy(),
+        }  # fmt: skip
+        self.asked = skewed(sizes.vocabulary, 2.0, 64 * 12, g).view(64, 12).tolist()
+
+    @staticmethod
+    def _rows(n: int, dims: int, g: torch.Generator) -> torch.Tensor:
+        rows = torch.empty(n, dims, dtype=torch.float16, device=g.device)
+        for part in rows.split(1 << 20):
+            part.copy_(torch.nn.functional.normalize(torch.randn(part.shape, generator=g, device=g.device), dim=1))
+        return rows
+
+    def vectors(self, stage: str) -> torch.Tensor:
+        return self._vectors[stage]
+
+    def words(self, stage: str, name: str) -> Drawn:
+        return self
+
+    def ids(self, text: str) -> list[int]:
+        return list(self.asked[int(text)])
+
+    def search(self, texts: list[str], k: int) -> tuple[np.ndarray, np.ndarray]:
+        """As bm25s does on a CPU."""
+        from gpu_rag.graph.postings import Postings, best_by_words
+
+        indices, data = (torch.from_numpy(self.arrays[name]) for name in ("indices", "data"))
+        postings = Postings(self.arrays["indptr"], indices, data, self.n)
+        top = best_by_words(postings, [self.ids(text) for text in texts], k)
+        return top.ids.numpy(), top.scores.numpy()
+
+    def loaded(self, key: str, load: Callable[[Any], Any]) -> Any:
+        if key not in self._loaded:
+            self._loaded[key] = load(self)
+        return self._loaded[key]
+
+
+def million(plan: Plan) -> Result:
+    """Time a tile of 64 questions of `ppr` over 19,000 and 10^6 drawn passages, without names, which are the host's."""
+    from gpu_rag.methods.ppr import batched
+
+    small = (Sizes(40, 90, 120, 3, 8, 50, 8),)
+    large = (Sizes(19_000, 90_000, 150_000, 8, 40, 60_000, 384), Sizes(10**6, 3 * 10**6, 8 * 10**6, 8, 40, 10**6, 384))
+
+    def one(sizes: Sizes) -> Result:
+        index: Any = Drawn(sizes, plan.device)
+        vectors = unit_rows(64, sizes.dims, 9, plan.device).float().cpu().numpy()
+        queries = [(str(i), vector) for i, vector in enumerate(vectors)]
+        result = profiled(lambda: batched.rank_by_graph.function(index, queries, batched.Params(), 10), plan)
+        facts = {"nodes": index.graph.n, "entries": index.graph.pull.m, "postings": len(index.arrays["data"])}
+        return {"ok": True, **facts, **result, "questions/s": 64 / result["ms"] * 1e3}
+
+    names = ("entity_names", "entity_seeds", "title_names", "title_seeds")
+    kept = {name: getattr(batched, name) for name in names}
+    try:
+        for name in names:
+            setattr(batched, name, lambda *given: [{} for _ in given[1]] if len(given) > 1 else None)
+        return plan.parts((f"{s.passages} passages", partial(one, s)) for s in (small if plan.small else large))
+    finally:
+        for name, function in kept.items():
+            setattr(batched, name, function)
+
+
 # --- graph ops -------------------------------------------------------------------------------------
 
 
@@ -624,12 +746,8 @@ def solve(plan: Plan) -> Result:
     if plan.small:
         return plan.parts([("edges", lambda: solved(rmat(*DRY, 7, plan.device), 3, plan))])
     small = rmat(*SMALL, 7, plan.device)
-    settings = [
-        (d, tol, block, state)
-        for d, tol in ((0.5, 1e-4), (DAMPING, TOL))
-        for block in (64, 256, 1000)
-        for state in ("f32", "f16")
-    ]
+    shapes = ((64, "auto"), (256, "auto"), (256, "f32"), (1000, "auto"))
+    settings = [(d, tol, *shape) for d, tol in ((0.5, 1e-4), (DAMPING, TOL)) for shape in shapes]
     calls = [
         (f"1000 questions, damping {d}, tol {tol}, blocks of {block}, {state}",
          lambda d=d, tol=tol, block=block, state=state: solved(
@@ -638,7 +756,7 @@ def solve(plan: Plan) -> Result:
     ]  # fmt: skip
     calls += [
         (f"{LARGE[1]} edges, {state}", lambda state=state: solved(rmat(*LARGE, 7, plan.device), 64, plan, state=state))
-        for state in ("f32", "f16")
+        for state in ("f32", "auto")
     ]
     return plan.parts(calls)
 
@@ -822,7 +940,8 @@ GRACE, LEAST = 10.0, 5.0  # seconds that a section may be late, and that must be
 SECTIONS: dict[str, tuple[int, Callable[[Plan], Result]]] = {  # seconds at most
     "machine": (60, machine), "ceilings": (60, ceilings), "smoke": (240, smoke),
     **{op: (180, partial(kernel, op)) for op in KERNELS},
-    "solve": (240, solve), "methods": (540, methods), "embedding": (240, embedding), "memory": (180, memory),
+    "solve": (240, solve), "methods": (540, methods), "million": (120, million),
+    "embedding": (240, embedding), "memory": (180, memory),
     "ops": (540, ops), "tests": (540, tests), "cugraph": (300, cugraph), "sanitizer": (540, sanitizer),
 }  # fmt: skip
 OTHER_PROGRAMS = ("tests", "cugraph", "sanitizer")  # need a GPU
