@@ -243,15 +243,16 @@ def step(csr: CSR, width: int, seed: int = 1, *, fp16: bool) -> Case:
             csr, x, y, restart, DAMPING, *factors, scale=scale, measured=False, implementation=which
         )
 
-    def far(mine: torch.Tensor, exact: torch.Tensor) -> float:
+    def far(mine: torch.Tensor, exact: torch.Tensor, before: torch.Tensor) -> float:
+        """The largest error, beside the numbers that are added."""
         off = (mine.to(exact) - exact).abs() - (2.0**-24 if fp16 else 0)
-        return float((off / exact.clamp_min(1e-30)).max())
+        return float((off / (exact + before.to(exact)).clamp_min(1e-30)).max())
 
     def error(outputs: Outputs) -> tuple[float, float]:
-        """Error against the reference in f64: in f32 it adds a million small numbers of a hub one by one, and is off
-        by .02. f16 keeps 11 bits, to which the step rounds once."""
+        """Error against the reference in f64, some columns at a time. f16 keeps 11 bits, to which the step rounds
+        once."""
         parts = [slice(a, a + 16) for a in range(0, width, 16)]
-        worst = max(far(outputs[0][:, part], run("reference", part, wide=True)[0]) for part in parts)
+        worst = max(far(outputs[0][:, p], run("reference", p, wide=True)[0], y[:, p]) for p in parts)
         return worst, 2.0**-10.3 if fp16 else 1e-4
 
     return Case(
@@ -521,8 +522,11 @@ def same_ranking(here: list[Any], there: list[Any]) -> bool:
 
 
 def profiled(run: Callable[[], Any], plan: Plan) -> Result:
-    """Milliseconds of a warm call without the profiler, and the figures of its trace."""
-    run()
+    """Milliseconds of a warm call without the profiler, and the figures of its trace. The second call may record CUDA
+    graphs."""
+    for _ in range(3):
+        run()
+    plan.synchronise()
     began = time.perf_counter()
     run()
     plan.synchronise()

@@ -8,7 +8,7 @@ from gpu_rag_kernels.dispatch import loaded, pick_implementation
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import FLOATS, check_form
 from gpu_rag.graph.memory import check_memory
-from gpu_rag.graph.nearest.best import MOST_BEST, QUERY_TILE, on_host, topk_rows
+from gpu_rag.graph.nearest.best import MOST_BEST, QUERY_TILE, on_host, tile_of, topk_rows
 from gpu_rag.types import TopK
 
 __all__ = ["MOST_BEST", "QUERY_TILE", "nearest", "on_host", "topk_rows"]
@@ -17,7 +17,7 @@ COMPILED = "gpu_rag.graph.nearest.numba_path"
 
 
 def nearest(
-    queries: torch.Tensor, base: torch.Tensor, k: int, *, tile: int = 65536, implementation: str = "auto"
+    queries: torch.Tensor, base: torch.Tensor, k: int, *, tile: int | None = None, implementation: str = "auto"
 ) -> TopK:
     """The k rows of `base` with the largest dot product with each query, by (-score, row).
 
@@ -27,16 +27,17 @@ def nearest(
     to f32. So a query gives the same bits alone, in any batch, implementation and on any device, and equal rows tie.
 
     queries: f32[B, D]; base: f16 or f32[N, D], on the same device; both finite (NaN and infinity are errors). tile:
-    maximum base rows in a product. implementation: numba | torch | auto. Fast scores come from products of any shape
-    with a proved error (in bf16 if the CPU has instructions for it); rows that remain in doubt are scored exactly.
-    Returns TopK(i32[B, k], f32[B, k]), padded with (-1, -inf). Time: B N D multiply-adds. Additional memory: a few
-    tiles, at most 256 queries by `tile` rows (numba: by 4,096), and in torch 12 bytes for each of k + 32 rows a query;
-    a base that is not contiguous is copied. More than k rows with equal scores (torch: k + 32) are slow: all of them
-    are scored exactly. The host waits for a device once; with so many equal rows, once for each tile. Raises BadInput,
-    UsageError, MissingBackend.
+    maximum base rows in a product (None: 65,536; on a GPU more for few queries). implementation: numba | torch | auto.
+    Fast scores come from products of any shape with a proved error (in bf16 if the CPU has instructions for it); rows
+    that remain in doubt are scored exactly. Returns TopK(i32[B, k], f32[B, k]), padded with (-1, -inf). Time: B N D
+    multiply-adds. Additional memory: a few tiles, at most 256 queries by `tile` rows (numba: by 4,096), and in torch 12
+    bytes for each of k + 32 rows a query; a base that is not contiguous is copied. More than k rows with equal scores
+    (torch: k + 32) are slow: all of them are scored exactly. The host waits for a device once; with so many equal rows,
+    once for each tile. Raises BadInput, UsageError, MissingBackend.
 
     Rows [1, 0], [0, 1], [0.6, 0.8] and the query [0, 1] with k = 2 give rows [1, 2] with 1 and 0.8.
     """
+    tile = tile_of(queries) if tile is None else tile
     _check_vectors(queries, base, k, tile)
     check_memory(8 * k * queries.shape[0], base.device, "the result", "ask for fewer rows or queries at a time")
     chosen = pick_implementation(base.device, implementation, "nearest")

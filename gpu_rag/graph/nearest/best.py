@@ -14,7 +14,16 @@ from gpu_rag.types import TopK
 
 MOST_BEST = 2**31 - 1  # there are no more ids
 QUERY_TILE = 256  # maximum queries of a product
+ROW_TILE = 65536  # rows of a product
+SCORES_GPU = 1 << 25  # scores of a product on a GPU for few queries: each has 60 launches
 BLOCK = 32  # columns of a row that are first compared by their maximum
+
+
+def tile_of(queries: torch.Tensor) -> int:
+    """Rows of a product with these queries."""
+    if is_cpu(queries.device):
+        return ROW_TILE
+    return max(ROW_TILE, SCORES_GPU // min(max(len(queries), 1), QUERY_TILE))
 
 
 def topk_rows(scores: torch.Tensor, k: int, *, lo: int = 0) -> TopK:

@@ -16,6 +16,7 @@ from gpu_rag.graph.nearest.best import (
     by_exact_scores,
     refuse_infinite,
     selected,
+    tile_of,
     topk_of,
     topk_rows,
 )
@@ -44,11 +45,11 @@ def nearest_by_torch(queries: torch.Tensor, base: torch.Tensor, k: int, tile: in
 
 
 def proposed_by_torch(
-    queries: torch.Tensor, base: torch.Tensor, k: int, tile: int = 65536
+    queries: torch.Tensor, base: torch.Tensor, k: int, tile: int | None = None
 ) -> tuple[TopK, torch.Tensor]:
     """The rows of `nearest`, and bool[B]: True for queries whose result is proved exact. No wait for a device."""
     wide = min(k + MORE, base.shape[0])
-    ids, approx, longest = _proposed(queries, base, wide, tile)
+    ids, approx, longest = _proposed(queries, base, wide, tile_of(queries) if tile is None else tile)
     length = torch.linalg.vector_norm(queries.double(), dim=1)
     sure = length * longest < MOST  # false if a vector is not finite
     if takes_f16(base):

@@ -19,7 +19,7 @@ from gpu_rag.types import CSR
 from gpu_rag_kernels.pagerank.reference import Restart
 from gpu_rag_kernels.rows import RowPlan, packed, row_plan
 
-CHUNK = 256  # entries of a hub that one program sums
+CHUNK = 128  # entries of a hub that one program sums
 TILE_BYTES = 1024  # sums of a program, which is one warp: 4 rows, or chunks, in f32, 2 in f64
 COLUMNS = 64  # questions of a program
 WARP: dict[str, Any] = {"num_warps": 1, "enable_fp_fusion": False}  # unfused, bits do not depend on the width
