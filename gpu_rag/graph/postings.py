@@ -29,7 +29,7 @@ class Postings:
     n: int
 
 
-def best_by_words(postings: Postings, queries: Sequence[Sequence[int]], k: int) -> TopK:
+def best_rows(postings: Postings, queries: Sequence[Sequence[int]], k: int) -> TopK:
     """The k >= 1 rows of highest score above 0 for each query, a list of words; a repeated word counts again.
 
     By (-score, row), padded with (-1, -inf). Returns TopK(i32[B, k], f32[B, k]) on the device. Nothing waits. Memory:

@@ -13,7 +13,7 @@ from gpu_rag.graph.common.arrays import to_host
 from gpu_rag.graph.fuse import rrf
 from gpu_rag.graph.nearest import on_host
 from gpu_rag.graph.nearest.index import NearestRows
-from gpu_rag.graph.postings import Postings, best_by_words
+from gpu_rag.graph.postings import Postings, best_rows
 from gpu_rag.index.index import Index
 from gpu_rag.program.kinds import GRAPH, TEXT
 from gpu_rag.runtime.step import batched
@@ -37,7 +37,7 @@ def search_dense(index: Index, queries: list[np.ndarray], k: int) -> list[Rankin
 @batched(TEXT)
 def search_bm25(index: Index, queries: list[str], k: int) -> list[Ranking]:
     """The k passages of highest BM25 score (above 0) for each text."""
-    return rankings(by_words(index, queries, k))
+    return rankings(best_by_words(index, queries, k))
 
 
 @batched(GRAPH)
@@ -45,7 +45,7 @@ def search_hybrid(
     index: Index, queries: list[tuple[str, np.ndarray]], k: int, depth: int = 100, constant: float = 60.0
 ) -> list[Ranking]:
     """Reciprocal rank fusion of the `depth` best of both searches, for each text and its unit vector."""
-    words = by_words(index, [text for text, _ in queries], depth)
+    words = best_by_words(index, [text for text, _ in queries], depth)
     dense = _dense(index, [vector for _, vector in queries], depth)
     return rankings(fused(dense, words, k, constant))
 
@@ -80,7 +80,7 @@ def _dense(index: Index, vectors: Sequence[np.ndarray], k: int) -> TopK:
     return nearest_rows(index, "passage_vectors", stacked(vectors, index.device), k)
 
 
-def by_words(index: Index, texts: Sequence[str], k: int, stage: str = "bm25", name: str = "") -> TopK:
+def best_by_words(index: Index, texts: Sequence[str], k: int, stage: str = "bm25", name: str = "") -> TopK:
     """The k rows of highest BM25 score (above 0) for each text, see `Index.words`, on the device of the index. On a GPU
     nothing waits; bm25s ranks on a CPU, with equal bits."""
     bm25, device = index.words(stage, name), torch.device(index.device)
@@ -93,7 +93,7 @@ def by_words(index: Index, texts: Sequence[str], k: int, stage: str = "bm25", na
         indices, data = (torch.from_numpy(bm25.arrays[part]).to(device) for part in ("indices", "data"))
         return Postings(bm25.arrays["indptr"], indices, data, bm25.n)
 
-    return best_by_words(index.loaded(f"postings of {stage}/{name}", load), [bm25.ids(text) for text in texts], k)
+    return best_rows(index.loaded(f"postings of {stage}/{name}", load), [bm25.ids(text) for text in texts], k)
 
 
 def fused(dense: TopK, words: TopK, k: int, constant: float) -> TopK:

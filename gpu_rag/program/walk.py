@@ -28,7 +28,7 @@ from gpu_rag.graph.fuse import minmax_rows
 from gpu_rag.graph.nearest.best import selected, topk_of
 from gpu_rag.graph.pagerank import Restarts
 from gpu_rag.index.index import Index
-from gpu_rag.program.search import Ranking, by_words, rankings, stage_rows
+from gpu_rag.program.search import Ranking, best_by_words, rankings, stage_rows
 from gpu_rag.types import TopK
 
 TILE = 64  # questions that are ranked together
@@ -67,7 +67,7 @@ def word_weights(index: Index, texts: Sequence[str], n_words: int = 20) -> tuple
     if not n_words:
         none = torch.zeros((len(texts), 0), dtype=torch.float64, device=index.device)
         return none.long(), none
-    top = by_words(index, texts, n_words)
+    top = best_by_words(index, texts, n_words)
     weights = torch.where(top.ids >= 0, top.scores, 0.0).double() ** 2
     return torch.where(top.ids >= 0, top.ids, top.ids[:, :1]).clamp(min=0).long(), _scaled(weights)
 

@@ -20,7 +20,7 @@ from refusals import caught, passes
 
 from gpu_rag.errors import GpuRagError
 from gpu_rag.graph import postings
-from gpu_rag.graph.postings import Postings, best_by_words
+from gpu_rag.graph.postings import Postings, best_rows
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.text.tokens import tokenize
 
@@ -144,7 +144,7 @@ class OnDevice:
         return self.bm25.ids(query)
 
     def search(self, queries: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
-        top = best_by_words(self.postings, [self.words(query) for query in queries], k)
+        top = best_rows(self.postings, [self.words(query) for query in queries], k)
         return top.ids.numpy(), top.scores.numpy()
 
 

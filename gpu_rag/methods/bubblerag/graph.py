@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from gpu_rag.index.index import PARTS, Index
 from gpu_rag.types import CSR, Ragged
 
 ROWS = 4096  # nodes per product
+TEXTS_KEPT = 1 << 16  # texts of nodes: a question asks several times for each
 Pairs = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 MOST = 1 << 26  # entries of a table, 256 MiB
 
@@ -79,6 +81,11 @@ def is_relation(index: Index, node: int) -> bool:
 
 def node_text(index: Index, node: int) -> str:
     """An entity's written name, or "subject - label - object"."""
+    text: str = index.loaded("node texts", lambda index: lru_cache(TEXTS_KEPT)(partial(_node_text, index)))(node)
+    return text
+
+
+def _node_text(index: Index, node: int) -> str:
     if is_relation(index, node):
         return " - ".join(index.relation_text(node - index.n_entities))
     return index.entity_names[node]

@@ -46,7 +46,7 @@ from gpu_rag.index.index import Index
 from gpu_rag.index.name_table import words_of
 from gpu_rag.index.titles import TITLE_WEIGHT
 from gpu_rag.program.kinds import WALK
-from gpu_rag.program.search import Ranking
+from gpu_rag.program.search import Ranking, best_by_words
 from gpu_rag.program.seeds import entity_names, entity_seeds, spread, title_names, title_seeds
 from gpu_rag.program.walk import (
     TILE,
@@ -144,7 +144,8 @@ def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -
     scores = minmax_rows(walks[0].clamp_min(_FLOOR).log()) + FUSION * minmax_rows(cosine)
     top = on_host(topk_rows(scores, min(max(k, DEPTH), index.n_passages)))
     rows = top.ids[:, :DEPTH].long()
-    parts = [_word_parts(index, text, candidates) for text, candidates in zip(texts, rows.numpy())]
+    highest = on_host(best_by_words(index, texts, 1)).scores.clamp(min=_FLOOR).numpy()[:, 0]
+    parts = [index.bm25.parts(text, c) / high for text, c, high in zip(texts, rows.numpy(), highest)]
     by_words = np.stack([part.sum(0) for part in parts])
     device_rows = rows.to(index.device)
     logs = [walk.gather(1, device_rows).clamp_min(_LEAST).log().cpu().numpy() for walk in walks]
@@ -165,12 +166,6 @@ def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -
     ]
     rankings = [Ranking(*map(tuple, row)) for row in zip(top.ids.tolist(), top.scores.tolist())]
     return [Candidates(*row) for row in zip(rankings, table, pairs)]
-
-
-def _word_parts(index: Index, text: str, rows: np.ndarray) -> np.ndarray:
-    """f32[words, rows]: the part of each word in the BM25 of passages, divided by the highest BM25 of all passages."""
-    highest = max(float(index.bm25.scores(text).max(initial=0)), _FLOOR)
-    return index.bm25.parts(text, rows) / highest
 
 
 def _links(index: Index) -> Links:
@@ -269,7 +264,8 @@ def _pairs(
     links: Links, vectors: torch.Tensor, rows: np.ndarray, query: np.ndarray, named: np.ndarray, parts: np.ndarray
 ) -> np.ndarray:
     """The numbers of PAIRS of one question, f32[c, c, 3]. rows: i64[c], its candidates; vectors: f[R, D] of all facts;
-    query: f32[D]; named: bool[E], the entities that it names; parts: f32[words, c], see `_word_parts`."""
+    query: f32[D]; named: bool[E], the entities that it names; parts: f32[words, c], the part of each word in the BM25
+    of the candidates, divided by the highest BM25 of all passages."""
     pairs = np.zeros((len(rows), len(rows), len(PAIRS)), np.float32)
     pairs[..., 2] = (parts == 0).astype(np.float32).T @ parts
     position, facts = _gathered(links.fact_offsets, links.facts, rows)

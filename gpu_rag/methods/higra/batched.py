@@ -44,7 +44,7 @@ from gpu_rag.index.index import Index
 from gpu_rag.index.name_table import words_of
 from gpu_rag.methods.higra.graph import HigraGraph, higra_graph, walk_graph
 from gpu_rag.program.kinds import GRAPH
-from gpu_rag.program.search import Ranking, by_words, fused, nearest_rows, rankings, stacked
+from gpu_rag.program.search import Ranking, best_by_words, fused, nearest_rows, rankings, stacked
 from gpu_rag.program.seeds import spread, title_names, title_seeds
 from gpu_rag.program.walk import (
     TILE,
@@ -134,7 +134,7 @@ def higra_search(index: Index, queries: list[tuple[str, np.ndarray]], similarity
         k, width = min(k, n), min(max(k, Params.depth), n)
         top = nearest_rows(index, stage, vectors, k if similarity == "dense" else width)
         if similarity == "hybrid":
-            top = fused(top, by_words(index, texts, width, *words), k, Params.constant)
+            top = fused(top, best_by_words(index, texts, width, *words), k, Params.constant)
         return rankings(top)
 
     entities = search("higra_entity_vectors", Params.n_entities, "higra_search", "entities")
