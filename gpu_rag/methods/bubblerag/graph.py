@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import is_cpu
 
 from gpu_rag.graph.bubble import STEPS, node_costs
 from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, on_grid
@@ -104,6 +105,13 @@ def rarity(index: Index, node: int) -> float:
     return math.log1p(index.n_passages / max(int(first[node + 1] - first[node]), 1))
 
 
+def starts_of(index: Index) -> tuple[np.ndarray, np.ndarray]:
+    """Where the entries and the passages of each node begin, i64[N + R + 1] each, on the host: the number of entries
+    of some nodes is then known without a wait for a device."""
+    starts = index.loaded("bubble starts", lambda index: bubble_graph(index).graph.csr.indptr.cpu().numpy())
+    return starts, _places(index)[1]
+
+
 def _places(index: Index) -> tuple[np.ndarray, np.ndarray]:
     """(values, offsets) of `BubbleGraph.passages` on the host."""
 
@@ -132,9 +140,10 @@ class Cosines:
         return self._each(exact_dots, question, node, torch.float64)
 
     def costs(self, question: torch.Tensor, node: torch.Tensor) -> torch.Tensor:
-        """i32[P]: the cost of entering a node, 1 + floor((1 - cos) * 2^14), see `node_costs`."""
+        """i32[P]: the cost of entering a node, 1 + floor((1 - cos) * 2^14), see `node_costs`. A CPU looks many pairs
+        up in a table; on a GPU two launches for any pairs are faster than products with all nodes."""
         size = self._queries.shape[0] * self._graph.n
-        if self._table is None and node.shape[0] >= self._graph.n and size <= MOST:
+        if self._table is None and is_cpu(node.device) and node.shape[0] >= self._graph.n and size <= MOST:
             self._table = self._costs_of_all()
         if self._table is not None:
             return self._table[question, node]
