@@ -8,7 +8,7 @@ matrix product over all nodes and single products of the wanted pairs give the s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ from gpu_rag.graph.ego import CheckedGraph, checked
 from gpu_rag.graph.pagerank import PageRankGraph
 from gpu_rag.graph.ragged import some_lists
 from gpu_rag.index.index import PARTS, Index
+from gpu_rag.index.names import TextColumn
 from gpu_rag.types import CSR, Ragged
 
 ROWS = 4096  # nodes per product
@@ -78,18 +79,23 @@ def is_relation(index: Index, node: int) -> bool:
     return node >= index.n_entities
 
 
-def node_text(index: Index, node: int) -> str:
-    """An entity's written name, or "subject - label - object"."""
-    if is_relation(index, node):
-        return " - ".join(index.relation_text(node - index.n_entities))
-    return index.entity_names[node]
+def node_texts(index: Index, nodes: Iterable[int]) -> list[str]:
+    """The text of each node: an entity's written name, or "subject - label - object"."""
+    rows, (subjects, objects) = np.fromiter(nodes, np.int64), index.relation_ends
+    stated = rows >= index.n_entities
+    relations = rows[stated] - index.n_entities
+    names = index.entity_names.take(np.concatenate([rows[~stated], subjects[relations], objects[relations]]))
+    n, m = len(rows) - len(relations), len(relations)
+    entities, facts = iter(names[:n]), zip(names[n : n + m], index.relation_labels.take(relations), names[n + m :])
+    return [" - ".join(next(facts)) if is_fact else next(entities) for is_fact in stated.tolist()]
 
 
-def node_title(index: Index, node: int) -> str:
-    """The title of the first passage that mentions or states a node; "" if none does."""
-    passages, first = _places(index)
-    row = int(first[node])
-    return str(index.passage_titles[int(passages[row])].as_py()) if row < int(first[node + 1]) else ""
+def node_titles(index: Index, nodes: Iterable[int]) -> list[str]:
+    """The title of the first passage that mentions or states each node; "" if none does."""
+    rows, (passages, first) = np.fromiter(nodes, np.int64), _places(index)
+    has_one = first[rows] < first[rows + 1]
+    titles: Iterator[str] = iter(TextColumn[str](index.passage_titles).take(passages[first[rows[has_one]]]))
+    return [next(titles) if has else "" for has in has_one.tolist()]
 
 
 def passages_of(index: Index, nodes: Iterable[int]) -> set[int]:
