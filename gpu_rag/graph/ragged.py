@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 import torch
 from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.common.arrays import to_device
 from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.common.trusted import is_trusted
 from gpu_rag.graph.csr import check_range
@@ -107,9 +109,13 @@ def small_values(*lists: Ragged) -> list[Ragged]:
 
 
 def ragged_of_lists(lists: Sequence[Sequence[int]], device: str | torch.device) -> Ragged:
-    """Convert lists of ints to a Ragged of i64 on a device."""
-    offsets = torch.from_numpy(np.cumsum([0, *map(len, lists)], dtype=np.int64)).to(device)
-    return Ragged(torch.tensor([v for values in lists for v in values], dtype=torch.int64, device=device), offsets)
+    """Convert lists of ints to a Ragged of i64 on a device. No wait."""
+    return Ragged(*to_device(device, flat(lists), np.cumsum([0, *map(len, lists)], dtype=np.int64)))
+
+
+def flat(lists: Iterable[Iterable[int]]) -> np.ndarray:
+    """The values of lists of ints, one list after another: i64[T]."""
+    return np.fromiter(chain.from_iterable(lists), np.int64)
 
 
 def keys_of(lists: Ragged, n: int) -> torch.Tensor:

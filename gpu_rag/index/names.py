@@ -40,6 +40,13 @@ class TextColumn(Sequence[T]):
         value: Any = self.column[index].to_pylist() if isinstance(index, slice) else self.column[int(index)].as_py()
         return value  # type: ignore[no-any-return]
 
+    def take(self, rows: np.ndarray) -> list[T]:
+        """The entries of some rows, i64[n], in their order; several times as fast as one by one."""
+        if self.column.num_chunks != 1:  # Arrow would join the chunks, which are more than 2 GiB
+            return [self[row] for row in rows.tolist()]
+        entries: list[T] = self.column.chunk(0).take(pa.array(rows)).to_pylist()
+        return entries
+
     def __iter__(self) -> Iterator[T]:
         for start in range(0, len(self), _ROWS):
             yield from self.column.slice(start, _ROWS).to_pylist()

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from gpu_rag_kernels.dispatch import is_cpu
 
-from gpu_rag.graph.common.arrays import to_host
+from gpu_rag.graph.common.arrays import to_device, to_host
 from gpu_rag.graph.fuse import rrf
 from gpu_rag.graph.nearest import on_host
 from gpu_rag.graph.nearest.index import NearestRows
@@ -72,8 +72,8 @@ def rankings(top: TopK) -> list[Ranking]:
 
 
 def stacked(vectors: Sequence[np.ndarray], device: str) -> torch.Tensor:
-    """Vectors f32[D] as one tensor f32[B, D] on a device."""
-    return torch.from_numpy(np.stack(vectors).astype(np.float32)).to(device)
+    """Vectors f32[D] as one tensor f32[B, D] on a device. No wait."""
+    return to_device(device, np.stack(vectors).astype(np.float32))[0]
 
 
 def _dense(index: Index, vectors: Sequence[np.ndarray], k: int) -> TopK:

@@ -24,7 +24,8 @@ class Record:
     """Events of the device. free: bytes that torch.cuda.mem_get_info tells.
 
     copies: between host and device, `Device.put` and `back` not counted; syncs: (op, where) for which the host waited,
-    copies to it included; atomic_sums: (op, where) whose last bits would differ from run to run; launches: ops by name.
+    with copies either way, unless they are asked not to block; atomic_sums: (op, where) whose last bits would differ
+    from run to run; launches: ops by name.
     """
 
     free: int
@@ -40,10 +41,10 @@ class Record:
         for record in (self.copies, self.syncs, self.atomic_sums, self.launches):
             record.clear()
 
-    def copied(self, to: str, tensor: torch.Tensor) -> None:
+    def copied(self, to: str, tensor: torch.Tensor, *, waits: bool) -> None:
         where = caller()
         self.copies.append(Copy(to, tensor.numel() * tensor.element_size(), where))
-        if to == "cpu":
+        if waits:
             self.syncs.append(("copy", where))
 
 

@@ -152,7 +152,7 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     device, name = _device(), name_of(func)
     if name == "copy_":
         _record(lambda: _inner(args[0]).copy_(_inner(args[1])))
-        return _copied(args[0], args[1])
+        return _copied(*args, **kwargs)
     check_devices(func, args, kwargs, [t for t in held if not isinstance(t, OnDevice)])
     check_kernel(func, held)
     args, kwargs = pytree.tree_map(_inner, (args, kwargs))
@@ -195,14 +195,14 @@ def _overwrite(made: Any, again: Any) -> None:
             old.copy_(new)
 
 
-def _copied(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+def _copied(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """`target.copy_(source)`, on one device or across."""
     _inner(target).copy_(_inner(source))
     if isinstance(target, OnDevice) == isinstance(source, OnDevice):
         _device().launches["copy_"] += 1
     elif source.dim() or isinstance(source, OnDevice):  # a number goes with the launch
         _refuse_in_recording("a copy between the devices")
-        _device().copied("cuda" if isinstance(target, OnDevice) else "cpu", target)
+        _device().copied("cuda" if isinstance(target, OnDevice) else "cpu", target, waits=not non_blocking)
     return target
 
 
@@ -211,9 +211,9 @@ def _to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     other = args[0] if args else kwargs.pop("other", None)
     force = kwargs.pop("copy", False)
     if isinstance(other, torch.Tensor):
-        target, dtype = other.device, other.dtype
+        target, dtype, non_blocking = other.device, other.dtype, False
     else:
-        target, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)
+        target, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)
     here = isinstance(tensor, OnDevice)
     target = (CUDA if here else CPU) if target is None else target
     if target.type == "cuda" and target.index not in (None, 0):
@@ -228,7 +228,7 @@ def _to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         _record(lambda: moved.copy_(inner))
     else:
         _refuse_in_recording("a copy between the devices")
-        _device().copied(target.type, moved)
+        _device().copied(target.type, moved, waits=not non_blocking)
     return OnDevice(moved) if target.type == "cuda" else moved
 
 
@@ -257,7 +257,7 @@ class _Placed(TorchFunctionMode):
             return _to(data, kwargs.get("dtype") or data.dtype)
         made = func(*pytree.tree_map(_inner, args), **pytree.tree_map(_inner, kwargs), device="cpu")
         if func in FROM_DATA and isinstance(data, OnDevice) != on_device:
-            _device().copied("cuda" if on_device else "cpu", made)
+            _device().copied("cuda" if on_device else "cpu", made, waits=True)
         return OnDevice(made) if on_device else made
 
 

@@ -16,7 +16,7 @@ from gpu_rag.evaluation import ceiling as ceilings
 from gpu_rag.evaluation.ceiling import ceiling_scores, oracle_of
 from gpu_rag.evaluation.compare import compare
 from gpu_rag.methods.bubblerag.asks import ENOUGH, GROUPS, Grouping, Sorted, stated_by_gold
-from gpu_rag.methods.bubblerag.graph import node_text
+from gpu_rag.methods.bubblerag.graph import node_texts
 from gpu_rag.methods.bubblerag.rules import Keyword
 from gpu_rag.methods.higra.asks import of_gold
 from gpu_rag.methods.higra.graph import entity_options, passages_of_entities
@@ -258,7 +258,7 @@ def test_bubblerag_grows_by_what_gold_passages_state(index: gpu_rag.Index) -> No
     assert found["graph"] == 1.0 and found["choices"] >= 1
     relations = range(index.n_entities, index.n_entities + index.relations.num_rows)
     known = Known(index, frozenset({1}), Gold(frozenset({"d1"})))
-    taken = {node_text(index, v) for i, v in enumerate(relations) if stated_by_gold(known, i, relations)}
+    taken = {node_texts(index, [v])[0] for i, v in enumerate(relations) if stated_by_gold(known, i, relations)}
     assert taken == {"Marta Orlo - born in - Tamsin", "Marta Orlo - studied under - Piet Ruyven"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -50,3 +51,11 @@ def test_a_column_reads_as_a_list() -> None:
 def test_the_first_of_equal_names_counts() -> None:
     wanted, names = pa.array(["b", "x", "a"]), pa.array(["b", "a", "b", "a"])
     assert rows_of(wanted, names).tolist() == [0, -1, 1]
+
+
+@pytest.mark.parametrize("n_chunks", [0, 1, 3])
+def test_entries_taken_together_are_those_taken_one_by_one(n_chunks: int) -> None:
+    chunks = [pa.array([f"{chunk}-{i}" for i in range(5)]) for chunk in range(n_chunks)]
+    column: TextColumn[str] = TextColumn(pa.chunked_array(chunks, pa.string()))
+    rows = np.array([4, 0, 0, 3, 5 * n_chunks - 1] if n_chunks else [], np.int64)
+    assert column.take(rows) == [column[row] for row in rows.tolist()]

@@ -40,9 +40,12 @@ class Growth(Params):
 
 def held_by(graph: BubbleGraph, threads: int = 1, vectors: torch.Tensor | None = None) -> Any:
     """An index that holds no more than a graph."""
-    return SimpleNamespace(
-        loaded=lambda part, load: graph, threads=threads, device="cpu", vectors=lambda layer: vectors
-    )
+
+    def loaded(part: str, load: Any) -> Any:
+        return graph if part == "bubble" else load(index)
+
+    index = SimpleNamespace(loaded=loaded, threads=threads, device="cpu", vectors=lambda layer: vectors)
+    return index
 
 
 def grow(graph: BubbleGraph, params: Growth, asked: Any, threads: int = 1) -> list[tuple[Tree, ...]]:

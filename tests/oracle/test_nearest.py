@@ -275,6 +275,7 @@ def test_checks_catch_torch_tiles_that_are_too_sure(monkeypatch: pytest.MonkeyPa
 
     asked, rows = across(40, 64, 4), nearly_equal(300, 64, 5)
     monkeypatch.setattr(nearest_torch, "MORE", 0)
+    monkeypatch.setattr(nearest_torch, "MANY", 1)
     check(by_torch, asked, rows, 9)
     monkeypatch.setattr(nearest_torch, "products_slack", lambda rows: 0.0)
     with pytest.raises(AssertionError):
@@ -282,7 +283,7 @@ def test_checks_catch_torch_tiles_that_are_too_sure(monkeypatch: pytest.MonkeyPa
 
 
 def test_few_rows_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Well-spread rows: those that are proposed; equal rows: all, for the queries that see them."""
+    """Well-spread rows: those that are proposed; equal rows, for the queries that see them: many more, then all."""
     from gpu_rag.graph.nearest import torch_path as nearest_torch
 
     counted: list[int] = []
@@ -296,11 +297,13 @@ def test_few_rows_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     queries, base = units(50, 64, 17), units(5000, 64, 18)
     nearest(queries, base, 10, implementation="torch")
     assert counted == [50 * (10 + nearest_torch.MORE)]
-    counted.clear()
-    base[1000:1100] = queries[3]
-    found = nearest(queries, base, 10, implementation="torch")
-    assert found.ids[3].tolist() == [*range(1000, 1010)]
-    assert counted[0] == 50 * (10 + nearest_torch.MORE) and 100 <= sum(counted[1:]) <= 110
+    for n, all_scored in ((100, 0), (1600, 1600)):
+        base[1000 : 1000 + n] = queries[3]
+        counted.clear()
+        found = nearest(queries, base, 10, implementation="torch")
+        assert found.ids[3].tolist() == [*range(1000, 1010)]
+        assert counted[:2] == [50 * (10 + nearest_torch.MORE), 10 + nearest_torch.MANY]
+        assert all_scored <= sum(counted[2:]) <= all_scored + 10
 
 
 def test_short_rows_and_long_queries_are_told_apart() -> None:

@@ -194,9 +194,8 @@ def node_costs(
     check_form(vectors, "vectors do not fit the queries", FLOATS, ["N", queries.shape[1]], device)
     _check_pairs(queries, vectors, question, node)
     cosine = exact_dots(queries, question, vectors, node)
-    bad = ~(cosine.abs() <= LONGEST * LONGEST)  # no product of unit rows
-    if not is_trusted(device) and bool(bad.any()):
-        pair = int(bad.nonzero()[0, 0])
+    if not is_trusted(device) and not bool((cosine.abs() <= LONGEST * LONGEST).all()):  # no products of unit rows
+        pair = int((~(cosine.abs() <= LONGEST * LONGEST)).nonzero()[0, 0])
         given = f"product {float(cosine[pair]):.6g} with node {int(node[pair])}"
         raise BadInput("vectors are not unit rows", given=given, expected="length 1, or a row of zeros")
     return (((1 - cosine.clamp(-1, 1)) * STEPS).floor() + 1).int()

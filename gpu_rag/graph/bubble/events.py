@@ -1,12 +1,13 @@
 """Bubble expansion after the fixpoint, in torch on any device: distances first, then events, ranks and trees.
 
-The host waits three times, apart from the fixpoint: for the number of events and the path length, for the number of
-trees, and, if a question has many equal trees, once more each time that more events are examined.
+The host waits twice, apart from the fixpoint: for the number of events and the path length, and for the number of
+trees; if a question has very many equal trees, once more each time that more events are examined.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Generic, TypeVar
 
 import torch
@@ -139,10 +140,11 @@ def _events(
     group, entry = places // max(blocks.csr.m, 1), places % max(blocks.csr.m, 1)
     v, u = node[entry], neighbour[entry]
     low, high = torch.minimum(root[group, u], root[group, v]), torch.maximum(root[group, u], root[group, v])
-    order = lexsort(key[group, u], key[group, v], low, (group << 32) | high)
-    pair = torch.stack([group, low, high])[:, order]
-    is_repeat = torch.zeros(order.shape[0], dtype=torch.bool, device=order.device)
-    is_repeat[1:] = (pair[:, 1:] == pair[:, :-1]).all(0)
+    pair = (group * n + high) * n + low
+    order = lexsort(key[group, u], key[group, v], pair)
+    pair = pair[order]
+    is_repeat = torch.zeros_like(pair, dtype=torch.bool)
+    is_repeat[1:] = pair[1:] == pair[:-1]
     group, v, u = group[order], v[order], u[order]
     inside = _Events(
         torch.where(is_repeat, batch, block[v]), key[group, v] >> 32, v, group, key[group, u] >> 32, u, 1 << group,
@@ -153,12 +155,17 @@ def _events(
 
 def _order(events: _Events, cover_first: bool) -> torch.Tensor:
     """The order by (question, [uncovered groups,] distance, node, group, du, u); a meeting has du = -1."""
-    missing = torch.zeros_like(events.g)
-    if cover_first:
-        for g in range(MOST_GROUPS):
-            missing += 1 - ((events.covered >> g) & 1)
+    missing = MOST_GROUPS - _n_bits(events.covered) if cover_first else torch.zeros_like(events.g)
     inner = ((events.du + 1) << 32) | (events.u + 1)
-    return lexsort(inner, (events.v << 5) | events.g, events.d, (events.question << 6) | missing)
+    return lexsort(inner, (events.v << 5) | events.g, (events.question << 6 | missing) << 31 | events.d)
+
+
+def _n_bits(x: torch.Tensor) -> torch.Tensor:
+    """The number of ones among the lowest 16 bits of whole numbers that have no others."""
+    x = x - (x >> 1 & 0x5555)
+    x = (x & 0x3333) + (x >> 2 & 0x3333)
+    x = x + (x >> 4) & 0x0F0F
+    return x + (x >> 8) & 0x1F
 
 
 @dataclass(frozen=True)
@@ -171,13 +178,25 @@ class _Trees:
     longest: int
     limit: int
 
+    @cached_property
+    def jumps(self) -> list[torch.Tensor]:
+        """The place group * T + row of each place after 1, 2, 4, ... hops, up to the longest path: i64[M * T + 1] each.
+        The last place stands for no path."""
+        n_groups, n = self.pred.shape
+        starts = torch.arange(n_groups, device=self.pred.device)[:, None] * n
+        jump, jumps = torch.cat([(self.pred + starts).flatten(), starts.new_full((1,), n_groups * n)]), []
+        for _ in range(self.longest.bit_length()):
+            jumps.append(jump)
+            jump = jump[jump]
+        return jumps
+
     def found(self, anchors: Ragged, anchor_bits: torch.Tensor) -> Found[torch.Tensor]:
         """The first distinct trees of each question; if it has no event, each anchor by itself, in order."""
         n, batch, device = self.pred.shape[1], anchors.batch, self.pred.device
         keys = (row_of_value(anchors) * n + anchors.values).sort().values
         is_single = (self.first.diff() == 0)[keys // n]
         is_single[1:] &= keys[1:] != keys[:-1]
-        tried, n_events = 2 * self.limit + 16, self.events.v.shape[0]
+        tried, n_events = 16 * self.limit + 64, self.events.v.shape[0]
         while True:
             slot = self.first[:-1, None] + torch.arange(min(tried, n_events), device=device)
             valid = slot < self.first[1:, None]
@@ -212,22 +231,21 @@ class _Trees:
 
     def _nodes(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(rows i64[P, L], ascending, bool[P, L]: the first occurrence of a node) of the trees of events."""
-        events, groups = self.events, torch.arange(self.pred.shape[0], device=rows.device)
+        (n_groups, n), events = self.pred.shape, self.events
+        groups, u = torch.arange(n_groups, device=rows.device), events.u[rows, None]
         has_path = (events.arrived[rows, None] >> groups) & 1
-        node = torch.cat([torch.where(has_path > 0, events.v[rows, None], -1), events.u[rows, None]], 1)
-        group = torch.cat([groups.expand(rows.shape[0], -1), events.g[rows, None]], 1)
-        paths = [node]
-        for _ in range(self.longest):
-            node = torch.where(node < 0, node, self.pred[group, node.clamp_min(0)])
-            paths.append(node)
-        whole = torch.cat(paths, 1).sort(1).values
+        place = torch.where(has_path > 0, groups * n + events.v[rows, None], n_groups * n)
+        place = torch.cat([place, torch.where(u < 0, n_groups * n, events.g[rows, None] * n + u)], 1)
+        for jump in self.jumps:
+            place = torch.cat([place, jump[place]], 1)
+        whole = torch.where(place < n_groups * n, place % n, -1).sort(1).values
         is_first = whole >= 0
         is_first[:, 1:] &= whole[:, 1:] != whole[:, :-1]
         return whole, is_first
 
     def _marked(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(number of nodes i64[P], i64[P, 2]: sums of mixed bits of each node) of events: equal trees agree."""
-        step = max(1, AT_ONCE // ((self.pred.shape[0] + 1) * (self.longest + 1)))
+        step = max(1, AT_ONCE // ((self.pred.shape[0] + 1) << self.longest.bit_length()))
         sizes, marks = [rows[:0]], [rows.new_zeros(0, 2)]
         for part in rows.split(step):
             nodes, new = self._nodes(part)

@@ -1,8 +1,8 @@
 """`nearest` in torch alone, for any device: a little more than k rows by fast scores, then exact scores of these rows.
 
 If the k-th exact score is above every possible score of an omitted row, the k best are known, and the host has waited
-for a device once. The other queries, with many rows of equal or close scores, are searched again, scoring every row in
-doubt.
+for a device once. The other queries, with many rows of equal or close scores, are searched again with many more rows;
+for what is still in doubt, every row is scored that may be among the best.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gpu_rag.types import TopK
 SUMS = 32  # see `nearest`
 COMPONENTS = 1 << 22  # components scored at a time: few enough for a processor's cache
 COMPONENTS_GPU = 1 << 24  # the same on a GPU: enough to justify its launches
-MORE = 32  # scored rows beyond k
+MORE, MANY = 32, 1024  # scored rows beyond k: at first, and for queries in doubt
 LEAST_F16 = 2.0**-36  # absolute error of a component in two f16 parts
 TINY = 2.0**-60  # component size below which squares vanish in f32
 MOST = 2.0**120  # |q| |row|: above, sums in f32 may overflow
@@ -34,9 +34,13 @@ MOST = 2.0**120  # |q| |row|: above, sums in f32 may overflow
 def nearest_by_torch(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> TopK:
     """`nearest` of checked vectors, all of them non-empty, k >= 1."""
     top, sure = proposed_by_torch(queries, base, k, tile)
-    if bool(sure.all()):
-        return top
     doubt = (~sure).nonzero()[:, 0]
+    if len(doubt) and k + MORE < base.shape[0]:
+        again, sure = proposed_by_torch(queries[doubt], base, k, tile, more=MANY)
+        top.ids[doubt], top.scores[doubt] = again.ids, again.scores
+        doubt = doubt[(~sure).nonzero()[:, 0]]
+    if not len(doubt):
+        return top
     refuse_infinite(queries[doubt], "queries")
     for rows in doubt.split(QUERY_TILE):
         exact = _block(queries[rows], base, k, tile)
@@ -45,10 +49,11 @@ def nearest_by_torch(queries: torch.Tensor, base: torch.Tensor, k: int, tile: in
 
 
 def proposed_by_torch(
-    queries: torch.Tensor, base: torch.Tensor, k: int, tile: int | None = None
+    queries: torch.Tensor, base: torch.Tensor, k: int, tile: int | None = None, more: int = 0
 ) -> tuple[TopK, torch.Tensor]:
-    """The rows of `nearest`, and bool[B]: True for queries whose result is proved exact. No wait for a device."""
-    wide = min(k + MORE, base.shape[0])
+    """The rows of `nearest`, and bool[B]: True for queries whose result is proved exact. No wait for a device. more:
+    rows beyond k that are scored exactly, MORE if 0."""
+    wide = min(k + (more or MORE), base.shape[0])
     ids, approx, longest = _proposed(queries, base, wide, tile_of(queries) if tile is None else tile)
     length = torch.linalg.vector_norm(queries.double(), dim=1)
     sure = length * longest < MOST  # false if a vector is not finite

@@ -9,7 +9,7 @@ stay.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from gpu_rag.methods.bubblerag.asks import (
     reworded,
 )
 from gpu_rag.methods.bubblerag.batched import Params, bubble_anchors, bubble_anchors_near
-from gpu_rag.methods.bubblerag.graph import is_relation, node_text, node_title, passages_of
+from gpu_rag.methods.bubblerag.graph import is_relation, node_texts, node_titles, passages_of
 from gpu_rag.methods.bubblerag.rules import OPEN, Group, Keyword, anchors_of, groups_by_rules, keywords_by_rules, once
 from gpu_rag.program.choices import Choices
 from gpu_rag.program.decide import decide
@@ -67,7 +67,7 @@ async def find_groups(
         GROUPS,
         question=question,
         keywords=keywords,
-        lines=[f"{i}. {_line(run.index, v, numbers[v])}" for i, v in enumerate(candidates, 1)],
+        lines=_lines(run.index, numbers),
         rules=rules,
         pools=pools,
         candidates=candidates,
@@ -99,7 +99,8 @@ def _numbered(groups: Sequence[Group], candidates: Sequence[int]) -> Grouping:
     return Grouping(tuple(Sorted(g.concept, g.weight, tuple(number[v] for v in g.anchors)) for g in groups))
 
 
-def _line(index: Index, node: int, numbers: Sequence[str]) -> str:
-    """A candidate as a line of the prompt: text, kind, a title that it comes from, and its keywords."""
-    kind = "relation" if is_relation(index, node) else "entity"
-    return " | ".join((node_text(index, node), kind, node_title(index, node), ", ".join(numbers)))
+def _lines(index: Index, numbers: Mapping[int, Sequence[str]]) -> list[str]:
+    """Each candidate as a line of the prompt: its number, text, kind, a title that it comes from, and its keywords."""
+    kinds = ("relation" if is_relation(index, node) else "entity" for node in numbers)
+    columns = zip(node_texts(index, numbers), kinds, node_titles(index, numbers), map(", ".join, numbers.values()))
+    return [f"{i}. {' | '.join(parts)}" for i, parts in enumerate(columns, 1)]

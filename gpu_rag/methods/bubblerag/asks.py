@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from gpu_rag.index.index import Index
-from gpu_rag.methods.bubblerag.graph import node_text, passages_of
+from gpu_rag.methods.bubblerag.graph import node_texts, passages_of
 from gpu_rag.methods.bubblerag.rules import CONCEPT_CHARS, MOST, MOST_CANDIDATES, MOST_CHARS, Group, Keyword, once
 from gpu_rag.models.ask import Ask, Choose, Packed, Refused
 from gpu_rag.program.oracle import Known
@@ -143,7 +143,7 @@ def as_groups(reply: Grouping, candidates: Sequence[int]) -> list[Group]:
 
 def _groups_in_words(reply: Grouping, index: Index, candidates: Sequence[int]) -> list[str]:
     return [
-        f"{group.weight:.2f} {group.concept}: {'; '.join(node_text(index, v) for v in group.anchors)}"
+        f"{group.weight:.2f} {group.concept}: {'; '.join(node_texts(index, group.anchors))}"
         for group in as_groups(reply, candidates)
     ]
 

@@ -22,26 +22,25 @@ graphs and the anchors A of its groups, see `graph.walk_graph` and `program.walk
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from gpu_rag.graph.bubble import Bubbles, bubble_expansion, local_graphs
-from gpu_rag.graph.common.arrays import to_host
+from gpu_rag.graph.common.arrays import to_device, to_host
 from gpu_rag.graph.common.dots import exact_dots
-from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.common.trusted import trusted
 from gpu_rag.graph.ego import ego_balls
 from gpu_rag.graph.memory import halved
 from gpu_rag.graph.pagerank import personalized_pagerank
-from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
+from gpu_rag.graph.ragged import expand, flat, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
 from gpu_rag.index.name_table import words_of
-from gpu_rag.methods.bubblerag.graph import BubbleGraph, Cosines, bubble_graph, n_passages_of, walk_graph
+from gpu_rag.methods.bubblerag.graph import BubbleGraph, Cosines, bubble_graph, n_passages_of, starts_of, walk_graph
 from gpu_rag.program.kinds import GRAPH, WALK
 from gpu_rag.program.search import Ranking, nearest_rows, rankings, stacked
 from gpu_rag.program.seeds import entity_names, entity_seeds, spread, title_names, title_seeds
@@ -67,6 +66,7 @@ from gpu_rag.types import Ragged, TopK
 
 MOST_ALPHA = 100  # largest value for which exp stays finite
 PARTS = 1 << 40  # weights are rounded down to multiples of 1 / PARTS
+FAR = 1 << 16  # above every cost of a node
 SEED_MASS, TEMPERATURE, WALK_FUSION = 0.5, 30.0, 0.05  # parameters of the random walk
 ANCHOR_SHARE, NAME_SHARE = 2 / 3, 0.4
 WALK_DAMPING = 0.9  # higher than in other methods, because an entity is two steps from the next
@@ -138,8 +138,7 @@ FromTrees = tuple[str, np.ndarray, Nodes, Nodes]  # text, unit vector, nodes of 
 OfTrees = tuple[np.ndarray, Mapping[int, int]]  # a question's unit vector, and {node: number of its first tree}
 
 
-@dataclass(frozen=True)
-class TreePassage:
+class TreePassage(NamedTuple):
     """A passage of an evidence graph.
 
     tree: number (from 0) of the first tree with a node of this passage; n_nodes: number of such nodes in all trees;
@@ -176,14 +175,14 @@ def bubble_anchors_near(index: Index, queries: list[Around], radius: int, limit:
     if not lists:
         return [[] for _ in queries]
     ball = ego_balls(graph.graph, ragged_of_lists(lists, index.device), radius, limit=limit, threads=index.threads)
-    owner, node = row_of_value(ball), ball.values.long()
-    relation = node >= graph.n_entities
+    relations = (ball.values >= graph.n_entities).nonzero()[:, 0]
+    owner, node = row_of_value(ball)[relations], ball.values[relations].long()
     cosines = Cosines(graph, stacked([vector for vectors, _ in queries for vector in vectors], index.device))
-    anchors = _ranked(cosines, owner[relation], node[relation], len(lists), k)
+    anchors = _ranked(cosines, owner, node, torch.zeros_like(node, dtype=torch.bool), len(lists), k)
     return [anchors[a:b] for a, b in pairwise(np.cumsum([0, *sizes]).tolist())]
 
 
-@batched(GRAPH, tile=TILE)
+@batched(WALK, tile=TILE)  # after the anchors of all questions
 @trusted()
 def bubble_trees(index: Index, queries: list[Growing], params: Params) -> list[tuple[Tree, ...]]:
     """The candidate trees that join a question's groups of anchors, in the order of `bubble_expansion`. A question
@@ -204,48 +203,61 @@ def bubble_trees(index: Index, queries: list[Growing], params: Params) -> list[t
     return _described(graph, bubbles, cosines)
 
 
-@batched(GRAPH, tile=TILE)
+@batched(GRAPH, tile=4 * TILE)  # a question asks for each of its trees
 @trusted()
 def bubble_neighbours(index: Index, queries: list[Frontier], k: int) -> list[Ranking]:
-    """For each question, the k nearest relations that touch its frontier and that it does not have yet."""
+    """For each question, the k nearest relations that touch its frontier and that it does not have yet. One wait."""
     graph = bubble_graph(index)
-    frontier = ragged_of_lists([entities for _, entities, _ in queries], index.device)
-    present = ragged_of_lists([relations for _, _, relations in queries], index.device)
-    owner, node = row_of_value(frontier), frontier.values
-    indptr, keys = graph.graph.csr.indptr, [node[:0]]
-    for position, entry in expand(indptr[node], indptr[node + 1]):
-        keys.append(owner[position] * graph.n + graph.graph.csr.indices[entry].long())
-    known = row_of_value(present) * graph.n + present.values
-    fresh = torch.unique(torch.cat(keys))
-    fresh = fresh[~torch.isin(fresh, known)]
-    cosines = Cosines(graph, stacked([vector for vector, _, _ in queries], index.device))
-    return _ranked(cosines, fresh // graph.n, fresh % graph.n, len(queries), k)
+    n, lists = graph.n, [entities for _, entities, _ in queries]
+    owners, first, last = _spans(starts_of(index)[0], lists)
+    has = [b * n + relation for b, (_, _, relations) in enumerate(queries) for relation in relations]
+    present = np.sort(np.array([*has, len(queries) * n], np.int64))  # above all keys at the end
+    whole = int((last - first).sum())
+    vectors, owner, first_of, last_of, known = to_device(
+        index.device, np.stack([vector for vector, _, _ in queries]).astype(np.float32), owners, first, last, present
+    )
+    entries = expand(first_of, last_of, whole)
+    pieces = [owner[place] * n + graph.graph.csr.indices[entry].long() for place, entry in entries]
+    keys = torch.cat([owner[:0], *pieces]).sort().values
+    out = known[torch.searchsorted(known, keys)] == keys
+    out[1:] |= keys[1:] == keys[:-1]
+    return _ranked(Cosines(graph, vectors), keys // n, keys % n, out, len(queries), k)
 
 
-@batched(GRAPH, tile=TILE)
+@batched(WALK, tile=TILE)  # after the growth of all trees
 def bubble_passages(index: Index, queries: list[OfTrees], order: str, k: int) -> list[list[TreePassage]]:
     """The first k passages of each query's nodes. They are ordered by (tree, -weight, -cosine, row) if `order` is
-    "fused"; otherwise -n_nodes replaces -weight."""
+    "fused"; otherwise -n_nodes replaces -weight. One wait."""
     graph, vectors = bubble_graph(index), index.vectors("passage_vectors")
-    n = max(vectors.shape[0], 1)
-    nodes = ragged_of_lists([list(tree_of) for _, tree_of in queries], index.device)
-    tree = ragged_of_lists([list(tree_of.values()) for _, tree_of in queries], index.device).values
-    of_node = graph.passages
-    cells, places = [nodes.values[:0]], [nodes.values[:0]]
-    for position, entry in expand(of_node.offsets[nodes.values], of_node.offsets[nodes.values + 1]):
-        cells.append(row_of_value(nodes)[position] * n + of_node.values[entry].long())
+    n, trees = max(vectors.shape[0], 1), flat(tree_of.values() for _, tree_of in queries)
+    owners, first, last = _spans(starts_of(index)[1], [list(tree_of) for _, tree_of in queries])
+    whole, parts = int((last - first).sum()), PARTS // np.maximum(last - first, 1)
+    rows, owner, first_of, last_of, tree, share = to_device(
+        index.device, np.stack([vector for vector, _ in queries]).astype(np.float32), owners, first, last, trees, parts
+    )
+    cells, places = [owner[:0]], [owner[:0]]
+    for position, entry in expand(first_of, last_of, whole):
+        cells.append(owner[position] * n + graph.passages.values[entry].long())
         places.append(position)
     cell, by_cell = torch.cat(cells).sort(stable=True)
-    place = torch.cat(places)[by_cell]
-    cell, counts = torch.unique_consecutive(cell, return_counts=True)
-    cell_of = torch.repeat_interleave(torch.arange(len(cell), device=cell.device), counts, output_size=len(place))
-    first = torch.full_like(cell, torch.iinfo(torch.int64).max).scatter_reduce(0, cell_of, tree[place], "amin")
-    share = PARTS // of_node.offsets.diff()[nodes.values[place]]
-    weight = torch.zeros_like(cell).index_add_(0, cell_of, share).double() / PARTS  # exact integer sums: ties stay ties
-    rows = stacked([vector for vector, _ in queries], index.device)
+    place, leads = torch.cat(places)[by_cell], torch.ones_like(cell)
+    leads[1:] = cell[1:] != cell[:-1]
+    cell_of, sums = leads.cumsum(0) - 1, torch.zeros(2, whole, dtype=torch.int64, device=cell.device)
+    trees_of = torch.full_like(cell, torch.iinfo(torch.int64).max).scatter_reduce(0, cell_of, tree[place], "amin")
+    # exact integer sums: ties stay ties
+    sums.index_add_(1, cell_of, torch.stack([torch.ones_like(place), share[place]]))
+    cell = torch.zeros_like(cell).scatter_(0, cell_of, cell)
     cosine = exact_dots(rows, cell // n, vectors, cell % n)
-    whole, real = torch.stack([cell // n, cell % n, first, counts]), torch.stack([weight, cosine])
-    return _first_passages([*whole.cpu().numpy(), *real.cpu().numpy()], order, k, len(queries))
+    columns = [part.numpy() for part in to_host(cell, trees_of, *sums, cosine)]
+    cell_at, tree_at, count, weight, value = (column[columns[2] > 0] for column in columns)  # without the unused cells
+    return _first_passages([cell_at // n, cell_at % n, tree_at, count, weight / PARTS, value], order, k, len(queries))
+
+
+def _spans(starts: np.ndarray, lists: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The list of each node, and where its entries begin and end: i64[T] each."""
+    nodes = flat(lists)
+    owners = np.repeat(np.arange(len(lists)), [*map(len, lists)])
+    return owners, starts[nodes], starts[nodes + 1]
 
 
 @batched(WALK, tile=TILE)
@@ -314,14 +326,18 @@ def _first_passages(columns: list[np.ndarray], order: str, k: int, batch: int) -
     return lists
 
 
-def _ranked(cosines: Cosines, owner: torch.Tensor, node: torch.Tensor, batch: int, k: int) -> list[Ranking]:
-    """The k nodes of lowest cost for each owner, ties to the lower node. owner ascends, and node ascends within it."""
-    order = lexsort(cosines.costs(owner, node), owner)
-    begin = torch.searchsorted(owner, owner)
-    order = order[torch.arange(len(order), device=order.device) - begin < k]
-    owner, node = owner[order], node[order]
-    scores = cosines.of(owner, node).tolist()
-    ends = torch.searchsorted(owner, torch.arange(batch + 1, device=owner.device))
-    numbers = torch.cat([ends, node]).tolist()
-    cuts, rows = numbers[: batch + 1], numbers[batch + 1 :]
-    return [Ranking(tuple(rows[a:b]), tuple(scores[a:b])) for a, b in pairwise(cuts)]
+def _ranked(
+    cosines: Cosines, owner: torch.Tensor, node: torch.Tensor, out: torch.Tensor, batch: int, k: int
+) -> list[Ranking]:
+    """The k nodes of lowest cost for each owner, ties to the lower node, without those marked `out`. owner ascends, and
+    node ascends within it. One wait."""
+    if not len(node):
+        return [Ranking((), ())] * batch
+    key = owner * FAR + torch.where(out, FAR - 1, cosines.costs(owner, node))
+    order, starts = key.argsort(stable=True), torch.searchsorted(owner, torch.arange(batch + 1, device=owner.device))
+    place = starts[:-1, None] + torch.arange(min(k, len(node)), device=owner.device)
+    first = order[place.clamp(max=len(node) - 1)]
+    real = (place < starts[1:, None]) & ~out[first]
+    scores = cosines.of(owner[first].flatten(), node[first].flatten()).view(first.shape)
+    rows, values, counts = (part.tolist() for part in to_host(node[first], scores, real.sum(1)))
+    return [Ranking(tuple(r[:c]), tuple(s[:c])) for r, s, c in zip(rows, values, counts)]

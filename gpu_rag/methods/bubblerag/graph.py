@@ -8,12 +8,12 @@ matrix product over all nodes and single products of the wanted pairs give the s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import is_cpu
 
 from gpu_rag.graph.bubble import STEPS, node_costs
 from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, on_grid
@@ -21,10 +21,10 @@ from gpu_rag.graph.ego import CheckedGraph, checked
 from gpu_rag.graph.pagerank import PageRankGraph
 from gpu_rag.graph.ragged import some_lists
 from gpu_rag.index.index import PARTS, Index
+from gpu_rag.index.names import TextColumn
 from gpu_rag.types import CSR, Ragged
 
 ROWS = 4096  # nodes per product
-TEXTS_KEPT = 1 << 16  # texts of nodes: a question asks several times for each
 Pairs = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 MOST = 1 << 26  # entries of a table, 256 MiB
 
@@ -79,23 +79,23 @@ def is_relation(index: Index, node: int) -> bool:
     return node >= index.n_entities
 
 
-def node_text(index: Index, node: int) -> str:
-    """An entity's written name, or "subject - label - object"."""
-    text: str = index.loaded("node texts", lambda index: lru_cache(TEXTS_KEPT)(partial(_node_text, index)))(node)
-    return text
+def node_texts(index: Index, nodes: Iterable[int]) -> list[str]:
+    """The text of each node: an entity's written name, or "subject - label - object"."""
+    rows, (subjects, objects) = np.fromiter(nodes, np.int64), index.relation_ends
+    stated = rows >= index.n_entities
+    relations = rows[stated] - index.n_entities
+    names = index.entity_names.take(np.concatenate([rows[~stated], subjects[relations], objects[relations]]))
+    n, m = len(rows) - len(relations), len(relations)
+    entities, facts = iter(names[:n]), zip(names[n : n + m], index.relation_labels.take(relations), names[n + m :])
+    return [" - ".join(next(facts)) if is_fact else next(entities) for is_fact in stated.tolist()]
 
 
-def _node_text(index: Index, node: int) -> str:
-    if is_relation(index, node):
-        return " - ".join(index.relation_text(node - index.n_entities))
-    return index.entity_names[node]
-
-
-def node_title(index: Index, node: int) -> str:
-    """The title of the first passage that mentions or states a node; "" if none does."""
-    passages, first = _places(index)
-    row = int(first[node])
-    return str(index.passage_titles[int(passages[row])].as_py()) if row < int(first[node + 1]) else ""
+def node_titles(index: Index, nodes: Iterable[int]) -> list[str]:
+    """The title of the first passage that mentions or states each node; "" if none does."""
+    rows, (passages, first) = np.fromiter(nodes, np.int64), _places(index)
+    has_one = first[rows] < first[rows + 1]
+    titles: Iterator[str] = iter(TextColumn[str](index.passage_titles).take(passages[first[rows[has_one]]]))
+    return [next(titles) if has else "" for has in has_one.tolist()]
 
 
 def passages_of(index: Index, nodes: Iterable[int]) -> set[int]:
@@ -109,6 +109,13 @@ def rarity(index: Index, node: int) -> float:
     """log(1 + passages / passages of the node): rare nodes carry more information."""
     _, first = _places(index)
     return math.log1p(index.n_passages / max(int(first[node + 1] - first[node]), 1))
+
+
+def starts_of(index: Index) -> tuple[np.ndarray, np.ndarray]:
+    """Where the entries and the passages of each node begin, i64[N + R + 1] each, on the host: the number of entries
+    of some nodes is then known without a wait for a device."""
+    starts = index.loaded("bubble starts", lambda index: bubble_graph(index).graph.csr.indptr.cpu().numpy())
+    return starts, _places(index)[1]
 
 
 def _places(index: Index) -> tuple[np.ndarray, np.ndarray]:
@@ -139,9 +146,10 @@ class Cosines:
         return self._each(exact_dots, question, node, torch.float64)
 
     def costs(self, question: torch.Tensor, node: torch.Tensor) -> torch.Tensor:
-        """i32[P]: the cost of entering a node, 1 + floor((1 - cos) * 2^14), see `node_costs`."""
+        """i32[P]: the cost of entering a node, 1 + floor((1 - cos) * 2^14), see `node_costs`. A CPU looks many pairs
+        up in a table; on a GPU two launches for any pairs are faster than products with all nodes."""
         size = self._queries.shape[0] * self._graph.n
-        if self._table is None and node.shape[0] >= self._graph.n and size <= MOST:
+        if self._table is None and is_cpu(node.device) and node.shape[0] >= self._graph.n and size <= MOST:
             self._table = self._costs_of_all()
         if self._table is not None:
             return self._table[question, node]

@@ -24,7 +24,7 @@ from gpu_rag.graph.bubble import ALONE, INSIDE
 from gpu_rag.methods.bubblerag.anchors import find_groups, find_keywords
 from gpu_rag.methods.bubblerag.asks import ANSWER, ENOUGH, ENOUGH_OPTIONS
 from gpu_rag.methods.bubblerag.batched import Params, Tree, TreePassage, bubble_passages, bubble_trees, bubble_walk
-from gpu_rag.methods.bubblerag.graph import node_text, passages_of
+from gpu_rag.methods.bubblerag.graph import node_texts, passages_of
 from gpu_rag.methods.bubblerag.rules import Group
 from gpu_rag.methods.bubblerag.trees import EvidenceGraph, best_trees, expanded, missing
 from gpu_rag.program.choices import DEPTH, Choices
@@ -93,7 +93,7 @@ def _nodes(graphs: Iterable[EvidenceGraph]) -> tuple[int, ...]:
 
 def _in_words(run: Run, tree: Tree, value: float, groups: Sequence[Group]) -> str:
     """A tree in words, for the trace."""
-    nodes = "; ".join(node_text(run.index, v) for v in tree.nodes)
+    nodes = "; ".join(node_texts(run.index, tree.nodes))
     inside = ", inside one group" if tree.kind == INSIDE else ""
     return f"score {value:.3f} (cost {tree.cost:.3f}, missing {missing(tree, groups):.2f}{inside}): {nodes}"
 
@@ -210,7 +210,7 @@ def _why(passage: TreePassage | None, n_graphs: int, order: str) -> str:
 
 def facts(run: Run, graphs: Sequence[EvidenceGraph]) -> list[str]:
     """The relations of all graphs as "A - R - B", without duplicates."""
-    return [node_text(run.index, v) for v in dict.fromkeys(v for graph in graphs for v in graph.relations)]
+    return node_texts(run.index, dict.fromkeys(v for graph in graphs for v in graph.relations))
 
 
 def paths(run: Run, graphs: Sequence[EvidenceGraph], evidence: Sequence[Evidence]) -> tuple[Path, ...]:

@@ -24,7 +24,7 @@ from gpu_rag.graph.bubble import ALONE, INSIDE
 from gpu_rag.index.index import Index
 from gpu_rag.methods.bubblerag.asks import EXPAND
 from gpu_rag.methods.bubblerag.batched import Params, Tree, bubble_neighbours
-from gpu_rag.methods.bubblerag.graph import is_relation, node_text, passages_of
+from gpu_rag.methods.bubblerag.graph import is_relation, node_texts, passages_of
 from gpu_rag.methods.bubblerag.rules import Group
 from gpu_rag.program.choices import Choices
 from gpu_rag.program.decide import decide
@@ -81,7 +81,7 @@ class EvidenceGraph:
 
     def lines(self, index: Index) -> list[str]:
         """The relations as "A - R - B", or the entities of a graph without relations."""
-        return [node_text(index, v) for v in (self.relations or self.entities)]
+        return node_texts(index, self.relations or self.entities)
 
 
 async def expanded(
@@ -100,7 +100,7 @@ async def expanded(
             step=f"{number}_{hop}",
             question=question,
             evidence="\n".join(graph.lines(run.index)),
-            options=[node_text(run.index, v) for v in neighbours.rows],
+            options=node_texts(run.index, neighbours.rows),
             relations=neighbours.rows,
             k=params.max_picks,
             threshold=params.pick_threshold,

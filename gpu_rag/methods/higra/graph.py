@@ -98,7 +98,9 @@ class HigraGraph:
         (matches,) = self.names.found([text_words])
         words = set(text_words.folded)
         chosen = {
-            max(rows, key=lambda row: (len(words & self.about(row)), self.n_passages[row], -row))
+            rows[0]
+            if len(rows) == 1
+            else max(rows, key=lambda row: (len(words & self.about(row)), self.n_passages[row], -row))
             for rows, capital in matches
             if capital or not any(capital for _, capital in matches)
         }
@@ -130,10 +132,12 @@ def _load(index: Index) -> HigraGraph:
 def relation_paths(index: Index, rows: Sequence[int], shown: Collection[str]) -> tuple[Path, ...]:
     """Relations as paths of one edge. The passage given is the first shown one that states the relation, else the first
     that states it. shown: ids of passages. An inferred relation has no passage."""
-    paths = []
-    for row in take_rows(index, "higra_relations", rows):
+    paths, relations = [], take_rows(index, "higra_relations", rows)
+    ends = (row[side] for row in relations for side in ("subject", "object"))
+    names = iter([end["name"] for end in take_rows(index, "higra_entities", ends)])
+    for row in relations:
         label, ids = row["label"], [index.passage_ids[p] for p in row["passages"]]
-        subject, object_ = (end["name"] for end in take_rows(index, "higra_entities", [row["subject"], row["object"]]))
+        subject, object_ = next(names), next(names)
         passage = next((id for id in ids if id in shown), ids[0] if ids else "")
         paths.append(Path(f"{subject} - {label} - {object_}", ((subject, label, object_, passage),), "graph"))
     return tuple(paths)

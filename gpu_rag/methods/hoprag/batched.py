@@ -26,6 +26,7 @@ import numpy as np
 import torch
 
 from gpu_rag.graph.common.arrays import to_device, to_host
+from gpu_rag.graph.common.trusted import trusted
 from gpu_rag.graph.csr import csr_from_edges, row_of_entry
 from gpu_rag.graph.frontier import (
     Described,
@@ -45,7 +46,7 @@ from gpu_rag.index.name_table import words_of
 from gpu_rag.index.names import SortedRows, TextColumn
 from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, QUESTIONS, VERTICES
 from gpu_rag.program.kinds import GRAPH
-from gpu_rag.program.search import Ranking, rankings
+from gpu_rag.program.search import Ranking, rankings, stacked
 from gpu_rag.program.seeds import spread, title_names, title_seeds
 from gpu_rag.program.walk import TILE, TITLE_SHARE, blended, passages_of, ranked, restart, word_weights
 from gpu_rag.runtime.step import batched
@@ -153,7 +154,7 @@ class HopGraph:
         for question in questions:
             known = sorted(number for number in map(self._number, question.words) if number is not None)
             lists.append([*known, *range(beyond, beyond + len(question.words) - len(known))])
-        vectors = torch.from_numpy(np.stack([q.vector for q in questions]).astype(np.float32)).to(self.indptr.device)
+        vectors = stacked([question.vector for question in questions], self.index.device)
         return FrontierQuery(vectors, ragged_of_lists(lists, self.indptr.device))
 
 
@@ -212,7 +213,8 @@ def walk_hops(index: Index, queries: list[tuple[str, HopQuestion]], about: str, 
     vertices, questions = graph.vertices(about), graph.numbered([question for _, question in queries])
     vertex, starts = (torch.arange(size, device=graph.indptr.device) for size in (graph.n_vertices, n + 1))
     everywhere = Ragged(vertex.repeat(n), starts * graph.n_vertices)
-    near = score_lists(questions, vertices, everywhere, threads=index.threads).view(n, graph.n_vertices)
+    with trusted():
+        near = score_lists(questions, vertices, everywhere, threads=index.threads).view(n, graph.n_vertices)
     texts, passage_of = [text for text, _ in queries], (graph.vertex_passage, index.n_passages)
     titles = spread(title_seeds(title_names(index), [words_of(text) for text in texts]))
     words, by_words = word_weights(index, texts)
@@ -226,6 +228,7 @@ def walk_hops(index: Index, queries: list[tuple[str, HopQuestion]], about: str, 
 
 
 @batched(GRAPH)
+@trusted()
 def enter_hops(index: Index, queries: list[HopQuestion], entry: str, about: str, k: int) -> list[Ranking]:
     """k distinct start vertices, best first.
 
@@ -241,6 +244,7 @@ def enter_hops(index: Index, queries: list[HopQuestion], entry: str, about: str,
 
 
 @batched(GRAPH)
+@trusted()
 def out_edges(index: Index, queries: list[AtVertices], k: int) -> list[list[list[OutEdge]]]:
     """For each vertex its k out-edges of highest SIM(q, edge), ties to the lower edge; an empty list if it has none."""
     graph = hop_graph(index)
@@ -251,6 +255,7 @@ def out_edges(index: Index, queries: list[AtVertices], k: int) -> list[list[list
 
 
 @batched(GRAPH)
+@trusted()
 def near_vertices(index: Index, queries: list[AtVertices], about: str) -> list[list[float]]:
     """SIM(q, vertex) of each vertex, with the keywords that `about` names."""
     graph = hop_graph(index)
