@@ -13,6 +13,7 @@ import logging
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from itertools import islice
 from operator import lt
 from pathlib import Path
@@ -41,9 +42,16 @@ class Bm25:
         each token, passages ascending; n: number of passages."""
         self.tokens, self.n, self.k1, self.b = tokens, n, k1, b
         self._arrays = arrays
-        self._engine = _engine(k1, b)
-        self._engine.scores = {**arrays, "num_docs": n}
-        self._engine.nonoccurrence_array = None
+
+    @cached_property
+    def _engine(self) -> Any:
+        """The scorer. It is made on first use, because its import takes a second, and a build does not score."""
+        import bm25s
+
+        logging.getLogger("bm25s").setLevel(logging.WARNING)  # its DEBUG would be printed by any root handler
+        engine = bm25s.BM25(k1=self.k1, b=self.b, method="lucene", dtype="float32", int_dtype="int32", backend="numpy")
+        engine.scores, engine.nonoccurrence_array = {**self._arrays, "num_docs": self.n}, None
+        return engine
 
     @classmethod
     def build(cls, texts: Iterable[str], k1: float = 1.2, b: float = 0.75) -> Bm25:
@@ -185,14 +193,6 @@ def _counted(texts: Iterable[str]) -> tuple[dict[str, int], np.ndarray, np.ndarr
         first += len(block)
     token, passage, frequency = np.concatenate(parts, 1)
     return numbers, token, passage, frequency, np.concatenate(lengths)
-
-
-def _engine(k1: float, b: float) -> Any:
-    # Imported here because it imports numba, if installed; commands without search should not wait for that.
-    import bm25s
-
-    logging.getLogger("bm25s").setLevel(logging.WARNING)  # the package sets DEBUG, which any root handler would print
-    return bm25s.BM25(k1=k1, b=b, method="lucene", dtype="float32", int_dtype="int32", backend="numpy")
 
 
 def _no_postings() -> dict[str, np.ndarray]:
