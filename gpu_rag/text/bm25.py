@@ -14,7 +14,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from operator import lt
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from gpu_rag.errors import BadInput, IndexCorrupt, IndexMismatch, StorageError
-from gpu_rag.text.tokens import TOKENS_VERSION, tokenize
+from gpu_rag.text.tokens import TOKENS_VERSION, stems, tokenize, words_of
 
 ARRAYS_FILE = "bm25.safetensors"
 VOCABULARY_FILE = "bm25.json"
@@ -182,10 +182,13 @@ def _counted(texts: Iterable[str]) -> tuple[dict[str, int], np.ndarray, np.ndarr
     """Count tokens: the number of each token, by first use; token i32[P], passage i32[P] and frequency i32[P] of each
     posting, passages ascending; the number of tokens of each passage, i64[N]."""
     numbers: dict[str, int] = {}
+    number_of: dict[str, int] = {}  # of each word, so that it is stemmed once
     parts, lengths, first = [np.zeros((3, 0), np.int32)], [np.zeros(0, np.int64)], 0
     texts = iter(texts)
-    while block := [tokenize(text) for text in islice(texts, _BLOCK)]:
-        ids = np.array([numbers.setdefault(token, len(numbers)) for row in block for token in row], np.int64)
+    while block := [words_of(text) for text in islice(texts, _BLOCK)]:
+        new = [word for word in dict.fromkeys(chain.from_iterable(block)) if word not in number_of]
+        number_of.update((word, numbers.setdefault(token, len(numbers))) for word, token in zip(new, stems(new)))
+        ids = np.array([number_of[word] for row in block for word in row], np.int64)
         lengths.append(np.array([len(row) for row in block], np.int64))
         row = np.repeat(np.arange(len(block)), lengths[-1])
         keys, counts = np.unique(row << 32 | ids, return_counts=True)

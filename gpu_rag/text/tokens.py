@@ -55,6 +55,15 @@ def tokenize(text: str) -> list[str]:
     >>> tokenize("The bridges of Mara's town, 1904")
     ['bridg', 'mara', 'town', '1904']
     """
+    return stems(words_of(text))
+
+
+def words_of(text: str) -> list[str]:
+    """The words that `tokenize` stems, in order."""
     folded = unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'")
-    words = [w[:MAX_TOKEN_CHARS] for w in _word_pattern().findall(folded) if w not in STOP_WORDS]
+    return [w[:MAX_TOKEN_CHARS] for w in _word_pattern().findall(folded) if w not in STOP_WORDS]
+
+
+def stems(words: list[str]) -> list[str]:
+    """The token of each word."""
     return _STEMMERS.english.stemWords(words)

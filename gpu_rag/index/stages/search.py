@@ -164,7 +164,9 @@ def embed_blocks(work: Work, texts: Sequence[str], known: Known | None = None) -
         path.unlink(missing_ok=True)
     for start, window in _windows(texts, work.settings.index.block):
         own = None if known is None else Known(known.vectors, known.rows[start : start + len(window)])
-        vectors = work.array_block(f"{start}-{len(window)}", partial(_embed, work, window, own))
+        make = partial(_embed, work, window, own)
+        is_copy = own is not None and bool((own.rows >= 0).all())  # a block on disk would spare nothing
+        vectors = make() if is_copy else work.array_block(f"{start}-{len(window)}", make)
         with storage_errors(path), path.open("ab") as file:
             file.write(np.ascontiguousarray(vectors).data)
     return np.memmap(path, np.float16, "c", shape=(len(texts), dim))
