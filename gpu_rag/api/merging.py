@@ -137,8 +137,8 @@ def _joined(parts: Mapping[Path, tuple[Sources, dict[Path, str]]], out: Path) ->
         # a hash leaves out files that were removed; those that are here are read again, without what any index removed
         left_out = None if part.held else frozenset(key for key in part.removed if key.startswith(FILE))
         for path, sha256 in hashes.items():
-            other, others_left_out = sha256_of.setdefault(path, (sha256, left_out))
-            if other != sha256 and (None in (left_out, others_left_out) or left_out == others_left_out):
+            first, first_left_out = sha256_of.setdefault(path, (sha256, left_out))
+            if first != sha256 and (None in (left_out, first_left_out) or left_out == first_left_out):
                 do = "run gpu-rag update on the older index; or, if they are two files, give one another name first"
                 raise UsageError("two indexes have one file with other content", given=f"{path} in {folder}", do=do)
         for source in part.held:

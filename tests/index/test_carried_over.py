@@ -113,6 +113,7 @@ ROWS = st.lists(
         optional={
             "id": st.sampled_from(["a", "b", "c", "a#1", "d"]),
             "title": st.just("T"),
+            "year": st.sampled_from([1, 1, 1, 2.5, "x", True]),
         },
     ),
     max_size=4,
@@ -155,13 +156,17 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("wrong", ["order of rejects", "settings", "claims"])
+@pytest.mark.parametrize("wrong", ["order of rejects", "settings", "claims", "numbers"])
 def test_files_that_did_not_change_are_not_read_again(
     benches: Iterator[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
     before, bench = next(benches), next(benches)
     old = {name: rows for name, rows in LINES.items() if name != "2.jsonl"}
-    new = {"1.5.jsonl": [{"id": "e"}], **old, **(LINES if wrong == "claims" else {})}
+    more: list[Any] = [{"id": "e"}]
+    if wrong == "numbers":  # beside a text, the texts of the numbers are "1" and "2.5"
+        old["4.jsonl"] = [{"id": f"n{year}", "text": "a b", "year": year} for year in (1, 2.5)]
+        more = [{"id": "e", "text": "c", "year": "x"}]
+    new = {"1.5.jsonl": more, **old, **(LINES if wrong == "claims" else {})}
     passage_files(before, sources_in(tmp_path / "old", old, set()))
     sources = sources_in(tmp_path / "new", new, {"a"} if wrong == "order of rejects" else set())
     chosen = {"index": {"chunk_words": 30, "overlap_words": 0}} if wrong == "settings" else CHUNKS
@@ -179,6 +184,7 @@ def test_files_that_did_not_change_are_not_read_again(
         "order of rejects": (passages, "in_order", lambda rejects, items, _: [*rejects, *items]),
         "settings": (kept, "_others", lambda params: {}),
         "claims": (kept, "_meet", lambda db, taken: False),
+        "numbers": (kept, "_is_exact", lambda path, some_leave: True),
     }
     with patch.object(*planted[wrong]):
         assert passage_files(bench, sources, chosen, before) != expected

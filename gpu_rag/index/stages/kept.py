@@ -10,10 +10,12 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from gpu_rag.index import tables
 from gpu_rag.index.database import Database
 from gpu_rag.index.metadata import FILE as METADATA
+from gpu_rag.index.metadata import LANGUAGE, MOST_COLUMNS, read_metadata, rows_of, to_text
 from gpu_rag.index.removed import DOCUMENT, has_removed
 from gpu_rag.index.stages.held import rejects_of, source_name
 from gpu_rag.index.stages.node_documents import SCHEMAS, Parts, Taken
@@ -24,7 +26,8 @@ from gpu_rag.text.language import ENGLISH
 from gpu_rag.types import Reject
 
 _COLUMNS = {
-    "documents": f"* EXCLUDE file_row_number, '' AS metadata, '{ENGLISH}' AS language FROM kept_documents",
+    "documents": f"""* EXCLUDE file_row_number, '{ENGLISH}' AS language
+        FROM kept_documents JOIN kept_metadata USING (file_row_number)""",
     "passages": "* EXCLUDE file_row_number FROM kept_passages JOIN kept_lines USING (file_row_number)",
 }
 PASSAGE_ID = "its passage id "  # begins the reason of a reject because of the ids of its passages
@@ -56,6 +59,13 @@ class Kept:
             db.view(f"kept_{name}", self.folder / f"{name}.parquet")
         if _meet(db, taken):
             return False
+        db.create("kept_metadata", pa.schema([("file_row_number", pa.int64()), ("metadata", pa.large_string())]))
+        n = db.count("kept_documents")
+        table = read_metadata(self.folder / METADATA, n) if (self.folder / METADATA).exists() else None
+        for first in range(0, n, tables.ROWS_A_GROUP):
+            rows = range(first, min(first + tables.ROWS_A_GROUP, n))
+            texts = map(to_text, rows_of(table, rows))
+            db.add("kept_metadata", pa.table({"file_row_number": rows, "metadata": pa.array(texts, pa.large_string())}))
         db.run(*(f"INSERT INTO {name} BY NAME SELECT {columns}" for name, columns in _COLUMNS.items()))
         if sources.removed:
             db.create("removed", pa.schema([SCHEMAS["documents"].field("id")]))
@@ -76,11 +86,11 @@ def _meet(db: Database, taken: Taken) -> bool:
 def kept_sources(work: Work) -> Kept | None:
     """The sources of an earlier run, if this run reads all of them and others, or leaves more documents out.
 
-    None if something else changed; for documents with metadata or in other languages than English, because tables have
-    these in another form than files; and if ids of documents and passages were in each other's way.
+    None if something else changed; if tables have metadata or languages in another form than files, see `_is_exact`;
+    and if ids of documents and passages were in each other's way.
     """
     folder, sources = work.previous, work.sources
-    if not folder or sources.strict or (folder / METADATA).exists():
+    if not folder or sources.strict:
         return None
     try:
         now, before = (msgspec.convert(params, _Inputs) for params in (work.params, work.previous_params))
@@ -97,6 +107,7 @@ def kept_sources(work: Work) -> Kept | None:
         and before.readers.items() <= now.readers.items()
         and set(before.removed) <= set(now.removed)
         and all(key.startswith(DOCUMENT) for key in new_removals)
+        and _is_exact(folder / METADATA, bool(new_removals))
     )
     # tables name a source only by the first part of the names of its files
     if not same or any(short_name(shown(path), sources.corpus) != path.name for path in sources.corpus):
@@ -108,6 +119,16 @@ def kept_sources(work: Work) -> Kept | None:
         return None
     rejects = [reject for reject in rejects if not has_removed(sources, reject.id)]
     return Kept(folder, frozenset(path for path in sources.corpus if path.name in read), rejects)
+
+
+def _is_exact(path: Path, some_leave: bool) -> bool:
+    """Whether a table of metadata, if there is one, tells what the files gave: all documents are in English, no name
+    was left out, and no number may have been another. A text may stand for a number that differs in kind from other
+    values; it stays a text unless the others leave."""
+    if not path.exists():
+        return True
+    names, kinds = (schema := pq.read_schema(path)).names, set(schema.types)
+    return not (some_leave or LANGUAGE in names or len(names) >= MOST_COLUMNS or pa.float64() in kinds)
 
 
 def _others(params: Mapping[str, Any]) -> dict[str, Any]:
