@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from gpu_rag.errors import BadInput, IndexCorrupt, IndexMismatch, StorageError
-from gpu_rag.text.tokens import TOKENS_VERSION, stems, tokenize, words_of
+from gpu_rag.text.tokens import STOP_WORDS, TOKENS_VERSION, stems, tokenize, words_of
 
 ARRAYS_FILE = "bm25.safetensors"
 VOCABULARY_FILE = "bm25.json"
@@ -182,15 +182,16 @@ def _counted(texts: Iterable[str]) -> tuple[dict[str, int], np.ndarray, np.ndarr
     """Count tokens: the number of each token, by first use; token i32[P], passage i32[P] and frequency i32[P] of each
     posting, passages ascending; the number of tokens of each passage, i64[N]."""
     numbers: dict[str, int] = {}
-    number_of: dict[str, int] = {}  # of each word, so that it is stemmed once
+    number_of = dict.fromkeys(STOP_WORDS, -1)  # of each word, so that it is stemmed once
     parts, lengths, first = [np.zeros((3, 0), np.int32)], [np.zeros(0, np.int64)], 0
     texts = iter(texts)
     while block := [words_of(text) for text in islice(texts, _BLOCK)]:
         new = [word for word in dict.fromkeys(chain.from_iterable(block)) if word not in number_of]
         number_of.update((word, numbers.setdefault(token, len(numbers))) for word, token in zip(new, stems(new)))
         ids = np.array([number_of[word] for row in block for word in row], np.int64)
-        lengths.append(np.array([len(row) for row in block], np.int64))
-        row = np.repeat(np.arange(len(block)), lengths[-1])
+        row = np.repeat(np.arange(len(block)), [len(row) for row in block])[ids >= 0]
+        lengths.append(np.bincount(row, minlength=len(block)))
+        ids = ids[ids >= 0]
         keys, counts = np.unique(row << 32 | ids, return_counts=True)
         parts.append(np.stack([keys & 0xFFFFFFFF, (keys >> 32) + first, counts]).astype(np.int32))
         first += len(block)
