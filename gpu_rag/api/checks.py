@@ -13,7 +13,7 @@ from gpu_rag.evaluation.verify_answers import AnswerChecker, Difference, check_a
 from gpu_rag.index.folder import read_json
 from gpu_rag.index.index import Index
 from gpu_rag.index.manifest import Manifest
-from gpu_rag.index.receipt import read_receipt, still_there
+from gpu_rag.index.receipt import hashes_in, read_receipt, still_there
 from gpu_rag.index.verify import unchecked
 from gpu_rag.index.verify import verify as verify_index
 from gpu_rag.jobs import read_pairs, read_rows
@@ -53,7 +53,8 @@ def verify(index: PathLike, *, methods: str | Sequence[str] | None = None, recei
         if methods is not None:
             broken.extend(_lacking(folder, checked_names("methods", methods)))
         if receipt is not None:
-            broken.extend(still_there(read_receipt(checked_path("receipt", receipt)), Index.open(folder)))
+            made = Index.open(folder)
+            broken.extend(still_there(read_receipt(checked_path("receipt", receipt)), made, hashes_in(made)))
         return Verified(broken, digest, tuple(unchecked(folder, checks)))
     except IndexCorrupt as error:
         return Verified([str(error)], digest)

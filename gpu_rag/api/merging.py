@@ -22,6 +22,7 @@ from gpu_rag.index.folder import EDITS, storage_errors, write_atomic
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.manifest import checked_folder as checked_stage
 from gpu_rag.index.recorded import read_record, remembered
+from gpu_rag.index.removed import FILE
 from gpu_rag.index.work import HeldSource, NamedSource, Sources
 from gpu_rag.methods.registry import all_stages
 from gpu_rag.models.llm.interface import LLM
@@ -130,11 +131,14 @@ def _joined(parts: Mapping[Path, tuple[Sources, dict[Path, str]]], out: Path) ->
     library that read the files.
     """
     corpus, openie, removed = set[Path](), set[Path](), set[str]()
-    sha256_of, held, named = dict[Path, str](), dict[Path, HeldSource](), dict[str, NamedSource]()
+    sha256_of, held, named = dict[Path, tuple[str, Any]](), dict[Path, HeldSource](), dict[str, NamedSource]()
     readers: dict[str, str] = {}
     for folder, (part, hashes) in parts.items():
+        # a hash leaves out files that were removed; those that are here are read again, without what any index removed
+        left_out = None if part.held else frozenset(key for key in part.removed if key.startswith(FILE))
         for path, sha256 in hashes.items():
-            if sha256_of.setdefault(path, sha256) != sha256:
+            first, first_left_out = sha256_of.setdefault(path, (sha256, left_out))
+            if first != sha256 and (None in (left_out, first_left_out) or left_out == first_left_out):
                 do = "run gpu-rag update on the older index; or, if they are two files, give one another name first"
                 raise UsageError("two indexes have one file with other content", given=f"{path} in {folder}", do=do)
         for source in part.held:

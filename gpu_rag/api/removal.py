@@ -133,9 +133,10 @@ def _proved(
     """
     now = _files_of(new, np.ones(new.documents.num_rows, bool))
     copies = np.array([id in files_of and file != files_of[id] for id, file in now.items()])
-    stays = msgspec.structs.replace(receipt_of(new, copies), names=hashes_in(new).names)
+    present = hashes_in(new)
+    stays = msgspec.structs.replace(receipt_of(new, copies), names=present.names)
     gone = msgspec.structs.replace(leaving.without(stays), after=new.manifest.digest())
-    faults = [*still_there(gone, new), *_left_over(folder, new.manifest)]
+    faults = [*still_there(gone, new, present), *_left_over(folder, new.manifest)]
     if faults:
         do = "run the same command again when no other process uses the index"
         raise GpuRagError("the removal is not complete", given="; ".join(faults), do=do)

@@ -252,6 +252,7 @@ def _bring_up_to_date(
     name = f"{stage.name}-{fingerprint[:12]}"
     temporary, final, partial = out / "stages" / f".tmp-{name}", out / "stages" / name, out / "work" / name
     work = Work(temporary, partial, folders, settings, sources, models, progress, report, before, before_inputs)
+    work.params, work.previous_params = params, {} if old is None else old.params
     with storage_errors(out):
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)

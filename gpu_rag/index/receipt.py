@@ -70,8 +70,11 @@ def read_receipt(path: Path) -> Receipt:
 
 def receipt_of(index: Index, removed: np.ndarray) -> Receipt:
     """The receipt of a removal that is to come. removed: bool[n documents]."""
+    if not removed.any():
+        return Receipt(before=index.manifest.digest())
     documents, kept_documents = _split(index.documents["id"].to_pylist(), removed)
-    leaving = np.isin(np.array(index.passages["doc_id"].to_pylist(), object), np.array(documents, object))
+    leaving_ids = set(documents)
+    leaving = np.array([id in leaving_ids for id in index.passages["doc_id"].to_pylist()], bool)
     texts, kept_texts = _split(index.passages["text"].to_pylist(), leaving)
     titles, kept_titles = _split(index.passages["title"].to_pylist(), leaving)
     names, kept_names = set(map(normalise_name, titles)), set(map(normalise_name, kept_titles))
@@ -89,12 +92,11 @@ def receipt_of(index: Index, removed: np.ndarray) -> Receipt:
     )
 
 
-def still_there(receipt: Receipt, index: Index) -> Iterator[str]:
-    """Lines about removed items of a receipt that the index has again.
+def still_there(receipt: Receipt, index: Index, present: Receipt) -> Iterator[str]:
+    """Lines about removed items of a receipt that the index has again. present: `hashes_in` the index.
 
     Names are compared only in the state that the receipt is of: later documents may bring them again.
     """
-    present = hashes_in(index)
     for kind in KINDS:
         again = getattr(receipt, kind) & getattr(present, kind)
         if again and (kind != "names" or index.manifest.digest() == receipt.after):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -39,7 +40,6 @@ class Changes:
         self._running = asyncio.Lock()
         self._changes: dict[str, Changed] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._n_begun = 0
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> Changed:
         """Add documents; a document whose id the index has replaces the old one. Raises Refusal (429)."""
@@ -61,8 +61,7 @@ class Changes:
         if len(self._tasks) >= MOST_WAITING:
             expected = f"at most {MOST_WAITING}"
             raise Refusal(429, "too many changes wait", expected=expected, headers={"Retry-After": "10"})
-        self._n_begun += 1
-        name = f"c{self._n_begun}"
+        name = secrets.token_hex(8)  # no server gives it twice, and nobody guesses it
         change = self._changes[name] = Changed(name)
         for old in list(self._changes)[:-KEPT]:
             del self._changes[old]

@@ -13,7 +13,8 @@ import logging
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from functools import cached_property
+from itertools import chain, islice
 from operator import lt
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +23,7 @@ import msgspec
 import numpy as np
 
 from gpu_rag.errors import BadInput, IndexCorrupt, IndexMismatch, StorageError
-from gpu_rag.text.tokens import TOKENS_VERSION, tokenize
+from gpu_rag.text.tokens import STOP_WORDS, TOKENS_VERSION, stems, tokenize, words_of
 
 ARRAYS_FILE = "bm25.safetensors"
 VOCABULARY_FILE = "bm25.json"
@@ -40,9 +41,16 @@ class Bm25:
         """tokens: V, sorted; arrays: data f32[P], indices i32[P], indptr i64[V+1], one list of (passage, score) for
         each token, passages ascending; n: number of passages."""
         self.tokens, self.arrays, self.n, self.k1, self.b = tokens, arrays, n, k1, b
-        self._engine = _engine(k1, b)
-        self._engine.scores = {**arrays, "num_docs": n}
-        self._engine.nonoccurrence_array = None
+
+    @cached_property
+    def _engine(self) -> Any:
+        """The scorer. It is made on first use, because its import takes a second, and a build does not score."""
+        import bm25s
+
+        logging.getLogger("bm25s").setLevel(logging.WARNING)  # its DEBUG would be printed by any root handler
+        engine = bm25s.BM25(k1=self.k1, b=self.b, method="lucene", dtype="float32", int_dtype="int32", backend="numpy")
+        engine.scores, engine.nonoccurrence_array = {**self.arrays, "num_docs": self.n}, None
+        return engine
 
     @classmethod
     def build(cls, texts: Iterable[str], k1: float = 1.2, b: float = 0.75) -> Bm25:
@@ -173,25 +181,21 @@ def _counted(texts: Iterable[str]) -> tuple[dict[str, int], np.ndarray, np.ndarr
     """Count tokens: the number of each token, by first use; token i32[P], passage i32[P] and frequency i32[P] of each
     posting, passages ascending; the number of tokens of each passage, i64[N]."""
     numbers: dict[str, int] = {}
+    number_of = dict.fromkeys(STOP_WORDS, -1)  # of each word, so that it is stemmed once
     parts, lengths, first = [np.zeros((3, 0), np.int32)], [np.zeros(0, np.int64)], 0
     texts = iter(texts)
-    while block := [tokenize(text) for text in islice(texts, _BLOCK)]:
-        ids = np.array([numbers.setdefault(token, len(numbers)) for row in block for token in row], np.int64)
-        lengths.append(np.array([len(row) for row in block], np.int64))
-        row = np.repeat(np.arange(len(block)), lengths[-1])
+    while block := [words_of(text) for text in islice(texts, _BLOCK)]:
+        new = [word for word in dict.fromkeys(chain.from_iterable(block)) if word not in number_of]
+        number_of.update((word, numbers.setdefault(token, len(numbers))) for word, token in zip(new, stems(new)))
+        ids = np.array([number_of[word] for row in block for word in row], np.int64)
+        row = np.repeat(np.arange(len(block)), [len(row) for row in block])[ids >= 0]
+        lengths.append(np.bincount(row, minlength=len(block)))
+        ids = ids[ids >= 0]
         keys, counts = np.unique(row << 32 | ids, return_counts=True)
         parts.append(np.stack([keys & 0xFFFFFFFF, (keys >> 32) + first, counts]).astype(np.int32))
         first += len(block)
     token, passage, frequency = np.concatenate(parts, 1)
     return numbers, token, passage, frequency, np.concatenate(lengths)
-
-
-def _engine(k1: float, b: float) -> Any:
-    # Imported here because it imports numba, if installed; commands without search should not wait for that.
-    import bm25s
-
-    logging.getLogger("bm25s").setLevel(logging.WARNING)  # the package sets DEBUG, which any root handler would print
-    return bm25s.BM25(k1=k1, b=b, method="lucene", dtype="float32", int_dtype="int32", backend="numpy")
 
 
 def _no_postings() -> dict[str, np.ndarray]:

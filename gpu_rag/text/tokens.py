@@ -55,6 +55,15 @@ def tokenize(text: str) -> list[str]:
     >>> tokenize("The bridges of Mara's town, 1904")
     ['bridg', 'mara', 'town', '1904']
     """
+    return stems([word for word in words_of(text) if word not in STOP_WORDS])
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text in order, as `tokenize` finds them, with stop words."""
     folded = unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'")
-    words = [w[:MAX_TOKEN_CHARS] for w in _word_pattern().findall(folded) if w not in STOP_WORDS]
-    return _STEMMERS.english.stemWords(words)
+    return _word_pattern().findall(folded)
+
+
+def stems(words: list[str]) -> list[str]:
+    """The token of each word."""
+    return _STEMMERS.english.stemWords([word[:MAX_TOKEN_CHARS] for word in words])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,17 +11,21 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 import gpu_rag
+from gpu_rag.index.removed import DOCUMENT, key_of
 from gpu_rag.index.stage import Stage
-from gpu_rag.index.stages import synonyms
+from gpu_rag.index.stages import kept, passages, synonyms
 from gpu_rag.index.stages.extraction import extraction_stage
+from gpu_rag.index.stages.passages import passages_stage
 from gpu_rag.index.stages.search import passage_texts, rows_by_key, text_keys, vector_stage
 from gpu_rag.index.stages.synonyms import synonyms_stage
+from gpu_rag.index.work import Sources
 from gpu_rag.models import packaged
 from gpu_rag.settings import IndexSettings
+from gpu_rag.sources.corpus import read_corpus
 
 FREE = settings(
     max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -97,6 +102,92 @@ def test_wrong_synonyms_are_noticed(benches: Iterator[Any], wrong: str) -> None:
     with patch.multiple(synonyms, **planted):
         assert synonym_bytes(bench, 1, before) != expected
     assert synonym_bytes(bench, 1, before) == expected
+
+
+# --- documents -------------------------------------------------------------------------------------
+
+LONG = "One two three four five six. Seven eight nine ten."
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {"text": st.sampled_from([*["", LONG, "a b"] * 4, "Das ist ein Turm auf einer Insel im Meer."])},
+        optional={
+            "id": st.sampled_from(["a", "b", "c", "a#1", "d"]),
+            "title": st.just("T"),
+            "year": st.sampled_from([1, 1, 1, 2.5, "x", True]),
+        },
+    ),
+    max_size=4,
+)
+FILES = st.dictionaries(st.sampled_from(["a.jsonl", "b.jsonl", "c.jsonl", "f/a.jsonl", "f/d.jsonl"]), ROWS, max_size=4)
+CHUNKS: Any = {"index": {"chunk_words": 8, "overlap_words": 0}}
+
+
+def sources_in(folder: Path, files: dict[str, list[Any]], removed: set[str]) -> Sources:
+    for name, rows in {"0.jsonl": [{"id": "first", "text": "It is here."}], **files}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    paths = tuple(sorted(folder.iterdir()))
+    return Sources(paths, removed=frozenset(key_of(DOCUMENT, id) for id in removed))
+
+
+def passage_files(bench: Any, sources: Sources, chosen: Any = CHUNKS, before: Any = None) -> dict[str, bytes]:
+    bench.run(passages_stage, chosen, sources=sources, before=before)
+    return {path.name: path.read_bytes() for path in sorted(bench.folder("passages").iterdir())}
+
+
+@pytest.mark.slow
+@given(old=FILES, more=FILES, removed=st.sets(st.sampled_from(["a", "b", "c", "d"])), n=st.integers(0, 4))
+@FREE
+def test_documents(
+    benches: Iterator[Any], tmp_path_factory: Any, old: Any, more: Any, removed: set[str], n: int
+) -> None:
+    folders = [tmp_path_factory.mktemp("corpus") for _ in range(2)]
+    before, bench = next(benches), next(benches)
+    passage_files(before, sources_in(folders[0], old, set(sorted(removed)[:n])))
+    sources = sources_in(folders[1], {**more, **old}, removed)
+    assert passage_files(bench, sources, before=before) == passage_files(next(benches), sources)
+    event("kept" if bench.report.reused else "read")
+
+
+LINES = {
+    "1.jsonl": [{"id": "a", "text": LONG}, {"id": "b"}],
+    "2.jsonl": [{"id": "c", "text": "a b"}],
+    "3.jsonl": [{"id": "c", "text": "a b"}],
+}
+
+
+@pytest.mark.parametrize("wrong", ["order of rejects", "settings", "claims", "numbers"])
+def test_files_that_did_not_change_are_not_read_again(
+    benches: Iterator[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    before, bench = next(benches), next(benches)
+    old = {name: rows for name, rows in LINES.items() if name != "2.jsonl"}
+    more: list[Any] = [{"id": "e"}]
+    if wrong == "numbers":  # beside a text, the texts of the numbers are "1" and "2.5"
+        old["4.jsonl"] = [{"id": f"n{year}", "text": "a b", "year": year} for year in (1, 2.5)]
+        more = [{"id": "e", "text": "c", "year": "x"}]
+    new = {"1.5.jsonl": more, **old, **(LINES if wrong == "claims" else {})}
+    passage_files(before, sources_in(tmp_path / "old", old, set()))
+    sources = sources_in(tmp_path / "new", new, {"a"} if wrong == "order of rejects" else set())
+    chosen = {"index": {"chunk_words": 30, "overlap_words": 0}} if wrong == "settings" else CHUNKS
+    expected, opened = passage_files(next(benches), sources, chosen), list[str]()
+
+    def read(paths: Any, *more: Any) -> Any:
+        opened.extend(path.name for path in paths)
+        return read_corpus(paths, *more)
+
+    monkeypatch.setattr(passages, "read_corpus", read)
+    assert passage_files(bench, sources, chosen, before) == expected
+    assert (opened == ["1.5.jsonl"]) == (wrong == "order of rejects")
+    assert bench.report.reused == (2 if wrong == "order of rejects" else 0)
+    planted: dict[str, Any] = {
+        "order of rejects": (passages, "in_order", lambda rejects, items, _: [*rejects, *items]),
+        "settings": (kept, "_others", lambda params: {}),
+        "claims": (kept, "_meet", lambda db, taken: False),
+        "numbers": (kept, "_is_exact", lambda path, some_leave: True),
+    }
+    with patch.object(*planted[wrong]):
+        assert passage_files(bench, sources, chosen, before) != expected
 
 
 # --- vectors and extractions -----------------------------------------------------------------------

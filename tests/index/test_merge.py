@@ -138,6 +138,19 @@ def test_what_was_removed_from_one_index_stays_out(pair: list[Path], tmp_path: P
     assert gpu_rag.Index.open(tmp_path / "C").manifest.digest() == merged.manifest.digest()
 
 
+def test_a_file_that_was_removed_from_one_index_stays_out(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for n in range(3):
+        write_rows(folder / f"f{n}.jsonl", [row(n)])
+    for name in "AB":
+        built(tmp_path / name, folder, methods="bm25")
+    gpu_rag.remove(tmp_path / "A", files=folder / "f1.jsonl", settings=FAST)
+    for out, order in (("C", "AB"), ("D", "BA")):
+        merged = gpu_rag.merge([tmp_path / name for name in order], tmp_path / out, settings=FAST)
+        assert merged.manifest.digest() == gpu_rag.Index.open(tmp_path / "A").manifest.digest()
+
+
 def test_settings_that_differ_are_named(pair: list[Path], tmp_path: Path) -> None:
     built(tmp_path / "A", pair[0], methods="bm25")
     built(tmp_path / "B", pair[1], methods="bm25", settings={**FAST, "index": {"chunk_words": 57}})

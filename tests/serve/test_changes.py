@@ -69,6 +69,7 @@ def test_a_change_that_cannot_be_run_has_failed() -> None:
             (Changes(talker, "ix"), "a"),
         ]
         begun = [(changes, changes.remove(document).change) for changes, document in made]
+        assert len({name for _, name in begun}) == len(begun)  # a server that starts again repeats no name
         while any(changes.get(name).status in ("waiting", "running") for changes, name in begun):
             await asyncio.sleep(0.02)
         return [changes.get(name).status for changes, name in begun]

@@ -113,7 +113,9 @@ class Bench:
         self.report = StageReport()
         out = self.folder(layer.name)
         work = Work(out, self.root / "work", folders, chosen, sources or Sources(), models, Silent(), self.report)
+        work.params = self.params = layer.params(chosen, work.sources)
         if before:
+            work.previous_params = before.params
             work.previous = before.folder(layer.name)
             work.previous_inputs = {need: before.root / need for need in layer.needs}
         self.counts = layer.run(work)

@@ -12,11 +12,12 @@ import pyarrow.compute as pc
 from gpu_rag.errors import IndexCorrupt
 from gpu_rag.index import tables
 from gpu_rag.index.database import Database, database
+from gpu_rag.index.names import changed, normalised
 from gpu_rag.index.stage import stage
 from gpu_rag.index.work import Work
-from gpu_rag.text.normalise import normalise_name
 
 MAX_NAME_CHARS = 300  # longer "names" are sentences that an extractor returned whole
+_EVEN = r"^[!-~]+(?: [!-~]+)*$"  # names without white space but single spaces inside
 
 _TABLES = (
     "CREATE TABLE names (passage INTEGER, key VARCHAR, spelling VARCHAR)",
@@ -82,9 +83,9 @@ def _normalised(batch: pa.RecordBatch) -> tuple[pa.Table, pa.Table, int]:
         )
     texts = pa.concat_arrays([pc.list_flatten(entities), parts])
     distinct = texts.dictionary_encode()
-    distinct_names = distinct.dictionary.to_pylist()
-    keys = pa.array([normalise_name(name) for name in distinct_names], pa.string())
-    spellings = pa.array([" ".join(name.split()) for name in distinct_names], pa.string())
+    keys = normalised(distinct.dictionary).cast(pa.string())
+    is_spaced = pc.invert(pc.match_substring_regex(distinct.dictionary, _EVEN))
+    spellings = changed(distinct.dictionary, distinct.dictionary, is_spaced, lambda name: " ".join(name.split()))
     lengths = pc.utf8_length(keys).to_numpy()
     is_name = (lengths > 0) & (lengths <= MAX_NAME_CHARS)
     codes = distinct.indices.to_numpy()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import chain, groupby, islice, repeat
@@ -209,32 +209,32 @@ def by_patterns(work: Work, passages: pa.Table) -> Iterator[pa.RecordBatch]:
     earlier, known = _earlier(work, passages)
     for batch in passages.to_batches(max_chunksize=work.settings.index.block):
         rows, known = known[: len(batch)], known[len(batch) :]
-        kept = np.flatnonzero(rows >= 0)
-        extractions = iter(earlier.take(rows[kept].tolist()) if earlier else ())
-        new = extract_batch(batch.take(pa.array(np.flatnonzero(rows < 0))))
-        reused = _batch([_with_aliases(_extraction(row)) for row in extractions])
+        is_new = rows < 0
+        new = extract_batch(batch.take(pa.array(np.flatnonzero(is_new))))
         order = np.empty(len(rows), np.int64)
-        order[rows < 0], order[kept] = np.arange(len(new)), len(new) + np.arange(len(kept))
-        yield pa.concat_batches([new, reused]).take(pa.array(order))
+        order[is_new], order[~is_new] = np.arange(len(new)), len(new) + np.arange(len(rows) - len(new))
+        kept = earlier.take(pa.array(rows[~is_new]))
+        rows_of_both = pa.concat_tables([pa.Table.from_batches([new]), kept]).combine_chunks()
+        yield from rows_of_both.take(pa.array(order)).to_batches()
         work.report.reused += len(kept)
         work.progress.advance(len(batch))
 
 
-def _extraction(row: Mapping[str, Any]) -> Extraction:
-    return Extraction(tuple(row["entities"]), tuple((s, label, o) for s, label, o in row["triples"]))
-
-
-def _earlier(work: Work, passages: pa.Table) -> tuple[tables.RowGroups | None, np.ndarray]:
-    """(earlier extractions, i64[n]: the row of each passage among them, -1 if its title or text is new). A passage that
-    was skipped in the earlier run counts as new."""
+def _earlier(work: Work, passages: pa.Table) -> tuple[pa.Table, np.ndarray]:
+    """(earlier extractions as EXTRACTED, i64[n]: the row of each passage among them, -1 if its title or text is new). A
+    passage that was skipped in the earlier run counts as new."""
     if not work.previous or not work.previous_inputs or work.settings.index.coref != "none":
-        return None, np.full(passages.num_rows, -1)
-    path = work.previous / "extractions.parquet"
+        return EXTRACTED.empty_table(), np.full(passages.num_rows, -1)
     before = tables.read_table(work.previous_inputs["passages"] / "passages.parquet", tables.PASSAGES)
     rows = rows_by_key(text_keys(_titled(passages)), text_keys(_titled(before)))
-    status = tables.read_table(path, tables.EXTRACTIONS, ["status"])["status"]
-    skipped = np.append(pc.equal(status, "skipped").to_numpy(), True)
-    return tables.RowGroups(path, tables.EXTRACTIONS), np.where(skipped[rows], -1, rows)
+    table = tables.read_table(work.previous / "extractions.parquet", tables.EXTRACTIONS).drop_columns(["passage"])
+    profiles = tables.read_table(work.previous / "profiles.parquet", tables.PROFILES)
+    fields = list(EXTRACTED.field("profiles").type.value_type)
+    ends = np.searchsorted(profiles["passage"].to_numpy(), np.arange(len(table) + 1)).astype(np.int32)
+    structs = pa.StructArray.from_arrays([profiles[field.name].combine_chunks() for field in fields], fields=fields)
+    table = table.append_column("profiles", pa.ListArray.from_arrays(pa.array(ends), structs)).cast(EXTRACTED)
+    skipped = np.append(pc.equal(table["status"], "skipped").to_numpy(), True)
+    return table, np.where(skipped[rows], -1, rows)
 
 
 def _titled(passages: pa.Table) -> TextRows:

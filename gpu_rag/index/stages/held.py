@@ -78,14 +78,14 @@ class _Tables:
         # only a question, whose contexts other questions may repeat, gives several documents a line
         n_documents = Counter(place for place in self._places if place[1])
         self._question_files = {file for (file, _), count in n_documents.items() if count > 1}
-        self._rejects = _rejects_of(folder / "rejects.jsonl")
+        self._rejects = rejects_of(folder / "rejects.jsonl")
 
     def outcomes(self, name: str) -> Iterator[Outcome]:
         """Documents and rejects of the source with this name, by file and line, as a reader of its files gives them."""
         items: list[tuple[str, int, int | Reject]] = [
-            (file, line, row) for row, (file, line) in enumerate(self._places) if _source(file) == name
+            (file, line, row) for row, (file, line) in enumerate(self._places) if source_name(file) == name
         ]
-        items += [(reject.file, reject.line, reject) for reject in self._rejects if _source(reject.file) == name]
+        items += [(reject.file, reject.line, reject) for reject in self._rejects if source_name(reject.file) == name]
         items.sort(key=lambda item: (item[0].encode(), item[1]))
         for start in range(0, len(items), _AT_ONCE):
             block = [(item, self._row_of(item)) for _, _, item in items[start : start + _AT_ONCE]]
@@ -134,7 +134,7 @@ def _floats(table: pa.Table | None) -> Iterator[tuple[str, np.ndarray]]:
             yield column.name, table[column.name].to_numpy()  # type: ignore[index]
 
 
-def _source(file: str) -> str:
+def source_name(file: str) -> str:
     """The name of the source of a file. file: as the index names it."""
     return file.partition("/")[0]
 
@@ -162,7 +162,8 @@ def _joined(passages: Sequence[dict[str, Any]]) -> str:
     return "".join(parts)
 
 
-def _rejects_of(path: Path) -> list[Reject]:
+def rejects_of(path: Path) -> list[Reject]:
+    """The rejects in a file of a stage. Raises IndexCorrupt."""
     try:
         return [msgspec.json.decode(line, type=Reject) for line in path.read_bytes().splitlines()]
     except (OSError, msgspec.MsgspecError) as error:

@@ -7,7 +7,7 @@ import json
 import os
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
@@ -26,6 +26,7 @@ from gpu_rag.index.metadata import LANGUAGE, read_metadata, to_text, write_metad
 from gpu_rag.index.removed import has_removed, left_out, removed_params
 from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.held import HeldDocument, held_readers
+from gpu_rag.index.stages.kept import PASSAGE_ID, Kept, in_order, kept_sources
 from gpu_rag.index.stages.node_documents import SCHEMAS, Parts, Taken, node_documents
 from gpu_rag.index.stages.rejected import Rejects, checked, short_name
 from gpu_rag.index.tables import TableWriter
@@ -86,24 +87,30 @@ def _file_hash(path: Path) -> str:
         return ""  # the reading stage reports the reason
 
 
-def read_passages(sources: Sources, settings: Settings) -> Iterator[Parts | Reject]:
+def read_passages(
+    sources: Sources, settings: Settings, taken: Taken | None = None, kept: Collection[Path] = ()
+) -> Iterator[Parts | Reject]:
     """Passages of the corpus, many documents at a time. A row that cannot be used becomes a Reject with a short file
     name.
 
-    Documents of the nodes of knowledge bases follow, see `node_documents`.
+    Documents of the nodes of knowledge bases follow, see `node_documents`. taken: gets all ids. kept: paths of the
+    corpus that are not read.
     Raises BadInput for a corpus that does not exist, and for the first reject if `sources.strict`.
     """
-    taken = Taken()
-    return chain(read_documents(sources, settings, taken), node_documents(sources, settings, taken))
+    taken = Taken() if taken is None else taken
+    return chain(read_documents(sources, settings, taken, kept), node_documents(sources, settings, taken))
 
 
-def read_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterator[Parts | Reject]:
+def read_documents(
+    sources: Sources, settings: Settings, taken: Taken, kept: Collection[Path] = ()
+) -> Iterator[Parts | Reject]:
     """Passages of the corpus alone, as `read_passages`; adds its ids to `taken`."""
     if not sources.corpus and not sources.named:
         raise BadInput("no corpus given", expected="one or more files or folders, or --kg, --skb, --source")
     rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
     limits = Limits(settings.index.max_document_chars, columns=columns_of(settings.index.columns), part=sources.part)
-    corpus = read_corpus(sources.corpus, limits, left_out(sources), held_readers(sources)) if sources.corpus else ()
+    paths = [path for path in sources.corpus if path not in kept]
+    corpus = read_corpus(paths, limits, left_out(sources), held_readers(sources)) if paths else ()
     for row in corpus:
         if has_removed(sources, row.id):
             taken.documents.add(row.id)
@@ -124,7 +131,7 @@ def read_documents(sources: Sources, settings: Settings, taken: Taken) -> Iterat
                 continue
             # "a" in chunks collides with a document "a#1"
             twice = next(id for id in ids if id in taken.passages)
-            reason = f"its passage id {twice!r} is that of another document's passage"
+            reason = f"{PASSAGE_ID}{twice!r} is that of another document's passage"
             row = Reject(row.file, row.line, reason, row.id)
         yield checked(row, sources.strict, sources.corpus)
     yield packed(rows)
@@ -204,14 +211,13 @@ def _title(document: Document, n_headings: int) -> str:
     return f"{document.title} ({words})" if words and words.casefold() != document.title.casefold() else document.title
 
 
-def keep_passages(db: Database, parts: Iterable[Parts]) -> tuple[int, int]:
-    """Insert the rows of all tables into a database. Returns the numbers of documents and passages."""
+def keep_passages(db: Database, parts: Iterable[Parts]) -> None:
+    """Insert the rows of all tables into a database."""
     for name, schema in SCHEMAS.items():
         db.create(name, schema)
     for part in parts:
         for name in SCHEMAS:
             db.add(name, part[name])
-    return db.count("documents"), db.count("passages")
 
 
 def write_passages(db: Database, folder: Path, *, origins: bool) -> dict[str, int]:
@@ -282,22 +288,40 @@ def passages_stage(work: Work) -> dict[str, int]:
     """Tables `documents`, `passages` and `lines` (of each passage), and rejects.jsonl. With named sources of documents
     or knowledge bases also `origins`, the source of each document; if documents have metadata, also `metadata`.
 
-    Reads the corpus. Raises BadInput if nothing in it could be used; a part of it may be empty. Memory: `index.memory`,
-    and about 200 bytes a document and a passage, for their unique ids.
+    Reads the corpus, but for sources that an earlier run read, see `kept_sources`. Raises BadInput if nothing in it
+    could be used; a part of it may be empty. Memory: `index.memory`, and about 200 bytes a document and a passage that
+    are read, for their unique ids.
     """
+    kept = kept_sources(work)
+    counts = _made(work, kept) if kept else None
+    if counts is None:
+        counts = _made(work, None)
+        assert counts is not None
+    return counts
+
+
+def _made(work: Work, kept: Kept | None) -> dict[str, int] | None:
+    """Write the tables. None if kept documents and new ones claim one id, so that all must be read."""
+    sources, taken = work.sources, Taken()
     with Rejects(work) as rejects, database(work) as db:
 
         def parts() -> Iterator[Parts]:
-            for item in read_passages(work.sources, work.settings):
+            items = read_passages(sources, work.settings, taken, kept.paths if kept else ())
+            for item in in_order(kept.rejects, items, sources) if kept else items:
                 if isinstance(item, Reject):
                     rejects.write(item)
                 else:
                     yield item
                     work.progress.advance(item["documents"].num_rows)
 
-        n_documents, n_passages = keep_passages(db, parts())
-        may_be_none = work.sources.part[1] > 1 or (work.sources.named and not work.sources.corpus)
+        keep_passages(db, parts())
+        n_read = db.count("documents")
+        if kept and not kept.add_to(db, sources, taken):
+            return None
+        n_documents, n_passages = db.count("documents"), db.count("passages")
+        work.report.reused = n_documents - n_read
+        may_be_none = sources.part[1] > 1 or (sources.named and not sources.corpus)
         if not n_passages and not may_be_none:
             raise no_passage(rejects.n, rejects.first)
-        languages = write_passages(db, work.out, origins=bool(work.sources.of_kind("skb", "documents")))
+        languages = write_passages(db, work.out, origins=bool(sources.of_kind("skb", "documents")))
     return {"documents": n_documents, "passages": n_passages, "rejects": rejects.n, **languages}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -127,17 +127,8 @@ def rows_by_key(keys: np.ndarray, known: np.ndarray) -> np.ndarray:
     return np.where((known[rows] == keys).all(1), rows, -1)
 
 
-def _embed(work: Work, texts: Sequence[str], known: Known | None) -> np.ndarray:
-    """Vectors of some texts; vectors of an earlier run are copied. known: its rows are of these texts."""
-    rows = np.full(len(texts), -1) if known is None else known.rows
-    new = np.flatnonzero(rows < 0)
-    if len(new) < len(texts) and known is not None:
-        vectors = known.vectors[rows]
-        if len(new):
-            vectors[new] = _embed(work, [texts[row] for row in new.tolist()], None)
-        work.report.reused += len(texts) - len(new)
-        work.progress.advance(len(texts) - len(new))
-        return vectors
+def _embed(work: Work, texts: Sequence[str]) -> np.ndarray:
+    """Vectors of some texts."""
     done = 0
 
     def on_batch(n_done: int) -> None:
@@ -156,18 +147,42 @@ def embed_blocks(work: Work, texts: Sequence[str], known: Known | None = None) -
     Texts are embedded in windows of `index.block` texts, fewer if they are long; the embedder sorts a window by length.
     Windows that an earlier run finished come from disk; `known` vectors are copied. Memory: a window and its vectors.
     """
-    dim, path = int(work.models.describe("embedder")["dim"]), work.partial / "vectors.f16"
-    if not len(texts):
-        return np.zeros((0, dim), np.float16)
+    new = np.arange(len(texts)) if known is None else np.flatnonzero(known.rows < 0)
+    asked = (
+        texts if len(new) == len(texts) else TextRows(len(new), lambda rows: [texts[row] for row in new[rows].tolist()])
+    )
+    windows = (
+        work.array_block(f"{start}-{len(window)}", partial(_embed, work, window))
+        for start, window in _windows(asked, work.settings.index.block)
+    )
+    made = _mapped(work, "vectors.f16", windows)
+    if known is None or len(new) == len(texts):
+        return made
+    work.report.reused += len(texts) - len(new)
+    work.progress.advance(len(texts) - len(new))
+    return _mapped(work, "joined.f16", _joined(known, made, new))
+
+
+def _joined(known: Known, made: np.ndarray, new: np.ndarray) -> Iterator[np.ndarray]:
+    """All vectors, by block. made: those of the rows `new`."""
+    for start in range(0, len(known.rows), tables.ROWS_A_GROUP):
+        vectors = known.vectors[known.rows[start : start + tables.ROWS_A_GROUP]]
+        first, last = np.searchsorted(new, (start, start + len(vectors)))
+        vectors[new[first:last] - start] = made[first:last]
+        yield vectors
+
+
+def _mapped(work: Work, name: str, blocks: Iterable[np.ndarray]) -> np.ndarray:
+    """The rows of all blocks, mapped from a file of the stage's work space."""
+    dim, path, n = int(work.models.describe("embedder")["dim"]), work.partial / name, 0
     with storage_errors(path):
         work.partial.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
-    for start, window in _windows(texts, work.settings.index.block):
-        own = None if known is None else Known(known.vectors, known.rows[start : start + len(window)])
-        vectors = work.array_block(f"{start}-{len(window)}", partial(_embed, work, window, own))
+    for vectors in blocks:
         with storage_errors(path), path.open("ab") as file:
             file.write(np.ascontiguousarray(vectors).data)
-    return np.memmap(path, np.float16, "c", shape=(len(texts), dim))
+        n += len(vectors)
+    return np.memmap(path, np.float16, "c", shape=(n, dim)) if n else np.zeros((0, dim), np.float16)
 
 
 @stage(

@@ -181,5 +181,6 @@ def _nearest_of_each(left: np.ndarray, right: np.ndarray, score: np.ndarray, k: 
     row, other, pair = np.concatenate([left, right]), np.concatenate([right, left]), np.tile(np.arange(len(left)), 2)
     order = np.lexsort((other, -score[pair], row))
     starts = np.searchsorted(row[order], row[order])
-    kept = np.unique(pair[order[np.arange(len(order)) - starts < k]])
+    kept = np.zeros(len(left), bool)
+    kept[pair[order[np.arange(len(order)) - starts < k]]] = True
     return left[kept], right[kept], score[kept]
