@@ -16,6 +16,7 @@ from gpu_rag.methods.hybgrag.rules import Candidate, candidates, first_action, n
 from gpu_rag.methods.hybgrag.state import HYBRID, TEXT, Action, History, Params, Retrieved
 from gpu_rag.models.ask import read_prompt
 from gpu_rag.program.decide import decide
+from gpu_rag.program.knowledge_base.query import Query
 from gpu_rag.program.knowledge_base.query_prompt import QueryPrompt
 from gpu_rag.program.knowledge_base.spoken import Spoken
 from gpu_rag.program.knowledge_base.views import kb_of
@@ -47,7 +48,7 @@ class Router:
         route = await decide(self.run, ROUTE, proposal=proposal, shown=self._prompt(history, proposal))
         topics = route.entities
         modules = (HYBRID, TEXT) if topics else (TEXT,)
-        possible = [Action(name, topics, route.sure, route.operations) for name in modules]
+        possible = [Action(name, topics, route.sure, route.operations, route.types) for name in modules]
         actions = [action for action in possible if not history.seen(action)]
         if not actions:
             if proposal is not None:
@@ -73,16 +74,18 @@ class Router:
             action = Action(HYBRID, (*(action.topics if action and self.spoken.topics else ()), *anything))
         plain = {candidate.first.key for candidate in ranked if candidate.sure} | {topic.key for topic in anything}
         sure = action is not None and action.module != TEXT and all(topic.key in plain for topic in action.topics)
-        return action and replace(action, sure=sure, operations=self.spoken.operations)
+        types = tuple(kb_of(self.run.index).type_names[row] for row in self.spoken.types)
+        return action and replace(action, sure=sure, operations=self.spoken.operations, types=types)
 
     def _prompt(self, history: History, proposal: Action | None) -> QueryPrompt:
         """The prompt of the route; examples collected for the index are fenced as untrusted text."""
         params, prompt = self.params, read_prompt("gpu_rag.methods.hybgrag.prompts:route")
         collected = () if params.routes else own_examples(self.run.index).routes
         examples = collected or read_examples(params.routes, "routes", False)
+        query = proposal.query if proposal else Query((), True)
         return QueryPrompt(
-            self.run, fenced(prompt) if collected else prompt, history.question, self.vector,
-            proposal.topics if proposal else (), "\n\n".join(example.route() for example in examples), history.text(),
+            self.run, fenced(prompt) if collected else prompt, history.question, self.vector, query,
+            "\n\n".join(example.route() for example in examples), history.text(),
             "hybgrag_shown", params.n_types, params.n_shown,
         )  # fmt: skip
 

@@ -44,15 +44,16 @@ _AMOUNT = re.compile(r"[^\w-]?(-?\d+(?:p\d+)?)(?: ?%| \w+)?")
 
 class Topic(Struct, frozen=True):
     """An entity that a question names, and the relations that lead from it towards the answer; () if the entity is an
-    answer itself, which only rules propose.
+    answer itself.
 
-    ways: out, in or either for each relation, if the relations form one chain in this order; (): any order is allowed.
+    type: "" for any; ways: out, in or either for each relation, if the relations form one chain in this order; (): any
+    order is allowed.
     negated: whether the nodes that they lead to are ruled out.
     """
 
     entity: Annotated[str, Meta(min_length=1)] = field(name="name")
     type: str
-    relations: Annotated[tuple[str, ...], Meta(min_length=1)]
+    relations: tuple[str, ...]
     ways: tuple[Literal["out", "in", "either"], ...] = ()
     negated: bool = False
 
@@ -83,7 +84,7 @@ class Constraint(Struct, frozen=True):
 
     relation: str
     compare: Compare
-    value: Annotated[str, Meta(max_length=40)]
+    value: Annotated[str, Meta(max_length=200)]
 
 
 class Operations(Struct, frozen=True):
@@ -112,12 +113,18 @@ ALL = Operations()
 
 
 class Query(Struct, frozen=True):
-    """A question as a query. sure: whether the question plainly says the relations; several entries of one entity are
-    alternatives then, the likeliest first."""
+    """A question as a query. sure: whether the question plainly says the relations; if not, several entries of one
+    entity are alternatives, the likeliest first. types: of the answers, () for any."""
 
     entities: tuple[Topic, ...]
     sure: bool
     operations: Operations = ALL
+    types: tuple[str, ...] = ()
+
+    @property
+    def plain(self) -> bool:
+        """Whether the answers are simply the nodes that all topics lead to."""
+        return self.operations == ALL and all(topic.relations and not topic.negated for topic in self.entities)
 
 
 # --- execution --------------------------------------------------------------------------------------
@@ -270,6 +277,11 @@ def _stating(kb: KnowledgeBase, plan: Plan, nodes: np.ndarray) -> list[tuple[int
     return pairs
 
 
+def has_dates(index: Index) -> bool:
+    """Whether some statement of the knowledge base has a date."""
+    return any(map(DATED.search, kb_of(index).provenance))
+
+
 def _meets(values: np.ndarray, constraint: Constraint) -> np.ndarray:
     """bool per value. A year stands for the whole year."""
     value = amount(constraint.value)
@@ -325,10 +337,16 @@ def count_path(query: Query, n: int) -> Path:
 def part_of(kb: KnowledgeBase, topic: Topic, nodes: Sequence[int] = ()) -> Part:
     """A topic in the graph; unknown relations are left out. nodes: of its name; not read if that is `ANYTHING`."""
     is_any = topic.entity == ANYTHING
-    nodes = kb.nodes_of_type(topic.type).tolist() if is_any else nodes
     rows = tuple(row for name in topic.relations if (row := relation_row(kb, name)) is not None)
     ways = topic.directions if len(topic.ways) == len(rows) else ()
+    if is_any:
+        nodes = (kb.nodes_of_type(topic.type) if topic.type else np.arange(kb.n)).tolist()
     return Part(tuple(nodes), rows, ways, topic.negated, is_any)
+
+
+def type_rows(kb: KnowledgeBase, types: Iterable[str]) -> tuple[int, ...]:
+    """The rows of types by name; unknown names are left out."""
+    return tuple(row for row, name in enumerate(kb.type_names) if name in types)
 
 
 @batched(GRAPH, name="kb_contrary")

@@ -19,7 +19,6 @@ from gpu_rag.program.knowledge_base.names import masked
 from gpu_rag.program.knowledge_base.query import (
     ALL,
     ANYTHING,
-    DATED,
     STATED_BY,
     STATED_ON,
     Constraint,
@@ -28,6 +27,7 @@ from gpu_rag.program.knowledge_base.query import (
     Plan,
     Topic,
     contrary_nodes,
+    has_dates,
     operations_of,
     part_of,
 )
@@ -235,15 +235,11 @@ def _without_source(index: Index, text: str) -> tuple[str, str, bool]:
             verb = "" if match[0][0] in "Aa" else "is"
             text, source = f"{text[: match.start()]}{verb:<{len(match[0])}}{text[match.end() :]}", name
     newest = [match.span() for match in _NEWEST.finditer(text)]
-    if not (bool(newest) and index.loaded("dated notes", _has_dates)):
+    if not (bool(newest) and index.loaded("dated notes", has_dates)):
         return text, source, False
     for start, end in newest:
         text = f"{text[:start]}{' ' * (end - start)}{text[end:]}"
     return text, source, True
-
-
-def _has_dates(index: Index) -> bool:
-    return any(map(DATED.search, kb_of(index).provenance))
 
 
 def _unnamed(index: Index, text: str, topics: Sequence[Named]) -> list[Named]:
