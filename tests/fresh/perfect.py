@@ -6,6 +6,7 @@ the decision, so a relation or a type that is not shown is an error.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,6 +30,7 @@ from gpu_rag.program.knowledge_base.query import (
 from gpu_rag.program.run import Run
 from gpu_rag.types import Malformed, Reply
 
+PLAIN = re.compile(r" \(disease\)$")  # PrimeKG writes it behind names; people do not
 WAYS = {">": "out", "<": "in", "-": "either"}
 
 
@@ -63,11 +65,11 @@ class Said:
 
 
 def said(expression: Any, names: Mapping[str, str], kb: KnowledgeBase) -> Said:
-    """An expression of `score.Graph.gold` as a query. names: of the template, as the question writes them."""
+    """An expression of `score.Graph.gold` as a query. names: of the template."""
     if isinstance(expression, str):
         name = names[expression[1:]] if expression.startswith("$") else expression
         nodes = kb.named(name)
-        return Said((Topic(name, kb.type_names[kb.node_type[nodes[0]]] if nodes else "", ()),))
+        return Said((Topic(PLAIN.sub("", name), kb.type_names[kb.node_type[nodes[0]]] if nodes else "", ()),))
     op, *rest = expression
     if op == "any":
         return Said((Topic(ANYTHING, "", ()),))
@@ -128,7 +130,9 @@ class PerfectReader:
     async def reply(self, run: Run, ask: Ask[Any], fields: Fields) -> Taken:
         query = self.queries.get(run.ctx.question.id)
         if query is not None and ask.name == "topics":
-            return Taken(Topics(tuple(t.entity for t in query.entities if t.entity != ANYTHING)), "oracle")
+            named = (t.entity for t in query.entities if t.entity != ANYTHING)
+            names = (*named, *query.operations.without)
+            return Taken(Topics(tuple(dict.fromkeys(names))), "oracle")
         if query is None or ask.name not in ("query", "hybgrag_route"):
             return await RULE.reply(run, ask, fields)
         text = msgspec.json.encode(query).decode()

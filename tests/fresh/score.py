@@ -38,11 +38,10 @@ from gpu_rag.types import Question
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
-from perfect import PerfectReader, Unsayable, said  # noqa: E402
+from perfect import PLAIN, PerfectReader, Unsayable, said  # noqa: E402
 
 SETS = {"f": "questions", "m": "medicine", "s": "second set", "t": "third set", "u": "third set, medicine"}
 VERDICTS = ("right", "wrong answered", "wrong retrieved", "refused")
-PLAIN = re.compile(r" \(disease\)$")  # PrimeKG writes it behind names; people do not
 NUMBER = re.compile(r"\d+(\.\d+)?")
 DATE = re.compile(r"\d{4}-\d\d-\d\d")
 Edge = tuple[str, str, str, str]  # head, relation, tail, provenance
@@ -142,7 +141,7 @@ def questions_of(graph: str, knowledge: Graph) -> list[dict[str, Any]]:
         fill = row.get("fill", {})
         names = {slot: knowledge.names[key] for slot, key in fill.items()}
         row["question"] = row["question"].format(**{slot: PLAIN.sub("", name) for slot, name in names.items()})
-        row["expression"] = row["gold"], {slot: PLAIN.sub("", name) for slot, name in names.items()}
+        row["expression"] = row["gold"], names
         row["gold"] = knowledge.gold(row["gold"], names)
         row["harm"] = knowledge.gold(row.get("harm", ["nothing"]), names) - (row["gold"] if row.get("harm") else set())
         asked.append(row)

@@ -244,11 +244,17 @@ def plain(kb: KnowledgeBase, plan: Plan) -> tuple[set[int], set[int]]:
 
     def values(node: int, relation: str) -> list[float]:
         row = kb.relation_names.index(relation)
-        there = [t for h, r, t in edges if r == row and h == node] + [h for h, r, t in edges if r == row and t == node]
-        has_amounts = any(amount(kb.node_names[end]) is not None for h, r, t in edges if r == row for end in (h, t))
-        if there and not has_amounts:
-            return [len(set(there))]
-        return [v for other in there if (v := amount(kb.node_names[other])) is not None]
+        pairs = [(h, t) for h, r, t in edges if r == row]
+        sides = [pairs, [(t, h) for h, t in pairs]]
+        amounts = [[amount(kb.node_names[other]) for _, other in side] for side in sides]
+        valued = [
+            2 * sum(v is not None for v in side) >= len(side) and any(v is not None for v in side) for side in amounts
+        ]
+        if not any(valued):
+            there = {other for side in sides for own, other in side if own == node}
+            return [len(there)] if there else []
+        kept = [zip(side, known) for side, known, has in zip(sides, amounts, valued) if has]
+        return [v for some in kept for (own, _), v in some if own == node and v is not None]
 
     sets = [ends(part) for part in plan.parts if not part.negated]
     out = set().union(*(ends(part) for part in plan.parts if part.negated)) | set(plan.without)

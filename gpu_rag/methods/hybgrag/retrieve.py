@@ -14,7 +14,16 @@ from gpu_rag.methods.hybgrag.near import Entities, near_nodes
 from gpu_rag.methods.hybgrag.state import TEXT, Action, Params, Retrieved
 from gpu_rag.program.knowledge_base.documents import search_documents
 from gpu_rag.program.knowledge_base.names import match_names
-from gpu_rag.program.knowledge_base.query import ANYTHING, Part, Plan, Topic, part_of, solve, type_rows
+from gpu_rag.program.knowledge_base.query import (
+    ANYTHING,
+    Part,
+    Plan,
+    Topic,
+    nodes_with_relation,
+    part_of,
+    solve,
+    type_rows,
+)
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.knowledge_base.walks import Walk, path_along
 from gpu_rag.program.run import Run
@@ -93,7 +102,8 @@ async def _nodes_of(topic: Topic, kb: KnowledgeBase, threshold: float) -> tuple[
     """The nodes of a topic. threshold: minimum similarity of names, see `match_names`."""
     if topic.entity == ANYTHING:
         return part_of(kb, topic).nodes
-    return await match_names(kb, topic.entity, topic.type or None, threshold)
+    nodes = await match_names(kb, topic.entity, topic.type or None, threshold)
+    return nodes_with_relation(kb, topic, nodes or await match_names(kb, topic.entity, None, threshold))
 
 
 def _leads(topic: Topic | Part) -> bool:

@@ -6,11 +6,11 @@ repeats one, the rules' proposal is taken.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gpu_rag.methods.hybgrag.asks import MODULE, ROUTE
+from gpu_rag.methods.hybgrag.asks import MODULE, ROUTE, route_of
 from gpu_rag.methods.hybgrag.examples import fenced, own_examples, read_examples
 from gpu_rag.methods.hybgrag.rules import Candidate, candidates, first_action, next_action
 from gpu_rag.methods.hybgrag.state import HYBRID, TEXT, Action, History, Params, Retrieved
@@ -31,7 +31,7 @@ _MODULE_TEXTS = {
 @dataclass(frozen=True)
 class Router:
     """The router of one question. vector: of the question; ranked: the candidates for its entities, best first; spoken:
-    the question as rules read it; unknown: names in it that no node has."""
+    the question as rules read it; unknown: names in it that no node has; proposed: the routes of the rules so far."""
 
     run: Run
     params: Params
@@ -39,10 +39,12 @@ class Router:
     ranked: list[Candidate]
     spoken: Spoken
     unknown: tuple[str, ...]
+    proposed: list[Query] = field(default_factory=list)
 
     async def route(self, history: History) -> Action | None:
         """The next action that was not taken before; None if none is left."""
         proposal = self._proposal(history)
+        self.proposed.append(route_of(proposal))
         if not kb_of(self.run.index).n_relations:
             return proposal
         route = await decide(self.run, ROUTE, proposal=proposal, shown=self._prompt(history, proposal))
@@ -92,6 +94,7 @@ class Router:
     def remarks(self, action: Action, result: Retrieved) -> dict[str, tuple[str, ...]]:
         """The remarks of an answer: `unread` (not understood), `sought` (not known) and `barred` (ruled out)."""
         kb, own = kb_of(self.run.index), {candidate.first.key: candidate for candidate in self.ranked}
+        own = own if action.query in self.proposed else {}
         known = own.keys() | {topic.key for topic in self.spoken.anything}
         as_spoken = action.operations == self.spoken.operations and all(topic.key in known for topic in action.topics)
         candidates = [own[topic.key] for topic in action.topics if topic.key in own]
@@ -100,7 +103,9 @@ class Router:
         if action.module != TEXT and not (result.met and result.rows):
             sought.append(f"an answer to all of: {'; '.join(action.lines()[1:])}")
         barred = {row: f"{kb.node_names[row]}: ruled out by the question" for row in result.barred}
-        barred |= {row: f"{kb.node_names[row]}: {reason}" for row, reason in self.spoken.barred.items()}
+        barred |= {
+            row: f"{kb.node_names[row]}: {reason}" for row, reason in self.spoken.ruled_out(action.query).items()
+        }
         lines = tuple(barred[row] for row in sorted(barred)[: self.params.n_nodes])
         return {"unread": self.spoken.unread if as_spoken else (), "sought": tuple(sought), "barred": lines}
 

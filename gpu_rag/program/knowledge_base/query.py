@@ -10,7 +10,7 @@ the name `ANYTHING` stands for all things of a type ("in no band").
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -264,17 +264,37 @@ def _valued(kb: KnowledgeBase, index: Index, plan: Plan, nodes: np.ndarray) -> t
 
 
 def _stating(kb: KnowledgeBase, plan: Plan, nodes: np.ndarray) -> list[tuple[int, int]]:
-    """(node, edge) of the last edges that lead to nodes, if the query asks who states them or when; else none."""
-    operations, pairs = plan.operations, list[tuple[int, int]]()
-    if operations.by != STATED_ON and all(constraint.relation != STATED_BY for constraint in operations.constraints):
-        return pairs
+    """(node, edge) pairs, if the query asks who states the answers or when: the edges of the last step whose relation
+    the source states, or has dates, on the chains that lead to the nodes; of the last step if there is none."""
+    by = [constraint.value for constraint in plan.operations.constraints if constraint.relation == STATED_BY]
+    if not by and plan.operations.by != STATED_ON:
+        return []
+    own = [number for number, source in enumerate(kb.sources) if source.name in by]
+    pairs, wanted = list[tuple[int, int]](), set(nodes.tolist())
     for part in (part for part in plan.parts if part.ways and not part.negated):
-        rows = np.flatnonzero(kb.relation == part.relations[-1])
-        for own, other, bit in ((kb.tail, kb.head, OUT), (kb.head, kb.tail, IN)):
-            kept = rows[np.isin(own[rows], nodes)] if part.ways[-1] & bit else rows[:0]
-            kept = kept[np.isin(other[kept], part.nodes)] if len(part.ways) == 1 else kept
-            pairs += zip(own[kept].tolist(), kept.tolist())
+        place, states = len(part.ways) - 1, False
+        while place and not states:
+            rows = np.flatnonzero(kb.relation == part.relations[place])
+            dated = (DATED.search(kb.provenance[row]) is not None for row in rows.tolist())
+            states = bool(np.isin(kb.source[rows], own).any()) if by else any(dated)
+            place -= not states
+        walked = [(node, -1) for node in part.nodes]
+        for step, (relation, way) in enumerate(zip(part.relations, part.ways)):
+            ends: dict[int, list[tuple[int, int]]] = {}
+            for start, edge, end in _edges_from(kb, relation, way, [node for node, _ in walked]):
+                ends.setdefault(start, []).append((end, edge))
+            longer = ((end, new if step == place else edge) for node, edge in walked for end, new in ends.get(node, ()))
+            walked = list(dict.fromkeys(longer))
+        pairs += [pair for pair in walked if pair[0] in wanted]
     return pairs
+
+
+def _edges_from(kb: KnowledgeBase, relation: int, way: int, starts: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """(start, edge, end) for each step along a relation from some nodes."""
+    rows = np.flatnonzero(kb.relation == relation)
+    for start, end, bit in ((kb.head, kb.tail, OUT), (kb.tail, kb.head, IN)):
+        kept = rows[np.isin(start[rows], starts)] if way & bit else rows[:0]
+        yield from zip(start[kept].tolist(), kept.tolist(), end[kept].tolist())
 
 
 def has_dates(index: Index) -> bool:
@@ -307,7 +327,8 @@ def amount(text: str) -> float | None:
 
 def values_of(index: Index, relation: str) -> tuple[np.ndarray, np.ndarray, bool]:
     """(nodes i64, values f64, is_count), cached: the amounts at the ends of a relation's edges, and the nodes at the
-    other ends. is_count: the relation has no amounts; the value of a node is its number of neighbours by it."""
+    other ends. An end of a relation has amounts if most of its nodes are some. is_count: neither has; the value of a
+    node is its number of neighbours by it."""
     return index.loaded(f"values {relation!r}", lambda index: _values(kb_of(index), relation))
 
 
@@ -319,6 +340,7 @@ def _values(kb: KnowledgeBase, relation: str) -> tuple[np.ndarray, np.ndarray, b
         names, place = np.unique(other[edges], return_inverse=True)
         amounts = [amount(kb.node_names[node]) for node in names.tolist()]
         known = np.array([value is not None for value in amounts], bool)[place] if len(names) else np.zeros(0, bool)
+        known &= 2 * known.sum() >= len(known)  # a film may be called 300
         owners.append(own[edges][known].astype(np.int64))
         values.append(np.array([value or 0.0 for value in amounts])[place][known] if len(names) else np.zeros(0))
     if sum(map(len, values)):
@@ -342,6 +364,20 @@ def part_of(kb: KnowledgeBase, topic: Topic, nodes: Sequence[int] = ()) -> Part:
     if is_any:
         nodes = (kb.nodes_of_type(topic.type) if topic.type else np.arange(kb.n)).tolist()
     return Part(tuple(nodes), rows, ways, topic.negated, is_any)
+
+
+def nodes_with_relation(kb: KnowledgeBase, topic: Topic, nodes: Sequence[int]) -> tuple[int, ...]:
+    """The nodes of a topic's name. If none of them has its first relation, those of the name with a qualifier in
+    brackets that have it; the same nodes if there is none either."""
+    row = relation_row(kb, topic.relations[0]) if topic.relations else None
+    if row is None or not nodes:
+        return tuple(nodes)
+    edges = kb.relation == row
+    ends = np.concatenate([kb.head[edges], kb.tail[edges]])
+    if np.isin(nodes, ends).any():
+        return tuple(nodes)
+    qualified = [node for node in kb.named(topic.entity, topic.type or None, qualified=True) if (ends == node).any()]
+    return tuple(qualified or nodes)
 
 
 def type_rows(kb: KnowledgeBase, types: Iterable[str]) -> tuple[int, ...]:

@@ -66,7 +66,7 @@ def routed(index: gpu_rag.Index, context_tokens: int) -> tuple[Answer, Request]:
             routes.append(request)
             entity = {"name": "Zora Quill", "type": "zone.wharf", "relations": ["zone.wharf.repaired_for"]}
             entities = [{**entity, "ways": [], "negated": False}]
-            return json.dumps({"entities": entities, "sure": True, "operations": to_builtins(ALL)})
+            return json.dumps({"entities": entities, "sure": True, "operations": to_builtins(ALL), "types": []})
         if isinstance(request.constraint, JsonSchema) or request.constraint is None:
             return "Ysop"
         return request.constraint.options[0]
@@ -86,7 +86,7 @@ def lists(request: Request) -> tuple[list[str], list[str]]:
     assert types is not None and isinstance(request.constraint, JsonSchema)
     relations = re.findall(r"^- (.*?): (?:kind|zone)", request.prompt, re.MULTILINE)
     entity = json.loads(request.constraint.schema)["properties"]["entities"]["items"]["properties"]
-    assert entity["type"]["enum"] == types[1].split(", ")
+    assert entity["type"]["enum"] == [*types[1].split(", "), ""]
     assert entity["relations"]["items"]["enum"] == relations
     return types[1].split(", "), relations
 
