@@ -247,3 +247,68 @@ def test_each_reply_matters_over_a_knowledge_base(
     question = ["Where was the teacher of the designer of the Halden Bridge born?"]
     rows = [answers(index, "hydrarag", one, one.engine(), fast, question) for one in (spoken, other)]
     assert name in spoken.asked and rows[0] != rows[1]
+
+
+# --- queries that a knowledge base answers exactly ----------------------------------------------------
+
+TYPES = {"company": ["Norvex", "Orbis", "Telva"], "person": ["Ann Lee", "Bob Ray", "Cid Oak"], "prize": ["Gold Cup"],
+         "product": ["Salt", "Rain"], "date": ["1990-05-01", "2010-02-03"], "number": ["35", "80"]}  # fmt: skip
+EDGES = [
+    ("Ann Lee", "works for", "Norvex"),
+    ("Bob Ray", "works for", "Norvex"),
+    ("Cid Oak", "works for", "Orbis"),
+    ("Ann Lee", "won", "Gold Cup"),
+    ("Norvex", "founded on", "1990-05-01"),
+    ("Orbis", "founded on", "2010-02-03"),
+    ("Norvex", "headed by", "Ann Lee"),
+    ("Salt", "costs", "35"),
+    ("Rain", "costs", "80"),
+]
+STATED = [
+    ("Norvex", "headed by", "Bob Ray", "register 2019-01-02"),
+    ("Norvex", "headed by", "Cid Oak", "gazette 2021-03-04"),
+]
+FORMS = {
+    "Who works for Norvex but not for Orbis?": ("negated", True),
+    "How many people work for Norvex?": ("aggregate", "count"),
+    "Which people won no prize?": ("name", "any"),
+    "Which products cost more than 40?": ("compare", "more"),
+    "Which company is older, Norvex or Orbis?": ("relations", []),
+    "According to the register, who heads Norvex?": ("relation", "(stated by)"),
+    "Who heads Norvex now?": ("by", "(stated on)"),
+}
+
+
+@pytest.fixture
+def stated(tmp_path: Path, fast: Any) -> gpu_rag.Index:
+    """A typed graph, and two further sources with dates."""
+    nodes = [{"id": name, "type": kind, "name": name} for kind, names in TYPES.items() for name in names]
+    edges = [{"src": head, "relation": relation, "dst": tail} for head, relation, tail in EDGES]
+    (tmp_path / "base").mkdir()
+    for file, rows in (("nodes", nodes), ("edges", edges)):
+        (tmp_path / f"base/{file}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    for fact in STATED:
+        (tmp_path / f"{fact[3].split()[0]}.tsv").write_text("\t".join(fact) + "\n")
+    sources = [
+        f"base=kg:{tmp_path / 'base'}",
+        *(f"{name}=kg:{tmp_path / name}.tsv" for name in ("register", "gazette")),
+    ]
+    gpu_rag.build((), tmp_path / "ix", methods=["hybgrag", "hydrarag"], sources=sources, settings=fast)
+    return gpu_rag.Index.open(tmp_path / "ix")
+
+
+def leaves(value: Any) -> list[tuple[str, Any]]:
+    """(field, value) pairs at any depth."""
+    pairs = (
+        value.items() if isinstance(value, dict) else [("", one) for one in value] if isinstance(value, list) else []
+    )
+    return [pair for name, one in pairs for pair in [(name, one), *leaves(one)]]
+
+
+@pytest.mark.parametrize("method", ["hybgrag", "hydrarag"])
+def test_a_spoken_query_is_the_rules_query(stated: gpu_rag.Index, fast: Any, method: str) -> None:
+    spoken, texts = Spoken(), list(FORMS)
+    by_model = answers(stated, method, spoken, spoken.engine(), fast, texts)
+    assert by_model == answers(stated, method, RULE, ScriptedLLM(read), fast, texts)
+    said = [pair for text in spoken.replies.values() if text[:1] == "{" for pair in leaves(json.loads(text))]
+    assert [form for form in FORMS.values() if form not in said] == []
