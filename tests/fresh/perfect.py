@@ -20,6 +20,7 @@ from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.program.decide import RULE
 from gpu_rag.program.knowledge_base.query import (
     ANYTHING,
+    OTHERS,
     STATED_BY,
     STATED_ON,
     Constraint,
@@ -75,6 +76,8 @@ def said(expression: Any, names: Mapping[str, str], kb: KnowledgeBase) -> Said:
         return Said((Topic(ANYTHING, "", ()),))
     if op in WAYS:
         relation, there = rest
+        if there[0] == "minus" and (there[1][-1] == ["any"] or there[1][1] == "type"):  # all but one that is named
+            return Said((Topic(OTHERS, there[1][2] if there[1][1] == "type" else "", (relation,), (WAYS[op],)),))
         if op == "<" and relation == "type" and there in kb.type_names:
             return Said((Topic(ANYTHING, there, ()),))
         return said(there, names, kb).then(relation, WAYS[op])
@@ -112,7 +115,13 @@ def _either(one: Said, other: Said) -> Said:
 
 
 def _without(one: Said, other: Said) -> Said:
-    """The first part without the second. Things that are named alone are left out."""
+    """The first part without the second. Things that are named alone are left out; of a value only the year is."""
+    if {constraint.compare for constraint in other.operations.constraints} == {"less", "more"}:
+        after, before = sorted(other.operations.constraints, key=lambda constraint: constraint.value)
+        year = int(before.value[:4]) - 1
+        if after.value != f"{year - 1}-12-31" or one.topics != other.topics:
+            raise Unsayable("not between two values")
+        return one.but(constraints=(Constraint(after.relation, "unequal", str(year)),))
     if other.operations not in (Operations(), Operations(either=True)) or any(t.negated for t in other.topics):
         raise Unsayable("a difference in a difference")
     left_out = tuple(topic.entity for topic in other.topics if not topic.relations)

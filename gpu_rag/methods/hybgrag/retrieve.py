@@ -16,6 +16,7 @@ from gpu_rag.program.knowledge_base.documents import search_documents
 from gpu_rag.program.knowledge_base.names import match_names
 from gpu_rag.program.knowledge_base.query import (
     ANYTHING,
+    OTHERS,
     Part,
     Plan,
     Topic,
@@ -100,7 +101,7 @@ def _ranked(result: Retrieved, rows: Sequence[int], cosine: Mapping[int, float])
 
 async def _nodes_of(topic: Topic, kb: KnowledgeBase, threshold: float) -> tuple[int, ...]:
     """The nodes of a topic. threshold: minimum similarity of names, see `match_names`."""
-    if topic.entity == ANYTHING:
+    if topic.entity in (ANYTHING, OTHERS):
         return part_of(kb, topic).nodes
     nodes = await match_names(kb, topic.entity, topic.type or None, threshold)
     return nodes_with_relation(kb, topic, nodes or await match_names(kb, topic.entity, None, threshold))

@@ -4,7 +4,8 @@ A query has topics, each with the relations that lead from it to the answer; the
 (`negated`). Its operations say how the answers of several topics are joined (all of them, or `either`), which things
 are left out, which values of the answers are compared with a number or a date, and what is asked of them: all, how
 many, or the first or last by a value. A topic without relations is an answer itself ("which is older, A or B"), and
-the name `ANYTHING` stands for all things of a type ("in no band").
+the name `ANYTHING` stands for all things of a type ("in no band"), `OTHERS` for those that the query does not name
+("in no other band").
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from gpu_rag.types import Path, Ragged
 
 DIRECTIONS = {"out": OUT, "in": IN, "either": EITHER}  # directions of the steps of a chain
 ANYTHING = "any"  # the name of a topic that stands for all nodes of its type, or of the graph if it has no type
+OTHERS = "other"
 STATED_BY, STATED_ON = "(stated by)", "(stated on)"  # the source and the date of a fact, as if they were relations
 MOST_VALUES = 3  # things that a query leaves out, and values that it compares
 _SHARE = 2  # a relation gives the values of nodes if one in _SHARE of them has a value by it
@@ -132,13 +134,15 @@ class Query(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Part:
-    """A topic in the graph. nodes: of its name; relations, ways: as in `Topic`, by row; anything: see `ANYTHING`."""
+    """A topic in the graph. nodes: of its name; relations, ways: as in `Topic`, by row; anything: whether its name is
+    `ANYTHING` or `OTHERS`; others: `OTHERS`."""
 
     nodes: tuple[int, ...]
     relations: tuple[int, ...]
     ways: tuple[int, ...] = ()
     negated: bool = False
     anything: bool = False
+    others: bool = False
 
 
 @dataclass(frozen=True)
@@ -175,7 +179,7 @@ def solve(index: Index, plans: list[Plan]) -> list[Solved]:
 def _solved(index: Index, plans: Sequence[Plan]) -> list[Solved]:
     kb = kb_of(index)
     n, width = max(kb.n, 1), max((len(plan.parts) for plan in plans), default=0) + 1
-    parts = [(q * width + p, part) for q, plan in enumerate(plans) for p, part in enumerate(plan.parts)]
+    parts = [(q * width + p, part) for q, plan in enumerate(plans) for p, part in enumerate(_without_named(plan))]
     chains = [(key, part.nodes, *chain) for key, part in parts for chain in _chains(part)]
     starts = ragged_of_lists([nodes for _, nodes, _, _ in chains], kb.device)
     relations = ragged_of_lists([relations for _, _, relations, _ in chains], kb.device)
@@ -201,6 +205,15 @@ def _solved(index: Index, plans: Sequence[Plan]) -> list[Solved]:
     kept, excluded = (_lists(ragged_of_keys(keys_of, len(plans), n)) for keys_of in (hits, barred))
     answers = (_valued(kb, index, plan, _of_types(kb, plan, nodes)) for plan, nodes in zip(plans, kept))
     return [Solved(nodes, tuple(gone.tolist())) for nodes, gone in zip(answers, excluded)]
+
+
+def _without_named(plan: Plan) -> list[Part]:
+    """The parts of a plan. Those that stand for other things have no node of a name."""
+    named = {node for part in plan.parts if not part.anything for node in part.nodes}
+    return [
+        replace(part, nodes=tuple(node for node in part.nodes if node not in named)) if part.others else part
+        for part in plan.parts
+    ]
 
 
 def _chains(part: Part) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -308,7 +321,7 @@ def _meets(values: np.ndarray, constraint: Constraint) -> np.ndarray:
     if value is None:
         return np.zeros(len(values), bool)
     values = np.floor(values) if value == int(value) and _YEAR.fullmatch(constraint.value) else values
-    tests = {"equal": values == value, "less": values < value, "more": values > value}
+    tests = {"equal": values == value, "unequal": values != value, "less": values < value, "more": values > value}
     return tests.get(constraint.compare, values <= value if constraint.compare == "most" else values >= value)
 
 
@@ -357,13 +370,13 @@ def count_path(query: Query, n: int) -> Path:
 
 
 def part_of(kb: KnowledgeBase, topic: Topic, nodes: Sequence[int] = ()) -> Part:
-    """A topic in the graph; unknown relations are left out. nodes: of its name; not read if that is `ANYTHING`."""
-    is_any = topic.entity == ANYTHING
+    """A topic in the graph; unknown relations are left out. nodes: of its name, which may stand for others."""
+    is_any = topic.entity in (ANYTHING, OTHERS)
     rows = tuple(row for name in topic.relations if (row := relation_row(kb, name)) is not None)
     ways = topic.directions if len(topic.ways) == len(rows) else ()
     if is_any:
         nodes = (kb.nodes_of_type(topic.type) if topic.type else np.arange(kb.n)).tolist()
-    return Part(tuple(nodes), rows, ways, topic.negated, is_any)
+    return Part(tuple(nodes), rows, ways, topic.negated, is_any, topic.entity == OTHERS)
 
 
 def nodes_with_relation(kb: KnowledgeBase, topic: Topic, nodes: Sequence[int]) -> tuple[int, ...]:
