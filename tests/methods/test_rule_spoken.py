@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 import gpu_rag
+from gpu_rag.errors import UsageError
 from gpu_rag.models.ask import Ask, Choose, Options, Taken
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.program.choose import NONE_LABEL, option_labels
@@ -312,3 +313,32 @@ def test_a_spoken_query_is_the_rules_query(stated: gpu_rag.Index, fast: Any, met
     assert by_model == answers(stated, method, RULE, ScriptedLLM(read), fast, texts)
     said = [pair for text in spoken.replies.values() if text[:1] == "{" for pair in leaves(json.loads(text))]
     assert [form for form in FORMS.values() if form not in said] == []
+
+
+@pytest.mark.parametrize("method", ["hybgrag", "hydrarag"])
+def test_sources_that_disagree_are_shown_side_by_side_with_dates(stated: gpu_rag.Index, fast: Any, method: str) -> None:
+    prompts: list[str] = []
+
+    def reply(request: Request) -> str:
+        prompts.append(request.prompt)
+        return read(request)
+
+    answers(stated, method, RULE, ScriptedLLM(reply), fast, ["Who heads Norvex?"])
+    if method == "hydrarag":  # its rule answers alone
+        spoken = Spoken()
+        model = ScriptedLLM(
+            lambda request: prompts.append(request.prompt) or spoken._said(request), context_tokens=1 << 20
+        )
+        answers(stated, method, spoken, model, fast, ["Who heads Norvex?"])
+    for fact, date in (("Bob Ray", "register 2019-01-02"), ("Cid Oak", "gazette 2021-03-04")):
+        assert any(f"headed by {fact}: {date}]" in prompt for prompt in prompts)
+
+
+def test_an_unknown_source_in_trust_is_an_error(stated: gpu_rag.Index, fast: Any) -> None:
+    for name in ("register", "gazet"):
+        settings = {**fast, "method": {"hydrarag": {"trust": f"{name}=0.5"}}}
+        if name == "register":
+            assert answers(stated, "hydrarag", RULE, ScriptedLLM(read), settings, ["Who heads Norvex?"])
+        else:
+            with pytest.raises(UsageError, match="gazet"):
+                answers(stated, "hydrarag", RULE, ScriptedLLM(read), settings, ["Who heads Norvex?"])

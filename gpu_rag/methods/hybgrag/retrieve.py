@@ -26,7 +26,7 @@ from gpu_rag.program.knowledge_base.query import (
     type_rows,
 )
 from gpu_rag.program.knowledge_base.views import kb_of
-from gpu_rag.program.knowledge_base.walks import Walk, path_along
+from gpu_rag.program.knowledge_base.walks import Walk, path_along, statements
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
 from gpu_rag.runtime.gather import gather
@@ -135,7 +135,9 @@ async def first_nodes(run: Run, action: Action, result: Retrieved, k: int) -> li
     for row, node_paths in zip(result.rows, paths):
         text = " ".join(node_text(kb, run.index, row).split()[:NODE_WORDS])
         type = kb.type_names[kb.node_type[row]]
-        shown.append(ShownNode(kb.node_names[row], type, text, [path.text for path in node_paths]))
+        shown.append(
+            ShownNode(kb.node_names[row], type, text, [f"{path.text}{statements(path.edges)}" for path in node_paths])
+        )
     return shown
 
 
