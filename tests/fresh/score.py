@@ -1,13 +1,15 @@
 """Score hydrarag and hybgrag, deciding by rules, on fresh questions over seven knowledge bases.
 
-usage: python tests/fresh/score.py DATA OUT [--set fms] [--graph company,...] [--limit N] [--method M,...] [--gold]
+usage: python tests/fresh/score.py DATA OUT [--set fms] [--graph company,...] [--limit N] [--method M,...]
+    [--gold] [--perfect]
 
 DATA is the folder of benchmark data with `zsre` and `primekg_partial`; OUT keeps the indexes and `rows.jsonl`. The
 graphs `company` and `music` are invented and lie beside this file, with two further sources each whose facts may
 differ; so are `harbour`, `orchestra` and `clinic`, for the second set. --set names sets by the letters that begin
 their ids; the third set (`tu`), written by somebody who had not seen the rules, is left out unless asked for. The
 questions hold no text of the data: a template's names are sha1 hashes of nodes' names, filled in at run time. Gold is
-an expression that `Graph.gold` computes from the edges alone; --gold prints it and its question.
+an expression that `Graph.gold` computes from the edges alone; --gold prints it and its question. --perfect: the
+expression is the reply of a perfect reader, see `perfect`; the questions that it cannot say are counted apart.
 
 A question is right if its answers are gold: for a count the number; for one name, or where any will do, the first
 answer; for lists F1 >= .8; without gold the status `unsupported`, or no answers. The answers of a row are its text,
@@ -21,18 +23,25 @@ import argparse
 import gzip
 import json
 import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from hashlib import sha1
 from pathlib import Path
 from typing import Any
 
 import gpu_rag
+from gpu_rag.program.knowledge_base.query import Query
+from gpu_rag.program.knowledge_base.views import kb_of
+from gpu_rag.types import Question
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+from perfect import PLAIN, PerfectReader, Unsayable, said  # noqa: E402
+
 SETS = {"f": "questions", "m": "medicine", "s": "second set", "t": "third set", "u": "third set, medicine"}
 VERDICTS = ("right", "wrong answered", "wrong retrieved", "refused")
-PLAIN = re.compile(r" \(disease\)$")  # PrimeKG writes it behind names; people do not
 NUMBER = re.compile(r"\d+(\.\d+)?")
 DATE = re.compile(r"\d{4}-\d\d-\d\d")
 Edge = tuple[str, str, str, str]  # head, relation, tail, provenance
@@ -132,6 +141,7 @@ def questions_of(graph: str, knowledge: Graph) -> list[dict[str, Any]]:
         fill = row.get("fill", {})
         names = {slot: knowledge.names[key] for slot, key in fill.items()}
         row["question"] = row["question"].format(**{slot: PLAIN.sub("", name) for slot, name in names.items()})
+        row["expression"] = row["gold"], names
         row["gold"] = knowledge.gold(row["gold"], names)
         row["harm"] = knowledge.gold(row.get("harm", ["nothing"]), names) - (row["gold"] if row.get("harm") else set())
         asked.append(row)
@@ -182,6 +192,26 @@ def build(graph: str, edges: list[Edge], data: Path, out: Path) -> None:
         (write_turtle if graph == "company" else write_base)(main, path)
         sources.insert(0, f"{graph}=kg:{path}")
     gpu_rag.build((), out / f"{graph}.index", methods=["hybgrag", "hydrarag"], sources=sources, llm="none")
+
+
+def perfect_answers(index: gpu_rag.Index, method: str, asked: list[dict[str, Any]]) -> list[gpu_rag.Answer]:
+    """The answers to questions that are read perfectly. Rules read those without an answer. A question that a query
+    cannot say has the answer `failed`."""
+    kb, queries, cannot = kb_of(index), dict[str, Query](), set[str]()
+    for row in asked:
+        expression, names = row["expression"]
+        try:
+            if expression != ["nothing"]:
+                read = said(expression, names, kb)
+                queries[row["id"]] = Query(read.topics, True, read.operations)
+        except Unsayable:
+            cannot.add(row["id"])
+    engine = index.engine({"models": {"llm": "none"}})
+    questions = [Question(row["id"], row["question"]) for row in asked]
+    run = engine.run(method, questions, retrieval_only=True, decider=PerfectReader(queries))
+    for answer in run.answers:
+        assert answer.error is None, answer.error
+    return [replace(a, status="failed", nodes=()) if row["id"] in cannot else a for a, row in zip(run.answers, asked)]
 
 
 def judged(asked: dict[str, Any], answer: gpu_rag.Answer) -> dict[str, Any]:
@@ -249,6 +279,7 @@ def main() -> None:
     parser.add_argument("--method", default="hydrarag,hybgrag")
     parser.add_argument("--limit", type=int)
     parser.add_argument("--gold", action="store_true")
+    parser.add_argument("--perfect", action="store_true")
     options = parser.parse_args()
     results = []
     for graph in options.graph.split(","):
@@ -271,7 +302,10 @@ def main() -> None:
         build(graph, edges, options.data, options.out)
         with gpu_rag.Index.open(options.out / f"{graph}.index") as index:
             for method in options.method.split(","):
-                answers = index.answer([row["question"] for row in asked], method=method, llm="none")
+                if options.perfect:
+                    answers = perfect_answers(index, method, asked)
+                else:
+                    answers = list(index.answer([row["question"] for row in asked], method=method, llm="none"))
                 results += [judged(row, answer) for row, answer in zip(asked, answers, strict=True)]
     if results:
         lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in results)

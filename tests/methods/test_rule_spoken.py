@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 import gpu_rag
+from gpu_rag.errors import UsageError
 from gpu_rag.models.ask import Ask, Choose, Options, Taken
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.program.choose import NONE_LABEL, option_labels
@@ -247,3 +248,97 @@ def test_each_reply_matters_over_a_knowledge_base(
     question = ["Where was the teacher of the designer of the Halden Bridge born?"]
     rows = [answers(index, "hydrarag", one, one.engine(), fast, question) for one in (spoken, other)]
     assert name in spoken.asked and rows[0] != rows[1]
+
+
+# --- queries that a knowledge base answers exactly ----------------------------------------------------
+
+TYPES = {"company": ["Norvex", "Orbis", "Telva"], "person": ["Ann Lee", "Bob Ray", "Cid Oak"], "prize": ["Gold Cup"],
+         "product": ["Salt", "Rain"], "date": ["1990-05-01", "2010-02-03"], "number": ["35", "80"]}  # fmt: skip
+EDGES = [
+    ("Ann Lee", "works for", "Norvex"),
+    ("Bob Ray", "works for", "Norvex"),
+    ("Cid Oak", "works for", "Orbis"),
+    ("Ann Lee", "won", "Gold Cup"),
+    ("Norvex", "founded on", "1990-05-01"),
+    ("Orbis", "founded on", "2010-02-03"),
+    ("Norvex", "headed by", "Ann Lee"),
+    ("Salt", "costs", "35"),
+    ("Rain", "costs", "80"),
+]
+STATED = [
+    ("Norvex", "headed by", "Bob Ray", "register 2019-01-02"),
+    ("Norvex", "headed by", "Cid Oak", "gazette 2021-03-04"),
+]
+FORMS = {
+    "Who works for Norvex but not for Orbis?": ("negated", True),
+    "How many people work for Norvex?": ("aggregate", "count"),
+    "Which people won no prize?": ("name", "any"),
+    "Which products cost more than 40?": ("compare", "more"),
+    "Which company is older, Norvex or Orbis?": ("relations", []),
+    "According to the register, who heads Norvex?": ("relation", "(stated by)"),
+    "Who heads Norvex now?": ("by", "(stated on)"),
+}
+
+
+@pytest.fixture
+def stated(tmp_path: Path, fast: Any) -> gpu_rag.Index:
+    """A typed graph, and two further sources with dates."""
+    nodes = [{"id": name, "type": kind, "name": name} for kind, names in TYPES.items() for name in names]
+    edges = [{"src": head, "relation": relation, "dst": tail} for head, relation, tail in EDGES]
+    (tmp_path / "base").mkdir()
+    for file, rows in (("nodes", nodes), ("edges", edges)):
+        (tmp_path / f"base/{file}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    for fact in STATED:
+        (tmp_path / f"{fact[3].split()[0]}.tsv").write_text("\t".join(fact) + "\n")
+    sources = [
+        f"base=kg:{tmp_path / 'base'}",
+        *(f"{name}=kg:{tmp_path / name}.tsv" for name in ("register", "gazette")),
+    ]
+    gpu_rag.build((), tmp_path / "ix", methods=["hybgrag", "hydrarag"], sources=sources, settings=fast)
+    return gpu_rag.Index.open(tmp_path / "ix")
+
+
+def leaves(value: Any) -> list[tuple[str, Any]]:
+    """(field, value) pairs at any depth."""
+    pairs = (
+        value.items() if isinstance(value, dict) else [("", one) for one in value] if isinstance(value, list) else []
+    )
+    return [pair for name, one in pairs for pair in [(name, one), *leaves(one)]]
+
+
+@pytest.mark.parametrize("method", ["hybgrag", "hydrarag"])
+def test_a_spoken_query_is_the_rules_query(stated: gpu_rag.Index, fast: Any, method: str) -> None:
+    spoken, texts = Spoken(), list(FORMS)
+    by_model = answers(stated, method, spoken, spoken.engine(), fast, texts)
+    assert by_model == answers(stated, method, RULE, ScriptedLLM(read), fast, texts)
+    said = [pair for text in spoken.replies.values() if text[:1] == "{" for pair in leaves(json.loads(text))]
+    assert [form for form in FORMS.values() if form not in said] == []
+
+
+@pytest.mark.parametrize("method", ["hybgrag", "hydrarag"])
+def test_sources_that_disagree_are_shown_side_by_side_with_dates(stated: gpu_rag.Index, fast: Any, method: str) -> None:
+    prompts: list[str] = []
+
+    def reply(request: Request) -> str:
+        prompts.append(request.prompt)
+        return read(request)
+
+    answers(stated, method, RULE, ScriptedLLM(reply), fast, ["Who heads Norvex?"])
+    if method == "hydrarag":  # its rule answers alone
+        spoken = Spoken()
+        model = ScriptedLLM(
+            lambda request: prompts.append(request.prompt) or spoken._said(request), context_tokens=1 << 20
+        )
+        answers(stated, method, spoken, model, fast, ["Who heads Norvex?"])
+    for fact, date in (("Bob Ray", "register 2019-01-02"), ("Cid Oak", "gazette 2021-03-04")):
+        assert any(f"headed by {fact}: {date}]" in prompt for prompt in prompts)
+
+
+def test_an_unknown_source_in_trust_is_an_error(stated: gpu_rag.Index, fast: Any) -> None:
+    for name in ("register", "gazet"):
+        settings = {**fast, "method": {"hydrarag": {"trust": f"{name}=0.5"}}}
+        if name == "register":
+            assert answers(stated, "hydrarag", RULE, ScriptedLLM(read), settings, ["Who heads Norvex?"])
+        else:
+            with pytest.raises(UsageError, match="gazet"):
+                answers(stated, "hydrarag", RULE, ScriptedLLM(read), settings, ["Who heads Norvex?"])

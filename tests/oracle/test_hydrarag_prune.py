@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_index import run
 
+from gpu_rag.errors import UsageError
 from gpu_rag.methods.hydrarag.batched import prune as hydra_prune
 from gpu_rag.methods.hydrarag.batched.prune import Candidates, Pruned, prune_paths
 from gpu_rag.methods.hydrarag.state import KINDS, FoundPath, Params, Scores
@@ -181,7 +182,7 @@ def plainly(params: Pruning, pool: Candidates) -> list[tuple[int, float, tuple[s
     for i in rows:
         like = [j for j in rows if j == i or float(vectors[i] @ vectors[j]) >= params.gamma]
         near = {kind for j in like for kind in paths[j].kinds} - {paths[i].kind}
-        f1 = Params().trust(paths[i].kind)
+        f1 = Params().reliability(paths[i].kind, paths[i].sources)
         ver = (f1 + min(len(near), params.w_max) / params.w_max + paths[i].known) / 3
         found.append((i, 0.7 * rel[i] + 0.3 * ver, tuple(k for k in KINDS if k in near)))
     return sorted(found, key=lambda row: (-row[1], row[0]))[: params.w2]
@@ -222,3 +223,25 @@ def test_an_empty_pool_keeps_nothing() -> None:
     empty = candidates(unit(1, 0), np.zeros((0, 2), np.float32), (), (), ((1,),), ())
     found = pruned(Pruning(), [empty, hand()])
     assert found[0][1] == [] and len(found[1][1]) == 3
+
+
+@pytest.mark.parametrize(
+    ("trust", "kind", "sources", "expected"),
+    [
+        ("", "kg", "register", 1.0),
+        ("", "document", "documents", 0.8),
+        ("register=0.5", "kg", "register", 0.5),
+        ("register=.5, web=0", "kg", "gazette", 1.0),
+        ("register=.5, web=0", "web", "web", 0.0),
+        ("register=.5,kg=0.9", "kg", "gazette+register", 0.5),
+        ("kg=0.9", "kg", "gazette", 0.9),
+    ],
+)
+def test_trust_is_in_a_source_or_else_its_kind(trust: str, kind: str, sources: str, expected: float) -> None:
+    assert Params(trust=trust).reliability(kind, sources) == expected
+
+
+@pytest.mark.parametrize("trust", ["register", "=0.5", "register=2", "register=-1", "register=nan", "kg=much"])
+def test_trust_that_is_no_share_is_an_error(trust: str) -> None:
+    with pytest.raises(UsageError, match="trust"):
+        Params(trust=trust)

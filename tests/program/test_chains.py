@@ -10,13 +10,15 @@ from unittest import mock
 import numpy as np
 import pytest
 from kb_in_memory import knowledge_base
+from msgspec import structs
 
 from gpu_rag.graph.reach import IN
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KbSource, KnowledgeBase
 from gpu_rag.program.knowledge_base.chain_reader import Reading
 from gpu_rag.program.knowledge_base.chains import Asked, AskedChain, Read, asked_chains, reader_of
-from gpu_rag.program.knowledge_base.spoken import stands_as_name
+from gpu_rag.program.knowledge_base.query import Query, Topic
+from gpu_rag.program.knowledge_base.spoken import Barred, Spoken, stands_as_name
 from gpu_rag.text.rules.relations import spoken_of, units_of
 from gpu_rag.text.rules.relations.hops import n_relations, relation_words
 
@@ -216,11 +218,29 @@ def test_relations_that_turn_a_question_round_are_opposed_unless_it_says_so() ->
     names = memory.known["kb"].relation_names
 
     def opposed(question: str) -> set[str]:
-        return {names[row] for row in reader_of(cast(Index, memory)).opposed(question)}
+        return set(said(question))
 
+    def said(question: str) -> dict[str, bool]:
+        return {names[row]: by_words for row, by_words in reader_of(cast(Index, memory)).opposed(question).items()}
+
+    assert (
+        said("Which drugs treat glaucoma?")["contraindication"] and said("Which drugs should be avoided?")["indication"]
+    )
+    assert not said("Which drugs make glaucoma worse?")["contraindication"]  # a model may read it so
     assert opposed("Which drugs treat glaucoma?") == {"contraindication", "off-label use"}
     assert opposed("Which drugs should be avoided in glaucoma?") == {"indication", "off-label use"}
     assert opposed("Which drugs are used off-label for glaucoma?") == {"contraindication", "indication"}
+
+
+@pytest.mark.parametrize("sure", [True, False])
+@pytest.mark.parametrize("said", [True, False])
+@pytest.mark.parametrize("relation", ["indication", "contraindication"])
+def test_only_a_sure_query_asks_for_what_the_question_leaves_open(sure: bool, said: bool, relation: str) -> None:
+    spoken = Spoken(barred={3: Barred("contraindication of glaucoma", "contraindication", said)})
+    topic = Topic("glaucoma", "disease", (relation,), ("in",))
+    allowed = sure and not said and relation == "contraindication"
+    assert spoken.ruled_out(Query((topic,), sure)) == ({} if allowed else {3: "contraindication of glaucoma"})
+    assert spoken.ruled_out(Query((structs.replace(topic, negated=True),), sure))
 
 
 def test_a_plain_word_is_a_topic_only_where_a_name_stands() -> None:

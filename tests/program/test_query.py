@@ -4,7 +4,7 @@ only contrary relations join."""
 from __future__ import annotations
 
 from dataclasses import replace
-from operator import eq, gt, lt
+from operator import eq, gt, lt, ne
 from typing import Any
 
 import pytest
@@ -229,26 +229,33 @@ PEOPLE = [(f"n{i}", name, "xy"[i % 2]) for i, name in enumerate(NAMES)]
 def plain(kb: KnowledgeBase, plan: Plan) -> tuple[set[int], set[int]]:
     """(answers, barred) by sets."""
     edges = list(zip(kb.head.tolist(), kb.relation.tolist(), kb.tail.tolist()))
+    named = {node for part in plan.parts if not part.anything for node in part.nodes}
 
     def step(nodes: set[int], relation: int, way: int) -> set[int]:
         out = {t for h, r, t in edges if r == relation and h in nodes and way & OUT}
         return out | {h for h, r, t in edges if r == relation and t in nodes and way & IN}
 
     def ends(part: Part) -> set[int]:
+        nodes = set(part.nodes) - (named if part.others else set())
         if part.relations and not part.ways:
-            return set().union(*(step(set(part.nodes), r, EITHER) for r in part.relations))
-        nodes = set(part.nodes)
+            return set().union(*(step(nodes, r, EITHER) for r in part.relations))
         for relation, way in zip(part.relations, part.ways):
             nodes = step(nodes, relation, way)
         return nodes
 
     def values(node: int, relation: str) -> list[float]:
         row = kb.relation_names.index(relation)
-        there = [t for h, r, t in edges if r == row and h == node] + [h for h, r, t in edges if r == row and t == node]
-        has_amounts = any(amount(kb.node_names[end]) is not None for h, r, t in edges if r == row for end in (h, t))
-        if there and not has_amounts:
-            return [len(set(there))]
-        return [v for other in there if (v := amount(kb.node_names[other])) is not None]
+        pairs = [(h, t) for h, r, t in edges if r == row]
+        sides = [pairs, [(t, h) for h, t in pairs]]
+        amounts = [[amount(kb.node_names[other]) for _, other in side] for side in sides]
+        valued = [
+            2 * sum(v is not None for v in side) >= len(side) and any(v is not None for v in side) for side in amounts
+        ]
+        if not any(valued):
+            there = {other for side in sides for own, other in side if own == node}
+            return [len(there)] if there else []
+        kept = [zip(side, known) for side, known, has in zip(sides, amounts, valued) if has]
+        return [v for some in kept for (own, _), v in some if own == node and v is not None]
 
     sets = [ends(part) for part in plan.parts if not part.negated]
     out = set().union(*(ends(part) for part in plan.parts if part.negated)) | set(plan.without)
@@ -267,7 +274,7 @@ def plain(kb: KnowledgeBase, plan: Plan) -> tuple[set[int], set[int]]:
     for one in plan.operations.constraints:
         limit = amount(one.value)
         assert limit is not None
-        test = {"less": lt, "more": gt, "equal": eq}[one.compare]
+        test = {"less": lt, "more": gt, "equal": eq, "unequal": ne}[one.compare]
         nodes = {n for n in nodes if any(test(int(v), limit) for v in values(n, one.relation))}
     if plan.operations.by:
         pick = min if plan.operations.aggregate == "first" else max
@@ -284,15 +291,17 @@ def cases(draw: st.DrawFn) -> tuple[KnowledgeBase, list[Plan]]:
     kb = knowledge_base(PEOPLE, [(f"n{a}", f"r{r}", f"n{b}") for a, r, b in edges])
     relations = st.integers(0, len(rows) - 1)
 
+    kind = st.sampled_from([(False, False), (True, False), (True, True)])  # named, anything, others
+
     @st.composite
     def part(draw: st.DrawFn) -> Part:
         chain = draw(st.lists(relations, max_size=2))
         ways = draw(st.sampled_from([(), tuple(draw(way) for _ in chain)]))
         nodes = draw(st.lists(node, min_size=1, max_size=2, unique=True))
-        return Part(tuple(nodes), tuple(chain), ways, draw(st.booleans()), draw(st.booleans()))
+        return Part(tuple(nodes), tuple(chain), ways, draw(st.booleans()), *draw(kind))
 
     constraint = st.builds(
-        Constraint, relations.map(kb.relation_names.__getitem__), st.sampled_from(["less", "more", "equal"]),
+        Constraint, relations.map(kb.relation_names.__getitem__), st.sampled_from(["less", "more", "equal", "unequal"]),
         st.sampled_from(["1990", "2000", "40"]),
     )  # fmt: skip
     operations = st.builds(
@@ -343,6 +352,17 @@ def test_a_statement_is_of_a_source_and_the_newest_has_the_last_date() -> None:
     assert names(compared(STATED_BY, "equal", "b")) == ["Bob", "Cid"]
     assert names(Operations(aggregate="last", by=STATED_ON)) == ["Bob"]
     assert names(Operations()) == ["Ann", "Bob", "Cid"]
+
+
+def test_the_step_that_a_source_states_is_the_last_one_of_its_relations() -> None:
+    """Register and gazette name other customers; the towns are stated by neither."""
+    nodes = [(name, name, "x") for name in ("Norvex", "Telva", "Orbis", "Oslo", "Bergen")]
+    edges = [("Norvex", "customer", "Telva", "register"), ("Norvex", "customer", "Orbis", "gazette"),
+             ("Telva", "town", "Oslo", "base"), ("Orbis", "town", "Bergen", "base")]  # fmt: skip
+    kb = knowledge_base(nodes, edges, sources=("base", "gazette", "register"))
+    start, steps = kb.node_names.index("Norvex"), tuple(map(kb.relation_names.index, ("customer", "town")))
+    plan = Plan((Part((start,), steps, (OUT, OUT)),), compared(STATED_BY, "equal", "register"))
+    assert [kb.node_names[node] for node in solved(kb, [plan])[0].nodes] == ["Oslo"]
 
 
 def test_a_version_that_forgets_a_negation_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

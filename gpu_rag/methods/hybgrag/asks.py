@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from msgspec import structs
 
@@ -19,16 +19,17 @@ MOST_FAULTS = 4  # maximum that the commentor may name
 
 def route_of(proposal: Action | None) -> Query:
     """The route of the action that the rules propose."""
-    return Query((), True) if proposal is None else Query(proposal.topics, proposal.sure, proposal.operations)
+    return Query((), True) if proposal is None else proposal.query
 
 
 def merged(reply: Query) -> Query:
     """The reply with one entity for each name and type, and whether it is negated. It keeps its chain, or the union of
-    its relations."""
-    kept: dict[tuple[str, str, bool], Topic] = {}
+    its relations. A sure reply may have several chains of one entity."""
+    kept: dict[Hashable, Topic] = {}
     for entity in reply.entities:
         name = " ".join(entity.entity.split())
-        key = name.casefold(), entity.type, entity.negated
+        chain = (entity.relations, entity.ways) if reply.sure and entity.ways else ()
+        key = name.casefold(), entity.type, entity.negated, chain
         if key in kept or len(entity.ways) != len(entity.relations):
             name, earlier = (kept[key].entity, kept[key].relations) if key in kept else (name, ())
             relations = tuple(dict.fromkeys((*earlier, *entity.relations)))

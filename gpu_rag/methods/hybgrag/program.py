@@ -25,7 +25,7 @@ from gpu_rag.methods.hybgrag.retrieve import DEPTH, behind, edge_paths, first_no
 from gpu_rag.methods.hybgrag.router import Router, router_of
 from gpu_rag.methods.hybgrag.state import TEXT, Action, History, Params, Retrieved
 from gpu_rag.program.embed import embed
-from gpu_rag.program.knowledge_base.query import Query, count_path
+from gpu_rag.program.knowledge_base.query import count_path
 from gpu_rag.program.knowledge_base.views import kb_of, node_passages, ranked_nodes
 from gpu_rag.program.reader import read_blocks
 from gpu_rag.program.run import Run
@@ -92,18 +92,18 @@ async def refined(question: str, run: Run, params: Params) -> Refined:
 async def _retrieved(action: Action, router: Router) -> Retrieved:
     """The result of an action. If its relations are not sure, graph and documents are fused. Nodes that the question
     rules out are removed at the end."""
-    params, kb = router.params, kb_of(router.run.index)
+    params, kb, contrary = router.params, kb_of(router.run.index), router.spoken.ruled_out(action.query)
     deep = replace(params, n_nodes=max(DEPTH, params.n_nodes)) if params.chains else params
-    result = await retrieve_by(action, router.vector, kb, deep, router.spoken.types)
+    result = await retrieve_by(action, router.vector, kb, deep)
     if params.chains and not action.sure and result.n_answers < 0:
         ranked = router.ranked
         groups = tuple(candidate.linked.nodes for candidate in ranked if not candidate.negated)
-        named = Entities(groups, router.vector, router.spoken.types, tuple(router.spoken.barred))
+        named = Entities(groups, router.vector, router.spoken.types, tuple(contrary))
         if action.module != TEXT and len(action.topics) == 1 and all(candidate.plain for candidate in ranked):
             result = behind(result, await fused(replace(result, rows=()), named, deep, kb), deep)
         else:
             result = await fused(replace(result, rows=()) if action.module == TEXT else result, named, deep, kb)
-    barred = {*router.spoken.barred, *result.barred}
+    barred = {*contrary, *result.barred}
     result = result.without(barred) if barred else result
     return result.ordered(range(min(len(result.rows), params.n_nodes)))
 
@@ -120,8 +120,7 @@ async def supported(outcome: Refined, run: Run) -> Draft:
     counts = outcome.action.operations.aggregate == "count" and outcome.action.sure and result.n_answers > 0
     count = str(result.n_answers) if counts else ""
     if count:
-        query = Query(outcome.action.topics, True, outcome.action.operations)
-        paths = (count_path(query, result.n_answers), *paths)
+        paths = (count_path(outcome.action.query, result.n_answers), *paths)
     return Draft(None, evidence, paths, "unsupported", nodes=ranked_nodes(kb, result), count=count, **outcome.remarks)
 
 

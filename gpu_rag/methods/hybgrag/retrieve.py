@@ -14,9 +14,19 @@ from gpu_rag.methods.hybgrag.near import Entities, near_nodes
 from gpu_rag.methods.hybgrag.state import TEXT, Action, Params, Retrieved
 from gpu_rag.program.knowledge_base.documents import search_documents
 from gpu_rag.program.knowledge_base.names import match_names
-from gpu_rag.program.knowledge_base.query import ANYTHING, Part, Plan, Topic, part_of, solve
+from gpu_rag.program.knowledge_base.query import (
+    ANYTHING,
+    OTHERS,
+    Part,
+    Plan,
+    Topic,
+    nodes_with_relation,
+    part_of,
+    solve,
+    type_rows,
+)
 from gpu_rag.program.knowledge_base.views import kb_of
-from gpu_rag.program.knowledge_base.walks import Walk, path_along
+from gpu_rag.program.knowledge_base.walks import Walk, path_along, statements
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
 from gpu_rag.runtime.gather import gather
@@ -28,9 +38,7 @@ DEPTH, DOCUMENTS = 50, 300  # nodes per fused ranking; documents searched to fin
 NODE_WORDS = 200  # words of a document shown to a model
 
 
-async def retrieve_by(
-    action: Action, vector: np.ndarray, kb: KnowledgeBase, params: Params, types: Sequence[int] = ()
-) -> Retrieved:
+async def retrieve_by(action: Action, vector: np.ndarray, kb: KnowledgeBase, params: Params) -> Retrieved:
     """The nodes of an action: by the cosine of their documents alone, or among those that its topics lead to.
 
     A topic is left out of the intersection if no node has its name or a near one; `found` records this. If no topic is
@@ -43,10 +51,10 @@ async def retrieve_by(
     parts = [part_of(kb, topic, nodes) for topic, nodes in zip(action.topics, named) if nodes]
     if parts:
         known, solved = tuple(TopicNodes(p.nodes, p.relations, p.ways) for p in parts if _leads(p)), None
-        if params.chains and not action.plain:
+        if params.chains and not action.query.plain:
             without = await gather(*(match_names(kb, name, None, 1.0) for name in action.operations.without))
             left_out = tuple(node for nodes in without for node in nodes)
-            solved = await solve(Plan(tuple(parts), action.operations, left_out, tuple(types)))
+            solved = await solve(Plan(tuple(parts), action.operations, left_out, type_rows(kb, action.types)))
         within = None if solved is None else solved.nodes
         reached = await reach_nodes((known, vector, within), params.radius, params.n_nodes, params.order == "distance")
         if solved is None:
@@ -93,9 +101,10 @@ def _ranked(result: Retrieved, rows: Sequence[int], cosine: Mapping[int, float])
 
 async def _nodes_of(topic: Topic, kb: KnowledgeBase, threshold: float) -> tuple[int, ...]:
     """The nodes of a topic. threshold: minimum similarity of names, see `match_names`."""
-    if topic.entity == ANYTHING:
+    if topic.entity in (ANYTHING, OTHERS):
         return part_of(kb, topic).nodes
-    return await match_names(kb, topic.entity, topic.type, threshold)
+    nodes = await match_names(kb, topic.entity, topic.type or None, threshold)
+    return nodes_with_relation(kb, topic, nodes or await match_names(kb, topic.entity, None, threshold))
 
 
 def _leads(topic: Topic | Part) -> bool:
@@ -126,7 +135,9 @@ async def first_nodes(run: Run, action: Action, result: Retrieved, k: int) -> li
     for row, node_paths in zip(result.rows, paths):
         text = " ".join(node_text(kb, run.index, row).split()[:NODE_WORDS])
         type = kb.type_names[kb.node_type[row]]
-        shown.append(ShownNode(kb.node_names[row], type, text, [path.text for path in node_paths]))
+        shown.append(
+            ShownNode(kb.node_names[row], type, text, [f"{path.text}{statements(path.edges)}" for path in node_paths])
+        )
     return shown
 
 

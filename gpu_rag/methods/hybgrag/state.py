@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Struct
 
-from gpu_rag.program.knowledge_base.query import ALL, Operations, Topic
+from gpu_rag.program.knowledge_base.query import ALL, Operations, Query, Topic
 from gpu_rag.program.search import Ranking
 from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import COUNT, NATURAL, Range
@@ -78,18 +78,19 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True)
 class Action:
-    """One decision of the router: the relational part of the question, and the module. sure: whether the question
-    clearly states the relations; operations: on the nodes that the topics lead to."""
+    """One decision of the router: the relational part of the question, and the module. sure, operations, types: as in
+    `Query`."""
 
     module: str
     topics: tuple[Topic, ...] = ()
     sure: bool = True
     operations: Operations = ALL
+    types: tuple[str, ...] = ()
 
     @property
-    def plain(self) -> bool:
-        """Whether the answers are simply the nodes that all topics lead to."""
-        return self.operations == ALL and not any(topic.negated for topic in self.topics)
+    def query(self) -> Query:
+        """The relational part."""
+        return Query(self.topics, self.sure, self.operations, self.types)
 
     @property
     def key(self) -> Hashable:

@@ -14,6 +14,7 @@ from gpu_rag.methods.hydrarag.evidence import MOST_ANSWERS, named_first, ranked_
 from gpu_rag.methods.hydrarag.replies import folded
 from gpu_rag.methods.hydrarag.state import Analysis, FoundPath, Search
 from gpu_rag.program.decide import decide
+from gpu_rag.program.knowledge_base.walks import statements
 from gpu_rag.program.reader import is_answer
 from gpu_rag.types import RankedNode
 
@@ -31,7 +32,7 @@ async def attempt(analysis: Analysis, chosen: Sequence[FoundPath], last: bool, s
     """An attempt to answer from the chosen paths. last: no phase follows, so any known answer is given."""
     if not chosen:
         return Attempt(None, False, ranked_nodes(chosen, search))
-    facts = [f"- {path.text} ({path.said_by})" for path in chosen]
+    facts = [f"- {path.text} ({path.said_by}){statements(path.edges)}" for path in chosen]
     shown = {"question": analysis.question, "subquestions": analysis.subquestions}
     if search.params.refinement:
         facts.insert(0, await decide(search.run, REFINE, **shown, facts=facts))

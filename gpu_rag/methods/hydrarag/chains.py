@@ -24,7 +24,16 @@ from gpu_rag.models.ask import read_prompt
 from gpu_rag.program.decide import decide
 from gpu_rag.program.embed import embed
 from gpu_rag.program.knowledge_base.names import unknown_names
-from gpu_rag.program.knowledge_base.query import ALL, Part, Plan, Query, Topic, part_of, solve
+from gpu_rag.program.knowledge_base.query import (
+    Part,
+    Plan,
+    Query,
+    Topic,
+    nodes_with_relation,
+    part_of,
+    solve,
+    type_rows,
+)
 from gpu_rag.program.knowledge_base.query_prompt import QueryPrompt
 from gpu_rag.program.knowledge_base.spoken import Named, Spoken, is_value, spoken_of
 from gpu_rag.program.knowledge_base.views import relation_row
@@ -51,28 +60,29 @@ async def realised(analysis: Analysis, sources: Sources, search: Search) -> tupl
     sought = [f"entity: {name}" for name in names]
     graphs = sources.graphs or graph_sources(search) * (not mentions)
     spoken = await _spoken(analysis, mentions, search) if graphs else Spoken()
-    if not (mentions or spoken.anything) or not graphs:
+    if not graphs:
         return Realised(sought=tuple(sought)), []
     (vector,) = await embed([analysis.indicator])
     proposal, prompt = _query(spoken, kb), read_prompt("gpu_rag.methods.hydrarag.prompts:query")
-    shown = QueryPrompt(search.run, prompt, analysis.question, vector, proposal.entities)
+    shown = QueryPrompt(search.run, prompt, analysis.question, vector, proposal)
     query = await decide(search.run, QUERY, proposal=proposal, shown=shown, mentions=mentions, search=search)
     lines = dict.fromkeys(f"{'asked' if query.sure else 'perhaps'}: {topic.text()}" for topic in query.entities)
     search.run.note("relations_asked", len(query.entities), (*lines, *query.operations.lines()))
     sought += spoken.lacking(kb) if query == proposal else []
     unread = spoken.unread if query == proposal else ()
+    barred = spoken.ruled_out(query)
     parts = [(topic, part) for topic in query.entities if (part := _part(topic, mentions, kb)) is not None]
-    if query.operations == ALL and not any(topic.negated for topic in query.entities):
+    if query.plain:
         ways, met = await _ways(query, [part for _, part in parts])
         if query.sure and not met:
             sought.append(f"an answer to all of: {'; '.join(topic.text() for topic in query.entities)}")
         paths = await _worded(ways, graphs, search)
-        return Realised(query, barred=spoken.barred, unread=unread, sought=tuple(sought)), paths
-    first = tuple({(part.nodes, part.negated): part for _, part in reversed(parts)}.values())[::-1]
+        return Realised(query, barred=barred, unread=unread, sought=tuple(sought)), paths
+    first = _first(query, [part for _, part in parts])
     left_out = tuple(node for name in query.operations.without for node in kb.named(name))
-    solved = await solve(Plan(first, query.operations, left_out, spoken.types))
-    nodes = tuple(node for node in solved.nodes if node not in spoken.barred)
-    barred = {**spoken.barred, **dict.fromkeys(solved.barred, "ruled out by the question")}
+    solved = await solve(Plan(first, query.operations, left_out, type_rows(kb, query.types)))
+    nodes = tuple(node for node in solved.nodes if node not in barred)
+    barred |= {**dict.fromkeys(solved.barred, "ruled out by the question")}
     ways = _ways_to(nodes[:N_PATHS], query, first, kb)
     if not nodes:
         request = (*(topic.text() for topic in query.entities), *query.operations.lines())
@@ -110,29 +120,49 @@ def _query(spoken: Spoken, kb: KnowledgeBase) -> Query:
     known = sorted((topic for topic in topics if topic.chains), key=lambda topic: -topic.chains[0].score)
     sure = bool(known or spoken.anything) and all(topic.sure for topic in topics)
     chains = [(topic, chain) for topic in known for chain in topic.chains[: 1 if sure else N_CHAINS]]
-    types = [kb.type_names[kb.node_type[topic.nodes[0]]] for topic, _ in chains]
     entities = [
-        chain.topic(topic.name[:NAME_CHARS], type, kb, topic.negated) for (topic, chain), type in zip(chains, types)
+        chain.topic(topic.name[:NAME_CHARS], _type(kb, topic.nodes), kb, topic.negated) for topic, chain in chains
     ]
-    return Query((*entities, *spoken.anything), sure, spoken.operations)
+    types = tuple(kb.type_names[row] for row in spoken.types)
+    return Query((*entities, *spoken.anything), sure, spoken.operations, types)
+
+
+def _type(kb: KnowledgeBase, nodes: Sequence[int]) -> str:
+    """The type of the nodes; "" for several."""
+    types = {kb.type_names[kb.node_type[node]] for node in nodes}
+    return types.pop() if len(types) == 1 else ""
 
 
 # --- paths ------------------------------------------------------------------------------------------
 
 
 def _part(topic: Topic, mentions: Sequence[Mention], kb: KnowledgeBase) -> Part | None:
-    """A topic of the query in the graph; None for an unknown one. Without ways each relation is walked either way."""
+    """A topic of the query in the graph; None for an unknown one. Without ways each relation is walked either way.
+
+    If no node of a mention has the type of the topic, those of its name and type are taken, else all of the mention.
+    """
     nodes = next((_nodes(m) for m in mentions if m.text.casefold() == topic.entity.casefold()), ())
+    if topic.type:
+        of_type = tuple(node for node in nodes if kb.type_names[kb.node_type[node]] == topic.type)
+        nodes = of_type or tuple(kb.named(topic.entity, topic.type)) or nodes
+    nodes = nodes_with_relation(kb, topic, nodes or tuple(kb.named(topic.entity)))
     part = part_of(kb, topic, nodes)
     if not part.nodes or len(part.relations) != len(topic.relations):
         return None
     return part if part.ways else replace(part, ways=(EITHER,) * len(part.relations))
 
 
+def _first(query: Query, parts: Sequence[Part]) -> tuple[Part, ...]:
+    """The parts of a sure query; else the first of each entity, whose further parts are alternatives."""
+    if query.sure:
+        return tuple(dict.fromkeys(parts))
+    return tuple({(part.nodes, part.negated): part for part in reversed(parts)}.values())[::-1]
+
+
 async def _ways(query: Query, parts: Sequence[Part]) -> tuple[list[_Way], bool]:
     """Walks along a plain query, and whether all topics meet. If they do not, the walks of the first topic alone."""
-    first = list({part.nodes: part for part in reversed(parts)}.values())[::-1]
-    for together in dict.fromkeys((tuple(first), tuple(first[:2]))):
+    first = _first(query, parts)
+    for together in dict.fromkeys((first, first[:2])):
         if len(together) > 1:
             nodes = (await solve(Plan(together))).nodes
             bonus = SURE if query.sure and len(together) == len(first) else LIKELY

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_rag.errors import BadInput
+from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.index.index import Index
 from gpu_rag.methods.hydrarag import rules
 from gpu_rag.methods.hydrarag.analysis import allowed_sources, analysed, available, by_chain, linked, selected
@@ -53,7 +53,11 @@ INITIAL, REFINED, PREDICTED, TOGETHER = "initial", "refined", "predicted", "toge
 
 def check(index: Index, params: Params) -> None:
     """Raise UsageError for a source that the index does not have. Called once before a run, not per question."""
-    allowed_sources(kb_of(index), params)
+    kb = kb_of(index)
+    allowed_sources(kb, params)
+    known = {*KINDS, *(source.name for source in kb.sources)}
+    if unknown := sorted(params.shares.keys() - known):
+        raise UsageError("unknown source in trust", given=", ".join(unknown), expected=" | ".join(sorted(known)))
 
 
 async def program(question: Question, run: Run, params: Params) -> Draft:

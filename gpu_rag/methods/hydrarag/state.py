@@ -6,18 +6,19 @@ A path has three forms: `batched.search.Walks` during the search (tensors, many 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
-from gpu_rag.errors import GpuRagError
+from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.program.knowledge_base.query import Query
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.run import Run
 from gpu_rag.settings.check import Declared
-from gpu_rag.settings.ranges import COSINE, COUNT, SHARE, Range, check_filled
+from gpu_rag.settings.ranges import COSINE, COUNT, Range, check_filled
 from gpu_rag.sources.web import is_server
 from gpu_rag.text.rules.relations.hops import relation_words
 from gpu_rag.types import Pool
@@ -60,9 +61,10 @@ class Params(Declared):
     ] = "index"
     w2: Annotated[int, COUNT, "number of paths kept by relevance and verification, and shown to the decider"] = 20
     gamma: Annotated[float, COSINE, "minimum cosine of paths that support each other"] = 0.8
-    rho_kg: Annotated[float, SHARE, "trust in knowledge graphs"] = 1.0
-    rho_document: Annotated[float, SHARE, "trust in documents"] = 0.8
-    rho_web: Annotated[float, SHARE, "trust in web pages"] = 0.7
+    trust: Annotated[
+        str, "trust from 0 to 1 in kinds of sources and in single ones, such as web=0.5,register=0.9; "
+        "kinds that it does not name have kg=1,document=0.8,web=0.7"
+    ] = ""  # fmt: skip
     chains: Annotated[
         bool, "whether paths along relations named in the question become candidates; false: the paper's choice"
     ] = True
@@ -79,15 +81,27 @@ class Params(Declared):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_filled(self, "sources", "web")
+        _ = self.shares  # report what cannot be read
 
     @property
     def draw(self) -> int | None:
         """The seed that picks one of parallel relations (HydraRAG-E); None keeps all."""
         return None
 
-    def trust(self, kind: str) -> float:
-        """Reliability of a kind of source: kg, document or web."""
-        return {"kg": self.rho_kg, "document": self.rho_document, "web": self.rho_web}[kind]
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """The trust in each kind and each named source. Raises UsageError."""
+        shares = {"kg": 1.0, "document": 0.8, "web": 0.7}
+        for part in filter(None, map(str.strip, self.trust.split(","))):
+            name, _, share = part.rpartition("=")
+            if not name or not re.fullmatch(r"0?\.\d+|0|1(\.0+)?", share):
+                raise UsageError("trust has a source and a share", given=part, expected="NAME=0 to 1, such as web=0.5")
+            shares[name] = float(share)
+        return shares
+
+    def reliability(self, kind: str, sources: str) -> float:
+        """The trust in the least reliable of the sources of a path ("a+b"), whose own kind counts for the others."""
+        return min(self.shares.get(name, self.shares[kind]) for name in sources.split("+"))
 
     @property
     def files(self) -> tuple[str, ...]:

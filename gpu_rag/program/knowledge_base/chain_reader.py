@@ -266,15 +266,17 @@ class ChainReader:
         denials = ((row, denial_of(label, self._stems)) for row, label in enumerate(self._labels))
         return {row: denial for row, denial in denials if denial is not None}
 
-    def opposed(self, text: str) -> frozenset[int]:
+    def opposed(self, text: str) -> dict[int, bool]:
         """The relations that mean the contrary of a text: relations that deny another one, unless the text names them;
-        and if it names a denying relation, the relations that this one denies."""
+        and if it names a denying relation, the relations that this one denies. Each with whether words of the text say
+        so; without them a relation that denies is only unlikely to be asked for."""
         expressed = {key for unit in units_of(text) for key in (unit.stem, *unit.groups)}
         named = {row for row, denial in self._denials.items() if denial.by & expressed}
         denied = {key for row in named for key in self._denials[row].denied}
         plain_rows = (row for row in range(self.kb.n_relations) if row not in self._denials)
         contrary = {row for row in plain_rows if any(denied & {unit.stem, *unit.groups} for unit in self.units[row])}
-        return frozenset(self._denials.keys() - named | contrary)
+        unlikely = {row: bool(self._denials[row].denied & expressed) for row in self._denials.keys() - named}
+        return unlikely | dict.fromkeys(contrary, True)
 
     def cues(self, text: str) -> list[Unit]:
         """The units of a question that name a relation. A unit marked as shared or done together counts twice. Adjacent

@@ -25,7 +25,7 @@ from gpu_rag.text.tokens import STOP_WORDS
 MAX_WORDS = 12
 MAX_HOMONYMS = 64  # nodes kept per name and type
 _WORD = re.compile(r"[^\W_]+(?:['’.\-&/+,][^\W_]+)*")
-_POSSESSIVE = re.compile(r"['’]s$")
+_POSSESSIVE, _POSSESSIVES = re.compile(r"['’]s$"), re.compile(r"['’]s\b")
 _CLEAR, _PLAIN, _INSIDE = 3.0, 2.0, 1.0  # tiers of a mention; a score below 1 is a cosine
 
 
@@ -148,7 +148,7 @@ def mentions_in(kb: KnowledgeBase, text: str) -> list[Mention]:
 def unknown_names(text: str, alike: Sequence[str], kb: KnowledgeBase) -> tuple[str, ...]:
     """The names in a question that are no node, type or relation. alike: names of nodes that it may mean; a name that
     has all words of one of them, or the other way round, is known."""
-    known = [set(name_key(name).split()) for name in alike]
+    known = [set(name_key(_POSSESSIVES.sub("", name)).split()) for name in alike]
     words = {name_key(word) for name in (*kb.type_names, *kb.relation_texts) for word in (name, *name.split())}
     unknown = []
     for name in written_names(text):

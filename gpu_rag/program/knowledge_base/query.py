@@ -4,13 +4,14 @@ A query has topics, each with the relations that lead from it to the answer; the
 (`negated`). Its operations say how the answers of several topics are joined (all of them, or `either`), which things
 are left out, which values of the answers are compared with a number or a date, and what is asked of them: all, how
 many, or the first or last by a value. A topic without relations is an answer itself ("which is older, A or B"), and
-the name `ANYTHING` stands for all things of a type ("in no band").
+the name `ANYTHING` stands for all things of a type ("in no band"), `OTHERS` for those that the query does not name
+("in no other band").
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -33,6 +34,7 @@ from gpu_rag.types import Path, Ragged
 
 DIRECTIONS = {"out": OUT, "in": IN, "either": EITHER}  # directions of the steps of a chain
 ANYTHING = "any"  # the name of a topic that stands for all nodes of its type, or of the graph if it has no type
+OTHERS = "other"
 STATED_BY, STATED_ON = "(stated by)", "(stated on)"  # the source and the date of a fact, as if they were relations
 MOST_VALUES = 3  # things that a query leaves out, and values that it compares
 _SHARE = 2  # a relation gives the values of nodes if one in _SHARE of them has a value by it
@@ -44,15 +46,16 @@ _AMOUNT = re.compile(r"[^\w-]?(-?\d+(?:p\d+)?)(?: ?%| \w+)?")
 
 class Topic(Struct, frozen=True):
     """An entity that a question names, and the relations that lead from it towards the answer; () if the entity is an
-    answer itself, which only rules propose.
+    answer itself.
 
-    ways: out, in or either for each relation, if the relations form one chain in this order; (): any order is allowed.
+    type: "" for any; ways: out, in or either for each relation, if the relations form one chain in this order; (): any
+    order is allowed.
     negated: whether the nodes that they lead to are ruled out.
     """
 
     entity: Annotated[str, Meta(min_length=1)] = field(name="name")
     type: str
-    relations: Annotated[tuple[str, ...], Meta(min_length=1)]
+    relations: tuple[str, ...]
     ways: tuple[Literal["out", "in", "either"], ...] = ()
     negated: bool = False
 
@@ -83,7 +86,7 @@ class Constraint(Struct, frozen=True):
 
     relation: str
     compare: Compare
-    value: Annotated[str, Meta(max_length=40)]
+    value: Annotated[str, Meta(max_length=200)]
 
 
 class Operations(Struct, frozen=True):
@@ -112,12 +115,18 @@ ALL = Operations()
 
 
 class Query(Struct, frozen=True):
-    """A question as a query. sure: whether the question plainly says the relations; several entries of one entity are
-    alternatives then, the likeliest first."""
+    """A question as a query. sure: whether the question plainly says the relations; if not, several entries of one
+    entity are alternatives, the likeliest first. types: of the answers, () for any."""
 
     entities: tuple[Topic, ...]
     sure: bool
     operations: Operations = ALL
+    types: tuple[str, ...] = ()
+
+    @property
+    def plain(self) -> bool:
+        """Whether the answers are simply the nodes that all topics lead to."""
+        return self.operations == ALL and all(topic.relations and not topic.negated for topic in self.entities)
 
 
 # --- execution --------------------------------------------------------------------------------------
@@ -125,13 +134,15 @@ class Query(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Part:
-    """A topic in the graph. nodes: of its name; relations, ways: as in `Topic`, by row; anything: see `ANYTHING`."""
+    """A topic in the graph. nodes: of its name; relations, ways: as in `Topic`, by row; anything: whether its name is
+    `ANYTHING` or `OTHERS`; others: `OTHERS`."""
 
     nodes: tuple[int, ...]
     relations: tuple[int, ...]
     ways: tuple[int, ...] = ()
     negated: bool = False
     anything: bool = False
+    others: bool = False
 
 
 @dataclass(frozen=True)
@@ -168,7 +179,7 @@ def solve(index: Index, plans: list[Plan]) -> list[Solved]:
 def _solved(index: Index, plans: Sequence[Plan]) -> list[Solved]:
     kb = kb_of(index)
     n, width = max(kb.n, 1), max((len(plan.parts) for plan in plans), default=0) + 1
-    parts = [(q * width + p, part) for q, plan in enumerate(plans) for p, part in enumerate(plan.parts)]
+    parts = [(q * width + p, part) for q, plan in enumerate(plans) for p, part in enumerate(_without_named(plan))]
     chains = [(key, part.nodes, *chain) for key, part in parts for chain in _chains(part)]
     starts = ragged_of_lists([nodes for _, nodes, _, _ in chains], kb.device)
     relations = ragged_of_lists([relations for _, _, relations, _ in chains], kb.device)
@@ -194,6 +205,15 @@ def _solved(index: Index, plans: Sequence[Plan]) -> list[Solved]:
     kept, excluded = (_lists(ragged_of_keys(keys_of, len(plans), n)) for keys_of in (hits, barred))
     answers = (_valued(kb, index, plan, _of_types(kb, plan, nodes)) for plan, nodes in zip(plans, kept))
     return [Solved(nodes, tuple(gone.tolist())) for nodes, gone in zip(answers, excluded)]
+
+
+def _without_named(plan: Plan) -> list[Part]:
+    """The parts of a plan. Those that stand for other things have no node of a name."""
+    named = {node for part in plan.parts if not part.anything for node in part.nodes}
+    return [
+        replace(part, nodes=tuple(node for node in part.nodes if node not in named)) if part.others else part
+        for part in plan.parts
+    ]
 
 
 def _chains(part: Part) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -257,17 +277,42 @@ def _valued(kb: KnowledgeBase, index: Index, plan: Plan, nodes: np.ndarray) -> t
 
 
 def _stating(kb: KnowledgeBase, plan: Plan, nodes: np.ndarray) -> list[tuple[int, int]]:
-    """(node, edge) of the last edges that lead to nodes, if the query asks who states them or when; else none."""
-    operations, pairs = plan.operations, list[tuple[int, int]]()
-    if operations.by != STATED_ON and all(constraint.relation != STATED_BY for constraint in operations.constraints):
-        return pairs
+    """(node, edge) pairs, if the query asks who states the answers or when: the edges of the last step whose relation
+    the source states, or has dates, on the chains that lead to the nodes; of the last step if there is none."""
+    by = [constraint.value for constraint in plan.operations.constraints if constraint.relation == STATED_BY]
+    if not by and plan.operations.by != STATED_ON:
+        return []
+    own = [number for number, source in enumerate(kb.sources) if source.name in by]
+    pairs, wanted = list[tuple[int, int]](), set(nodes.tolist())
     for part in (part for part in plan.parts if part.ways and not part.negated):
-        rows = np.flatnonzero(kb.relation == part.relations[-1])
-        for own, other, bit in ((kb.tail, kb.head, OUT), (kb.head, kb.tail, IN)):
-            kept = rows[np.isin(own[rows], nodes)] if part.ways[-1] & bit else rows[:0]
-            kept = kept[np.isin(other[kept], part.nodes)] if len(part.ways) == 1 else kept
-            pairs += zip(own[kept].tolist(), kept.tolist())
+        place, states = len(part.ways) - 1, False
+        while place and not states:
+            rows = np.flatnonzero(kb.relation == part.relations[place])
+            dated = (DATED.search(kb.provenance[row]) is not None for row in rows.tolist())
+            states = bool(np.isin(kb.source[rows], own).any()) if by else any(dated)
+            place -= not states
+        walked = [(node, -1) for node in part.nodes]
+        for step, (relation, way) in enumerate(zip(part.relations, part.ways)):
+            ends: dict[int, list[tuple[int, int]]] = {}
+            for start, edge, end in _edges_from(kb, relation, way, [node for node, _ in walked]):
+                ends.setdefault(start, []).append((end, edge))
+            longer = ((end, new if step == place else edge) for node, edge in walked for end, new in ends.get(node, ()))
+            walked = list(dict.fromkeys(longer))
+        pairs += [pair for pair in walked if pair[0] in wanted]
     return pairs
+
+
+def _edges_from(kb: KnowledgeBase, relation: int, way: int, starts: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """(start, edge, end) for each step along a relation from some nodes."""
+    rows = np.flatnonzero(kb.relation == relation)
+    for start, end, bit in ((kb.head, kb.tail, OUT), (kb.tail, kb.head, IN)):
+        kept = rows[np.isin(start[rows], starts)] if way & bit else rows[:0]
+        yield from zip(start[kept].tolist(), kept.tolist(), end[kept].tolist())
+
+
+def has_dates(index: Index) -> bool:
+    """Whether some statement of the knowledge base has a date."""
+    return any(map(DATED.search, kb_of(index).provenance))
 
 
 def _meets(values: np.ndarray, constraint: Constraint) -> np.ndarray:
@@ -276,7 +321,7 @@ def _meets(values: np.ndarray, constraint: Constraint) -> np.ndarray:
     if value is None:
         return np.zeros(len(values), bool)
     values = np.floor(values) if value == int(value) and _YEAR.fullmatch(constraint.value) else values
-    tests = {"equal": values == value, "less": values < value, "more": values > value}
+    tests = {"equal": values == value, "unequal": values != value, "less": values < value, "more": values > value}
     return tests.get(constraint.compare, values <= value if constraint.compare == "most" else values >= value)
 
 
@@ -295,7 +340,8 @@ def amount(text: str) -> float | None:
 
 def values_of(index: Index, relation: str) -> tuple[np.ndarray, np.ndarray, bool]:
     """(nodes i64, values f64, is_count), cached: the amounts at the ends of a relation's edges, and the nodes at the
-    other ends. is_count: the relation has no amounts; the value of a node is its number of neighbours by it."""
+    other ends. An end of a relation has amounts if most of its nodes are some. is_count: neither has; the value of a
+    node is its number of neighbours by it."""
     return index.loaded(f"values {relation!r}", lambda index: _values(kb_of(index), relation))
 
 
@@ -307,6 +353,7 @@ def _values(kb: KnowledgeBase, relation: str) -> tuple[np.ndarray, np.ndarray, b
         names, place = np.unique(other[edges], return_inverse=True)
         amounts = [amount(kb.node_names[node]) for node in names.tolist()]
         known = np.array([value is not None for value in amounts], bool)[place] if len(names) else np.zeros(0, bool)
+        known &= 2 * known.sum() >= len(known)  # a film may be called 300
         owners.append(own[edges][known].astype(np.int64))
         values.append(np.array([value or 0.0 for value in amounts])[place][known] if len(names) else np.zeros(0))
     if sum(map(len, values)):
@@ -323,12 +370,32 @@ def count_path(query: Query, n: int) -> Path:
 
 
 def part_of(kb: KnowledgeBase, topic: Topic, nodes: Sequence[int] = ()) -> Part:
-    """A topic in the graph; unknown relations are left out. nodes: of its name; not read if that is `ANYTHING`."""
-    is_any = topic.entity == ANYTHING
-    nodes = kb.nodes_of_type(topic.type).tolist() if is_any else nodes
+    """A topic in the graph; unknown relations are left out. nodes: of its name, which may stand for others."""
+    is_any = topic.entity in (ANYTHING, OTHERS)
     rows = tuple(row for name in topic.relations if (row := relation_row(kb, name)) is not None)
     ways = topic.directions if len(topic.ways) == len(rows) else ()
-    return Part(tuple(nodes), rows, ways, topic.negated, is_any)
+    if is_any:
+        nodes = (kb.nodes_of_type(topic.type) if topic.type else np.arange(kb.n)).tolist()
+    return Part(tuple(nodes), rows, ways, topic.negated, is_any, topic.entity == OTHERS)
+
+
+def nodes_with_relation(kb: KnowledgeBase, topic: Topic, nodes: Sequence[int]) -> tuple[int, ...]:
+    """The nodes of a topic's name. If none of them has its first relation, those of the name with a qualifier in
+    brackets that have it; the same nodes if there is none either."""
+    row = relation_row(kb, topic.relations[0]) if topic.relations else None
+    if row is None or not nodes:
+        return tuple(nodes)
+    edges = kb.relation == row
+    ends = np.concatenate([kb.head[edges], kb.tail[edges]])
+    if np.isin(nodes, ends).any():
+        return tuple(nodes)
+    qualified = [node for node in kb.named(topic.entity, topic.type or None, qualified=True) if (ends == node).any()]
+    return tuple(qualified or nodes)
+
+
+def type_rows(kb: KnowledgeBase, types: Iterable[str]) -> tuple[int, ...]:
+    """The rows of types by name; unknown names are left out."""
+    return tuple(row for row, name in enumerate(kb.type_names) if name in types)
 
 
 @batched(GRAPH, name="kb_contrary")

@@ -16,7 +16,7 @@ import numpy as np
 
 from gpu_rag.models.budget import reply_tokens
 from gpu_rag.models.llm.interface import fits
-from gpu_rag.program.knowledge_base.query import DIRECTIONS, Query, Topic
+from gpu_rag.program.knowledge_base.query import DIRECTIONS, STATED_BY, STATED_ON, Query, has_dates, type_rows
 from gpu_rag.program.knowledge_base.relations import relations_of
 from gpu_rag.program.reason import reason_room
 from gpu_rag.program.run import Run
@@ -25,19 +25,20 @@ from gpu_rag.text.structs import schema_with
 
 MOST_TOPICS, MOST_RELATIONS, MOST_NAME_CHARS = 4, 4, 200  # limits of a query, and per topic
 MOST_SHOWN = 100  # types, and relations, shown to the model
+NOTHING = Query((), False)
 Lists = tuple[list[int], list[int]]  # rows of types and of relations
 
 
 @dataclass
 class QueryPrompt:
-    """The prompt of one query. vector: of the question; proposal: the topics that the rules propose; examples, history:
-    texts of slots; note: name in the trace; n_types, n_shown: types and relations shown at most."""
+    """The prompt of one query. vector: of the question; proposal: of the rules; examples, history: texts of slots;
+    note: name in the trace; n_types, n_shown: types and relations shown at most."""
 
     run: Run
     prompt: Prompt
     question: str
     vector: np.ndarray
-    proposal: tuple[Topic, ...]
+    proposal: Query
     examples: str = ""
     history: str = ""
     note: str = "query_shown"
@@ -57,8 +58,8 @@ class QueryPrompt:
     @cached_property
     def _likely(self) -> Lists:
         """The types and relations that may be shown, the likeliest first."""
-        known, topics = relations_of(self.run.index), self.proposal
-        own_types = [known.kb.type_names.index(topic.type) for topic in topics]
+        known, topics = relations_of(self.run.index), self.proposal.entities
+        own_types = [*type_rows(known.kb, (*self.proposal.types, *(topic.type for topic in topics)))]
         own = [known.kb.relation_names.index(relation) for topic in topics for relation in topic.relations]
         types, relations = known.likely(self.question, self.vector)
         lists = (own_types, types, self.n_types), (own, relations, self.n_shown)
@@ -95,6 +96,7 @@ class QueryPrompt:
         lines = [f"- {known.text(row)}" for row in relations]
         if len(relations) < kb.n_relations:
             lines.append(f"(of {kb.n_relations} relations those that the question most likely needs)")
+        lines += [f"- {name}: {meaning}" for name, meaning in self._statements.items()]
         partly = f" (of {kb.n_types} types those that the question most likely needs)"
         slots = {
             "examples": self.examples,
@@ -106,26 +108,33 @@ class QueryPrompt:
         return {name: text for name, text in slots.items() if name in self.prompt.fields}
 
     def _schema(self, lists: Lists) -> str:
-        kb, topics = relations_of(self.run.index).kb, self.proposal
-        return query_schema(
-            [kb.type_names[row] for row in lists[0]],
-            [kb.relation_names[row] for row in lists[1]],
-            max((MOST_RELATIONS, *(len(topic.relations) for topic in topics))),
-            max((MOST_NAME_CHARS, *(len(topic.entity) for topic in topics))),
-            max(MOST_TOPICS, len(topics)),
+        kb = relations_of(self.run.index).kb
+        types, relations = (
+            [names[row] for row in rows] for names, rows in zip((kb.type_names, kb.relation_names), lists)
         )
+        return query_schema(types, relations, self.proposal, tuple(self._statements))
+
+    @cached_property
+    def _statements(self) -> dict[str, str]:
+        """{what may be compared as if it were a relation: its meaning}, where facts have several sources or dates."""
+        kb = relations_of(self.run.index).kb
+        sources = ", ".join(source.name for source in kb.sources)
+        by = {STATED_BY: f"the source of the answer, equal to one of {sources}"} if len(kb.sources) > 1 else {}
+        dated = self.run.index.loaded("dated notes", has_dates)
+        return by | ({STATED_ON: "last by this: the newest statement"} if dated else {})
 
 
 def query_schema(
-    types: Sequence[str],
-    relations: Sequence[str],
-    most: int = MOST_RELATIONS,
-    chars: int = MOST_NAME_CHARS,
-    topics: int = MOST_TOPICS,
+    types: Sequence[str], relations: Sequence[str], proposal: Query = NOTHING, statements: Sequence[str] = ()
 ) -> str:
-    """The JSON Schema of a query. most: relations per topic; chars: of a name; topics: at most."""
+    """The JSON Schema of a query, wide enough for the proposal. statements: what is compared as if it were a
+    relation."""
+    topics = proposal.entities
     options = {
-        "type": types, "relations": relations, "ways": list(DIRECTIONS), "relation": relations, "by": ["", *relations],
+        "type": [*types, ""], "types": types, "relations": relations, "ways": list(DIRECTIONS),
+        "relation": [*relations, *statements], "by": ["", *relations, *statements],
     }  # fmt: skip
-    sizes = {"entities": topics, "relations": most, "ways": most, "name": chars}
-    return schema_with(Query, options, sizes)
+    steps = max((MOST_RELATIONS, *(len(topic.relations) for topic in topics)))
+    chars = max((MOST_NAME_CHARS, *(len(topic.entity) for topic in topics)))
+    sizes = {"entities": max(MOST_TOPICS, len(topics)), "relations": steps, "ways": steps, "name": chars}
+    return schema_with(Query, options, {**sizes, "types": max(MOST_TOPICS, len(proposal.types))})

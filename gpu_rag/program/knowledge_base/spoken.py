@@ -4,7 +4,7 @@ the nodes that it rules out."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
@@ -19,15 +19,16 @@ from gpu_rag.program.knowledge_base.names import masked
 from gpu_rag.program.knowledge_base.query import (
     ALL,
     ANYTHING,
-    DATED,
     STATED_BY,
     STATED_ON,
     Constraint,
     Operations,
     Part,
     Plan,
+    Query,
     Topic,
     contrary_nodes,
+    has_dates,
     operations_of,
     part_of,
 )
@@ -68,14 +69,14 @@ class Named:
 @dataclass(frozen=True)
 class TopicRead:
     """A topic as rules read it. negated, left_out: whether the question rules out the nodes that it leads to, or the
-    topic itself; opposed: relations that mean the contrary of what is asked."""
+    topic itself; opposed: relations that mean the contrary of what is asked, see `ChainReader.opposed`."""
 
     name: str
     nodes: tuple[int, ...]
     read: Read
     negated: bool = False
     left_out: bool = False
-    opposed: frozenset[int] = frozenset()
+    opposed: Mapping[int, bool] = field(default_factory=dict)
 
     @property
     def chains(self) -> tuple[AskedChain, ...]:
@@ -89,10 +90,19 @@ class TopicRead:
 
 
 @dataclass(frozen=True)
+class Barred:
+    """The reason why a node is no answer. said: whether the question says that the relation is contrary."""
+
+    reason: str
+    relation: str
+    said: bool
+
+
+@dataclass(frozen=True)
 class Spoken:
     """A question as rules read it. topics: clearly named in it; others: perhaps meant; anything: topics that stand for
     all things of a type; unread: words whose part in it is not understood; types: of the nodes that it asks for;
-    barred: nodes that only a contrary relation joins with a topic, each with the reason; plain: whether it has no
+    barred: nodes that only a contrary relation joins with a topic; plain: whether it has no
     operator."""
 
     topics: tuple[TopicRead, ...] = ()
@@ -101,13 +111,19 @@ class Spoken:
     operations: Operations = ALL
     unread: tuple[str, ...] = ()
     types: tuple[int, ...] = ()
-    barred: dict[int, str] = field(default_factory=dict)
+    barred: dict[int, Barred] = field(default_factory=dict)
     plain: bool = True
 
     @property
     def left_out(self) -> tuple[int, ...]:
         """The nodes that the question leaves out."""
         return tuple(node for topic in self.topics if topic.left_out for node in topic.nodes)
+
+    def ruled_out(self, query: Query) -> dict[int, str]:
+        """The barred nodes with reasons. A sure query may ask for a relation that the question's words leave open."""
+        asked = {name for topic in query.entities if query.sure and not topic.negated for name in topic.relations[-1:]}
+        rows = self.barred.items()
+        return {node: barred.reason for node, barred in rows if barred.said or barred.relation not in asked}
 
     def lacking(self, kb: KnowledgeBase) -> list[str]:
         """The relations that the question plainly says of a topic and that do not lead from it."""
@@ -172,12 +188,15 @@ async def _chains_of(kb: KnowledgeBase, asked: Sequence[Asked], n_named: int, lo
     return reads
 
 
-async def _contrary(kb: KnowledgeBase, topics: Sequence[TopicRead]) -> dict[int, str]:
-    """The nodes that only a contrary relation joins with a topic, each with the reason."""
+async def _contrary(kb: KnowledgeBase, topics: Sequence[TopicRead]) -> dict[int, Barred]:
+    """The nodes that only a contrary relation joins with a topic."""
     opposed = [topic for topic in topics if topic.opposed and not (topic.negated or topic.left_out)]
-    barred = dict[int, str]()
-    for topic, nodes in zip(opposed, await gather(*(contrary_nodes((t.nodes, t.opposed)) for t in opposed))):
-        barred.update((node, f"{kb.relation_names[row]} of {topic.name}") for node, row in nodes.items())
+    barred = dict[int, Barred]()
+    nodes_of = await gather(*(contrary_nodes((topic.nodes, frozenset(topic.opposed))) for topic in opposed))
+    for topic, nodes in zip(opposed, nodes_of):
+        for node, row in nodes.items():
+            relation = kb.relation_names[row]
+            barred[node] = Barred(f"{relation} of {topic.name}", relation, topic.opposed[row] or topic.sure)
     return barred
 
 
@@ -235,15 +254,11 @@ def _without_source(index: Index, text: str) -> tuple[str, str, bool]:
             verb = "" if match[0][0] in "Aa" else "is"
             text, source = f"{text[: match.start()]}{verb:<{len(match[0])}}{text[match.end() :]}", name
     newest = [match.span() for match in _NEWEST.finditer(text)]
-    if not (bool(newest) and index.loaded("dated notes", _has_dates)):
+    if not (bool(newest) and index.loaded("dated notes", has_dates)):
         return text, source, False
     for start, end in newest:
         text = f"{text[:start]}{' ' * (end - start)}{text[end:]}"
     return text, source, True
-
-
-def _has_dates(index: Index) -> bool:
-    return any(map(DATED.search, kb_of(index).provenance))
 
 
 def _unnamed(index: Index, text: str, topics: Sequence[Named]) -> list[Named]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +17,8 @@ from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.runtime.step import batched
 from gpu_rag.types import Path, Ragged
+
+_NOTE = re.compile(r" \((.+)\)$")  # behind "file:line" in the provenance of an edge
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,14 @@ def walk_nodes(index: Index, walks: list[Walk]) -> list[tuple[int, ...]]:
     lowest = lowest_ways(kb.typed, starts, ends.values, chains, directions, longest).tolist()
     paths = [tuple(path[: len(walk.chain) + 1]) for path, walk in zip(lowest, walks)]
     return [path if min(path) >= 0 else () for path in paths]
+
+
+def statements(edges: Sequence[tuple[str, str, str, str]]) -> str:
+    """Who states the edges of a path and when, by the notes of their rows: " [A r B: register 2019-05-02]"; "" without
+    notes. edges: as in `types.Path`."""
+    notes = ((f"{head} {relation} {tail}", _NOTE.search(where)) for head, relation, tail, where in edges)
+    lines = [f"{fact}: {note[1]}" for fact, note in notes if note]
+    return f" [{'; '.join(lines)}]" if lines else ""
 
 
 async def path_along(kb: KnowledgeBase, walk: Walk) -> Path | None:

@@ -74,7 +74,8 @@ def entity(name: str, type: str, *relations: str, ways: Sequence[str] = ()) -> d
 
 
 def route(*entities: dict[str, Any], sure: bool = True, operations: Any = None) -> str:
-    return json.dumps({"entities": list(entities), "sure": sure, "operations": operations or to_builtins(ALL)})
+    operations = operations or to_builtins(ALL)
+    return json.dumps({"entities": list(entities), "sure": sure, "operations": operations, "types": []})
 
 
 MARTA = entity("Marta Orlo", "person", "directed_by")

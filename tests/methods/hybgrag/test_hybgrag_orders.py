@@ -54,7 +54,7 @@ def honest(request: Request) -> str:
         other = {**marta, "type": "film"} if "Tries so far" in request.prompt else marta
         entity = piet if "painter born" in request.prompt else other
         entities = [{**entity, "ways": [], "negated": False}]
-        return json.dumps({"entities": entities, "sure": True, "operations": to_builtins(ALL)})
+        return json.dumps({"entities": entities, "sure": True, "operations": to_builtins(ALL), "types": []})
     if name == "reader":
         return "Kerling" if "painter born" in request.prompt else "Night Ferry"
     listed = re.findall(r"^([A-Z])\. (.*)$", request.prompt, re.MULTILINE)

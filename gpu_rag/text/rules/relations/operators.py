@@ -18,7 +18,7 @@ from gpu_rag.text.rules.relations import stem_of, units_of, words_of
 from gpu_rag.text.sentences import word_set
 from gpu_rag.text.tokens import STOP_WORDS
 
-Compare = Literal["equal", "less", "most", "more", "least"]
+Compare = Literal["equal", "unequal", "less", "most", "more", "least"]
 Aggregate = Literal["", "count", "first", "last"]
 
 _NOT = frozenset({"not", "never", "no", "none", "neither", "nor", "without"})
