@@ -226,30 +226,42 @@ _TRIES, _PAUSE_S = 100, 0.01
 
 class Reading:
     """A mark that this process reads the stages of an index: a shared lock on their folder, held until the object or
-    the process ends. `hold` marks one stage too, so that a removal can wait until nobody reads the old texts.
+    the process ends. `hold` marks one stage as well, so that a removal can wait until nobody reads the old texts.
 
     While it exists, a build keeps replaced stages; the next build without readers removes them. If the file system has
     no locks, nothing keeps them: a reader then reports that the index has changed.
     """
 
     def __init__(self, folder: Path):
-        self._descriptors: list[int] = []
-        self.hold(folder / "stages")
+        self._stages, self._stage = _shared_lock(folder / "stages"), -1
 
-    def hold(self, folder: Path) -> None:
-        """Lock a folder, if it is there and the file system has locks."""
-        with contextlib.suppress(OSError):
-            self._descriptors.append(os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
-            for _ in range(_TRIES):  # a build looks for readers by an exclusive lock, for a moment
-                try:
-                    fcntl.flock(self._descriptors[-1], fcntl.LOCK_SH | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    time.sleep(_PAUSE_S)
+    def hold(self, stage: Path) -> None:
+        """Lock the folder of a stage instead of the one that was locked before."""
+        before, self._stage = self._stage, _shared_lock(stage)
+        _unlock(before)
 
     def __del__(self) -> None:
-        for descriptor in self._descriptors:
-            os.close(descriptor)
+        _unlock(self._stages)
+        _unlock(self._stage)
+
+
+def _shared_lock(folder: Path) -> int:
+    """The descriptor of a folder, with a shared lock if the file system has locks; -1 if the folder is not there."""
+    descriptor = -1
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        for _ in range(_TRIES):  # a build looks for readers by an exclusive lock, for a moment
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(_PAUSE_S)
+    return descriptor
+
+
+def _unlock(descriptor: int) -> None:
+    if descriptor >= 0:
+        os.close(descriptor)
 
 
 def has_readers(folder: Path) -> bool:

@@ -17,7 +17,7 @@ from ragged_lists import ragged
 import gpu_rag
 from gpu_rag.errors import IndexCorrupt, IndexMismatch, UsageError
 from gpu_rag.graph.pagerank import personalized_pagerank, prepare
-from gpu_rag.index.folder import has_readers
+from gpu_rag.index.folder import Reading, has_readers, is_held
 from gpu_rag.types import CSR
 
 FAST: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none"}}
@@ -62,6 +62,17 @@ def test_a_reader_keeps_the_stages_that_it_opened(folder: Path, tiny_corpus: Pat
 
 def named(folder: Path) -> list[Any]:
     return list(gpu_rag.Index.open(folder).manifest.stages.values())
+
+
+def test_a_stage_that_is_read_no_longer_is_free(tmp_path: Path) -> None:
+    for name in ("stages/old", "stages/new"):
+        (tmp_path / name).mkdir(parents=True)
+    reading = Reading(tmp_path)
+    reading.hold(tmp_path / "stages/old")  # a build replaces it meanwhile, so the index is opened once more
+    reading.hold(tmp_path / "stages/new")
+    assert [is_held(tmp_path / name) for name in ("stages", "stages/old", "stages/new")] == [True, False, True]
+    del reading
+    assert not has_readers(tmp_path) and not is_held(tmp_path / "stages/new")
 
 
 def test_the_same_build_again_leaves_the_files_that_are_read(folder: Path, tiny_corpus: Path) -> None:
