@@ -14,6 +14,7 @@ from kb_in_memory import knowledge_base
 from gpu_rag.graph.reach import IN
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KbSource, KnowledgeBase
+from gpu_rag.program.knowledge_base import chain_reader
 from gpu_rag.program.knowledge_base.chain_reader import Reading
 from gpu_rag.program.knowledge_base.chains import Asked, AskedChain, Read, asked_chains, reader_of
 from gpu_rag.program.knowledge_base.spoken import stands_as_name
@@ -170,6 +171,19 @@ def test_phrases_are_read_before_their_words() -> None:
     (unit,) = [unit for unit in units_of("Which drugs are not approved?") if unit.marked]
     assert unit.groups == {"unapproved"} and spoken_of([unit]) == {"indicated"}
     assert [unit.stem for unit in units_of("off-label use")] == ["off label use"]
+
+
+def test_a_server_keeps_a_bounded_part_of_a_graph() -> None:
+    questions = ["Who wrote films that starred #?", "Which films were directed by #?", "Who acted in films # wrote?"]
+    kb, reads = films().known["kb"], []
+    for most in (4096, 1):
+        with mock.patch.multiple(chain_reader, MOST_FOLLOWS=most, MOST_TYPES=most):
+            reader = chain_reader.ChainReader(kb)
+        memory = Memory(kb)
+        memory.known["chains"] = reader
+        reads.append([read(memory, question.replace("#", "Cid"), "Cid") for question in questions])
+        sizes = [cache.cache_info().currsize for cache in (reader.follows, reader.types_behind)]
+    assert reads[0] == reads[1] and sizes == [1, 1]
 
 
 def test_a_hub_of_many_relations_takes_few_steps() -> None:
