@@ -2,8 +2,8 @@
 
 `model`: 149 answers of the packaged model to questions of one hop over evidence of `ppr`. `written`: 151 beside such
 evidence, right ones often as paraphrases, wrong ones in the ways of readers. `judge`: 100 more, in the same way. All
-were written and labelled before their writer read the rules. Passages are those of the larger sample and of the first
-rows of the file, which have a title.
+were written and labelled before their writer read the rules, and have chosen rules since. Passages are those of the
+larger sample and of the first rows of the file, which have a title.
 """
 
 import json
@@ -43,8 +43,8 @@ def test_few_wrong_answers_are_supported():
 
 
 def test_right_answers_are_supported():
-    """Fewer than of the sets that chose the rules: paraphrases and sentences of several clauses are missed."""
-    assert share(True, "model") >= 0.6 and share(True, "written") >= 0.55 and share(True, "judge") >= 0.44
+    """Missed are paraphrases, and answers over several sentences."""
+    assert share(True, "model") >= 0.75 and share(True, "written") >= 0.62 and share(True, "judge") >= 0.6
 
 
 def test_numbers_of_passages_are_no_words_of_an_answer():
