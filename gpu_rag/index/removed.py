@@ -9,7 +9,6 @@ from itertools import accumulate
 from gpu_rag.index.folder import sha256_text
 from gpu_rag.index.stages.rejected import short_name
 from gpu_rag.index.work import Sources
-from gpu_rag.sources.corpus import none_left_out
 
 FILE, MEMBER, DOCUMENT = "file:", "member:", "document:"
 
@@ -26,7 +25,7 @@ def key_of(kind: str, name: str) -> str:
 def left_out(sources: Sources) -> Callable[[str], bool]:
     """A function that tells whether a file of the corpus, by its path, was removed, alone or with a folder above it."""
     if not sources.removed:
-        return none_left_out
+        return lambda file: False
 
     @lru_cache(1)  # rows of one file come in sequence
     def is_removed(file: str) -> bool:
