@@ -36,7 +36,7 @@ class Index:
     def __init__(self, path: Path, manifest: Manifest, device: str):
         self.path, self.manifest, self._device = path, manifest, device
         self.threads = 1
-        self._reading: Reading | None = None
+        self._reading: list[Reading] = []
         self._vectors: dict[str, torch.Tensor] = {}
         self._parts: dict[str, Any] = {}
         self._checked: set[str] = set()  # stages whose files were checked
@@ -45,12 +45,12 @@ class Index:
     def open(cls, path: str | Path, *, device: str = "cpu") -> Self:
         """Open an index. Raises BadInput if `path` is no index, IndexMismatch for another format version."""
         folder = Path(path)
-        reading = Reading(folder)  # before the manifest is read: a build may replace stages at any time
+        reading = [Reading(folder / "stages")]  # before the manifest is read: a build may replace stages at any time
         manifest, passages = Manifest.read(folder).without_stale(), None  # a build may have stopped half-way
         # the stage may be replaced before it is held: hold it again until the manifest still names it
         while (record := manifest.stages.get("passages")) and record.folder != passages:
             passages = record.folder
-            reading.hold(folder / passages)
+            reading[1:] = [Reading(folder / passages)]
             manifest = Manifest.read(folder).without_stale()
         index = cls(folder, manifest, device)
         index._reading = reading

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from ragged_lists import ragged
 import gpu_rag
 from gpu_rag.errors import IndexCorrupt, IndexMismatch, UsageError
 from gpu_rag.graph.pagerank import personalized_pagerank, prepare
-from gpu_rag.index.folder import Reading, has_readers, is_held
+from gpu_rag.index.folder import has_readers, is_held
+from gpu_rag.index.index import Index
+from gpu_rag.index.manifest import Manifest
 from gpu_rag.types import CSR
 
 FAST: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none"}}
@@ -64,15 +67,19 @@ def named(folder: Path) -> list[Any]:
     return list(gpu_rag.Index.open(folder).manifest.stages.values())
 
 
-def test_a_stage_that_is_read_no_longer_is_free(tmp_path: Path) -> None:
-    for name in ("stages/old", "stages/new"):
-        (tmp_path / name).mkdir(parents=True)
-    reading = Reading(tmp_path)
-    reading.hold(tmp_path / "stages/old")  # a build replaces it meanwhile, so the index is opened once more
-    reading.hold(tmp_path / "stages/new")
-    assert [is_held(tmp_path / name) for name in ("stages", "stages/old", "stages/new")] == [True, False, True]
-    del reading
-    assert not has_readers(tmp_path) and not is_held(tmp_path / "stages/new")
+def test_a_stage_that_was_replaced_while_the_index_was_opened_is_free(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = Manifest.read(folder)
+    new = now.stages["passages"]
+    old = replace(new, folder="stages/passages-old")
+    (folder / old.folder).mkdir()
+    manifests = [replace(now, stages={**now.stages, "passages": record}) for record in (old, new, new)]
+    monkeypatch.setattr(Manifest, "read", lambda path: manifests.pop(0))
+    index = Index.open(folder)
+    assert [is_held(folder / name) for name in ("stages", old.folder, new.folder)] == [True, False, True]
+    del index
+    assert not has_readers(folder) and not is_held(folder / new.folder)
 
 
 def test_the_same_build_again_leaves_the_files_that_are_read(folder: Path, tiny_corpus: Path) -> None:
@@ -85,7 +92,7 @@ def test_the_same_build_again_leaves_the_files_that_are_read(folder: Path, tiny_
 
 def test_where_nothing_holds_them_a_rebuilt_index_is_changed_not_damaged(folder: Path, tiny_corpus: Path) -> None:
     index = gpu_rag.Index.open(folder)
-    index._reading = None  # as on a file system without locks
+    index._reading = []  # as on a file system without locks
     gpu_rag.build(tiny_corpus, folder, methods=["ppr"], settings=SHORT)
     with pytest.raises(IndexMismatch, match="open it again"):
         index.folder("graph")
