@@ -107,6 +107,15 @@ class Index:
             self._checked.add(stage)
         return self.path / record.folder
 
+    def check_as(self, earlier: Index) -> None:
+        """Check the files of the stages that an earlier state of this index has checked. Stages that did not change are
+        not read again. Raises as `folder`."""
+        for stage in self.manifest.stages.keys() & set(earlier._checked):
+            if self.manifest.stages[stage] == earlier.manifest.stages[stage]:
+                self._checked.add(stage)
+            else:
+                self.folder(stage)
+
     def _stands(self, stage: str) -> bool:
         """Whether the manifest on the disk still has the stage that this one names."""
         try:

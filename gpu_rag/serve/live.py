@@ -150,10 +150,10 @@ class Live:
         """Answer later questions from another engine with the same models; open questions keep the engine they have.
         False if the models were reopened meanwhile.
 
-        The files of its index are checked, and its methods prepared, before. Raises the errors of the index.
+        The files of its index that are in use are checked, and its methods prepared, before. Raises the errors of the
+        index.
         """
-        for stage in engine.index.stages:
-            engine.index.folder(stage)
+        engine.index.check_as(self.engine.index)
         with self._switching:
             if self.state != READY or engine.models is not self.engine.models:
                 return False
@@ -163,7 +163,7 @@ class Live:
     def release(self) -> None:
         """Free the memory and the locks of replaced indexes that no question has read since the last call."""
         with self._counting:
-            idle = {version for version in self._replaced if not self._n_open[version]}
+            idle = {version for version in list(self._replaced) if not self._n_open[version]}
         if unread := idle & self._idle:
             gc.collect()
             self._replaced -= unread

@@ -18,6 +18,7 @@ from ragged_lists import ragged
 import gpu_rag
 from gpu_rag.errors import IndexCorrupt, IndexMismatch, UsageError
 from gpu_rag.graph.pagerank import personalized_pagerank, prepare
+from gpu_rag.index import index as module
 from gpu_rag.index.folder import has_readers, is_held
 from gpu_rag.index.index import Index
 from gpu_rag.index.manifest import Manifest
@@ -80,6 +81,21 @@ def test_a_stage_that_was_replaced_while_the_index_was_opened_is_free(
     assert [is_held(folder / name) for name in ("stages", old.folder, new.folder)] == [True, False, True]
     del index
     assert not has_readers(folder) and not is_held(folder / new.folder)
+
+
+def test_a_later_state_reads_only_the_files_in_use_that_changed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    earlier, later, read = Index.open(folder), Index.open(folder), list[str]()
+    for stage in ("passages", "entities"):
+        earlier.folder(stage)
+    records = earlier.manifest.stages
+    before = {**records, "entities": replace(records["entities"], folder="stages/entities-old")}
+    earlier.manifest = replace(earlier.manifest, stages=before)
+    monkeypatch.setattr(module, "checked_folder", lambda path, manifest, stage: read.append(stage))
+    later.check_as(earlier)
+    later.folder("passages")
+    assert read == ["entities"]
+    later.folder("bm25")
+    assert read == ["entities", "bm25"]
 
 
 def test_the_same_build_again_leaves_the_files_that_are_read(folder: Path, tiny_corpus: Path) -> None:
