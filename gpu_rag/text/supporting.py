@@ -292,7 +292,7 @@ def _wanted(asked: _Question, answer: str) -> tuple[str, ...]:
     new = tuple(dict.fromkeys(term for term in terms if term not in asked.terms | repeated))
     figures = {term for term in terms if _FIGURE.match(term)}
     if asked.kind == "person":  # "supplied by the council" names an agent without a capital
-        fits = not figures.issuperset(new)
+        fits = not figures | _TIME_TERMS >= {*new}
     elif asked.kind == "date":
         fits = bool(figures) or not _TIME_TERMS.isdisjoint(terms)
     else:
@@ -362,8 +362,9 @@ def _fits(
     if any(token.low in _NEGATIONS for token in between):
         return False
     tokens = sentence.tokens
+    answer = tokens[slice(*place)]
     is_agent = any(token.low == "by" for token in tokens[max(place[0] - 2, 0) : place[0]])
-    if asked.kind == "person" and not (is_agent or any(token.text[0].isupper() for token in tokens[slice(*place)])):
+    if asked.kind == "person" and not (is_agent or any(token.text[0].isupper() for token in answer)):
         return False
     if asked.asks_subject and not is_agent and _has_another_subject(sentence, place, verbs):
         return False
