@@ -355,7 +355,6 @@ class Engine:
         If a question fails, its answer has status "failed". Raises MissingLayer and IndexMismatch before any work, and
         ModelError if a model is down.
         """
-        retrieval_only = retrieval_only or not self.models.has_llm()
         prepared = self.prepare(
             method,
             limit=limit,
