@@ -220,10 +220,6 @@ class Engine:
             )
         return self._models[with_llm]
 
-    def _resources(self, with_llm: bool) -> dict[str, Any]:
-        """The objects that steps receive, by resource name."""
-        return {"index": self.index, "models": self._models_of_run(with_llm)}
-
     def _note_reply(self, reply: Reply | RequestFailed) -> None:
         """Record the time of a reply inside a batch, and report the reply."""
         self._stats.llm.answered(time.perf_counter())
@@ -274,8 +270,7 @@ class Engine:
             def bound(ctx: Context) -> Coroutine[Any, Any, Draft]:
                 if index is None:
                     return _nothing()
-                if index is not self.index:
-                    ctx.resources = {"index": index}
+                ctx.resources = {"index": index}  # a driver may outlive this index
                 run = Run(ctx, index, models, decider, reader, k, on_text, keep)
                 if history:
                     return _after(history, question, run, lambda asked: program_of(asked, run, chosen), support)
@@ -306,33 +301,27 @@ class Engine:
         return index
 
     def live(self, stats: RunStats | None = None, *, with_llm: bool = True) -> StreamingDriver:
-        """A streaming driver for questions that arrive one by one. Submit `prepare(method).bind(question)` to it, and
-        let a thread `drive` it.
+        """A streaming driver for questions that arrive one by one. Submit `prepare(method).bind(question)` to it, by
+        this engine or another one with the same models and settings, and let a thread `drive` it. It does not keep this
+        engine alive.
 
         with_llm: whether to use the language model, if the settings name one.
         """
+        self._stats = stats = RunStats() if stats is None else stats
         with_llm = with_llm and self.models.has_llm()
         slow, low_water = self._slow() if with_llm else None, self.settings.runtime.low_water
-        return StreamingDriver(self._resources(with_llm), slow, low_water=low_water, stats=stats, **self._limits(None))
+        resources = {"models": self._models_of_run(with_llm)}
+        return StreamingDriver(resources, slow, low_water=low_water, stats=stats, **self._limits(None))
 
     def _limits(self, max_live: int | None) -> dict[str, Any]:
         """Keyword arguments of a driver: its limits and its seed."""
         runtime = self.settings.runtime
         return {"max_live": max_live or runtime.max_live, "budget": budget_of(runtime), "run_seed": runtime.seed}
 
-    def drive(self, driver: StreamingDriver, stats: RunStats) -> None:
-        """Run a live driver in the calling thread until it is closed and drained. Raises the errors of
-        `StreamingDriver.run`."""
-        self._stats = stats
-        with preferring(self.settings.graph.preferences()), recording() as used:
-            try:
-                driver.run()
-            finally:
-                stats.add_implementations(used)
-
     def _slow(self) -> Slow:
         """The step whose calls run outside the streaming driver, and the service that answers them."""
-        return llm_step, LLMCalls(self.models.streaming_llm(), self._report)
+        report = partial(_call_if_alive, WeakMethod(self._report))
+        return llm_step, LLMCalls(self.models.streaming_llm(), report)
 
     def run(
         self,
@@ -368,7 +357,6 @@ class Engine:
         If a question fails, its answer has status "failed". Raises MissingLayer and IndexMismatch before any work, and
         ModelError if a model is down.
         """
-        retrieval_only = retrieval_only or not self.models.has_llm()
         prepared = self.prepare(
             method,
             limit=limit,
@@ -378,8 +366,6 @@ class Engine:
             where=where,
             decider=decider,
         )
-        resources = self._resources(self.asks_model(retrieval_only, decider))
-        llm = resources["models"].llm
         answers: dict[str, Answer] = {}
         self._stats = stats = RunStats() if stats is None else stats
 
@@ -396,17 +382,37 @@ class Engine:
                 on_answer(answer)
 
         asked = list(questions) if keep else []
-        began = time.perf_counter()
-        options = {**self._limits(max_live), "on_done": done, "stats": stats, "keep": False}
-        programs = map(start, asked if keep else questions)
-        with preferring(self.settings.graph.preferences()), recording() as used, _scanning_new_objects():
-            if self.settings.runtime.driver == "streaming" and llm is not None:
-                low_water = self.settings.runtime.low_water
-                run_streaming(programs, resources, self._slow(), low_water=low_water, **options)
-            else:
-                run_rounds(programs, resources, **options)
-        stats.add_implementations(used)
+        began, asks_model = time.perf_counter(), self.asks_model(retrieval_only, decider)
+        self._run_programs(map(start, asked if keep else questions), asks_model, done, max_live, stats)
         return RunResult([answers[q.id] for q in asked], stats, time.perf_counter() - began)
+
+    def _run_programs(
+        self,
+        programs: Iterable[tuple[Question, Bound]],
+        asks_model: bool,
+        on_done: Callable[[Outcome], None],
+        max_live: int | None,
+        stats: RunStats,
+    ) -> None:
+        """Run bound programs by the driver of the settings. Arguments: as in `asks_model`, `_limits` and `run`."""
+        models, runtime = self._models_of_run(asks_model), self.settings.runtime
+        options = {**self._limits(max_live), "on_done": on_done, "stats": stats, "keep": False}
+        with preferring(self.settings.graph.preferences()), recording() as used, _scanning_new_objects():
+            if runtime.driver == "streaming" and models.llm is not None:
+                run_streaming(programs, {"models": models}, self._slow(), low_water=runtime.low_water, **options)
+            else:
+                run_rounds(programs, {"models": models}, **options)
+        stats.add_implementations(used)
+
+
+def drive(driver: StreamingDriver, settings: Settings, stats: RunStats) -> None:
+    """Run a live driver in the calling thread until it is closed and drained. Raises the errors of
+    `StreamingDriver.run`."""
+    with preferring(settings.graph.preferences()), recording() as used:
+        try:
+            driver.run()
+        finally:
+            stats.add_implementations(used)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from gpu_rag import Index, load_questions
 from gpu_rag.evaluation.bootstrap import paired_difference
 from gpu_rag.evaluation.compare import score
 from gpu_rag.evaluation.kb import KbGold
+from gpu_rag.index.folder import sha256_text
 from gpu_rag.methods.fused.batched import PAIRS, columns
 from gpu_rag.methods.fused.model import Learnt, trained
 from gpu_rag.methods.fused.tune import Examples, examples
@@ -41,13 +42,13 @@ def load_set(item: str, cache: Path | None) -> Seen:
     family, _, rest = item.partition(":")
     folder, _, questions = rest.partition("=")
     rows = [row for row in load_questions(Path(questions))[0] if row.gold_ids]
-    name, file = Path(folder).name, None if cache is None else cache / f"{Path(folder).name}.npz"
+    index, name = Index.open(folder), Path(folder).name
+    file = None if cache is None else cache / f"{name}-{content_of(index, Path(questions))}.npz"
     if file is not None and file.exists():
         kept = np.load(file)
         learnt = Learnt(kept["values"], kept["pairs"], kept["gold"], np.ones(len(rows)))
         return family, name, Examples(rows, learnt, kept["documents"].tolist()), kept["ppr"]
     print(f"{name}: {len(rows)} questions", file=sys.stderr)
-    index = Index.open(folder)
     engine = index.engine({})
     answers = engine.run("ppr", [row.question for row in rows], limit=max(AT), retrieval_only=True).answers
     scores = score(engine, answers, rows, AT, True, KbGold(index, rows))
@@ -57,6 +58,12 @@ def load_set(item: str, cache: Path | None) -> Seen:
         learnt, documents = seen.learnt, np.array(seen.documents)
         np.savez(file, values=learnt.values, pairs=learnt.pairs, gold=learnt.gold, documents=documents, ppr=ppr)
     return family, name, seen, ppr
+
+
+def content_of(index: Index, questions: Path) -> str:
+    """A hash of all that the examples of a set depend on: index, questions, and names of the features."""
+    parts = [index.manifest.digest(), questions.read_text(encoding="utf-8"), *columns(MIXES[0]), *PAIRS]
+    return sha256_text("\n".join(parts))[:16]
 
 
 def join_sets(sets: list[Seen], n_columns: int) -> Learnt:

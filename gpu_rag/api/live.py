@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 
-from gpu_rag.engine import Engine, Prepared
+from gpu_rag.engine import Engine, Prepared, drive
 from gpu_rag.errors import Cancelled, GpuRagError, ModelError, UsageError
 from gpu_rag.runtime.accounts import RunStats
 from gpu_rag.runtime.streaming import StreamingDriver
@@ -92,7 +92,7 @@ class Live:
 
     def _drive(self, engine: Engine, driver: StreamingDriver, stats: RunStats) -> None:
         try:
-            engine.drive(driver, stats)
+            drive(driver, engine.settings, stats)
         except GpuRagError:
             self.failed = True  # each open question gets the error as its cause
         finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gpu_rag.errors import IndexCorrupt
@@ -42,13 +42,10 @@ def _pool_vectors(part: Path, pooled: Path) -> None:
     Memory: the texts and vectors of one stage.
     """
     manifest = Manifest.read(part).without_stale()
-    for name, stage in all_stages().items():
-        record = manifest.stages.get(name)
-        embedder = record.models.get("embedder", {}).get("content_hash", "") if record else ""
-        # isalnum: a foreign index gives this part of a file name
-        if record is None or stage.texts is None or record.version != stage.version or not embedder.isalnum():
+    for name, texts in texts_of_vectors(part, manifest):
+        embedder = manifest.stages[name].models.get("embedder", {}).get("content_hash", "")
+        if not embedder.isalnum():  # a foreign index gives this part of a file name
             continue
-        texts = stage.texts(*(checked_folder(part, manifest, need) for need in stage.needs))
         vectors = tables.read_arrays(checked_folder(part, manifest, name) / "vectors.safetensors")["vectors"]
         if vectors.ndim != 2 or len(vectors) != len(texts):
             given = f"{name} of {part}: {len(vectors)} vectors, {len(texts)} texts"
@@ -57,3 +54,11 @@ def _pool_vectors(part: Path, pooled: Path) -> None:
         for start in range(0, len(texts), tables.ROWS_A_GROUP):
             rows = slice(start, start + tables.ROWS_A_GROUP)
             keep_vectors(path, texts[rows], vectors[rows])
+
+
+def texts_of_vectors(folder: Path, manifest: Manifest) -> Iterator[tuple[str, Sequence[str]]]:
+    """(stage, its texts) for each stage of vectors of an index. Raises IndexCorrupt."""
+    for name, stage in all_stages().items():
+        record = manifest.stages.get(name)
+        if record is not None and stage.texts is not None and record.version == stage.version:
+            yield name, stage.texts(*(checked_folder(folder, manifest, need) for need in stage.needs))

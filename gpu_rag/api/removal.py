@@ -26,6 +26,7 @@ from gpu_rag.api.changes import (
     rows_in,
 )
 from gpu_rag.api.corpus import texts_file, written
+from gpu_rag.api.parts import texts_of_vectors
 from gpu_rag.errors import BadInput, GpuRagError, IndexLocked, UsageError
 from gpu_rag.index import index as opened
 from gpu_rag.index.folder import EDITS, RECEIPTS, TUNED, WriteLock, is_held
@@ -34,10 +35,11 @@ from gpu_rag.index.receipt import PENDING, Receipt, hashes_in, read_receipt, rec
 from gpu_rag.index.removed import DOCUMENT, FILE, MEMBER, key_of
 from gpu_rag.index.stages.passages import are_of_nodes
 from gpu_rag.index.stages.rejected import short_name
+from gpu_rag.index.stages.search import rows_by_key
 from gpu_rag.index.where import matching
 from gpu_rag.index.work import Sources
 from gpu_rag.methods.registry import hooks
-from gpu_rag.models.embed.cache import clear
+from gpu_rag.models.embed.cache import clear, erase, keys_of
 from gpu_rag.models.llm.cache import keep_replies
 from gpu_rag.models.packaged import cache_dir
 
@@ -62,8 +64,9 @@ def remove(
 
     documents: ids. files: files or folders of the corpus, as the index names them or as paths. named: named sources;
     the receipt lists nothing of knowledge graphs and bases. where: a filter by metadata. Removed documents stay out in
-    later builds, until `add` names their file. forget: also clear the vector cache of this machine. receipt: its file;
-    by default one in the folder `receipts` of the index.
+    later builds, until `add` names their file. forget: also erase the vectors of texts that leave the index from the
+    vector cache of this machine; the whole cache is cleared if an interrupted removal has left no such texts to read.
+    receipt: its file; by default one in the folder `receipts` of the index.
 
     Model replies that no stage needs, plan.json and the results of `tune` leave the index too. Raises BadInput for a
     name that the index lacks, UsageError for nodes of knowledge bases and for the last document, IndexLocked if a
@@ -87,20 +90,30 @@ def remove(
         leaving = pending.joined(leaving)
     _begin(folder, leaving)
     files_of, used = _files_of(old, chosen), set[str]()
+    keys = _keys_of_texts(folder, old.manifest) if forget else None
     change = rebuilt(folder, sources, used_replies=used, **keywords)
+    if keys is not None:
+        if pending is not None and not pending.caches_cleared:
+            clear(cache_dir())
+        else:
+            erase(cache_dir(), keys[rows_by_key(keys, _keys_of_texts(folder, change.index.manifest)) < 0])
+        leaving = msgspec.structs.replace(leaving, caches_cleared=True)
+        leaving.write(folder / PENDING)
     _wait_for_readers(folder, change.index.manifest)
     with WriteLock(folder):
         for left_over in _left_over(folder, change.index.manifest):
             shutil.rmtree(folder / left_over)
         keep_replies(folder / "replies.sqlite", used)
-    if forget:
-        clear(cache_dir())
     gone, n_copies = _proved(leaving, old.manifest, change.index, files_of, folder)
-    gone = msgspec.structs.replace(gone, caches_cleared=forget)
     path = checked_path("receipt", receipt or folder / RECEIPTS / f"{gone.after[:16]}.json")
     gone.write(path)
     (folder / PENDING).unlink()
     return replace(change, copies=n_copies, receipt=path)
+
+
+def _keys_of_texts(folder: Path, manifest: Manifest) -> np.ndarray:
+    """The keys in a vector cache of all texts of which an index has vectors, u64[n, 2]."""
+    return np.concatenate([keys_of(()), *(keys_of(texts) for _, texts in texts_of_vectors(folder, manifest))])
 
 
 def _begin(folder: Path, leaving: Receipt) -> None:

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_list(parser, "--file", "F", "a file or folder of the corpus", dest="files")
     add_list(parser, "--source", "NAME", "a named source", dest="named", type=str)
     add_where(parser)
-    parser.add_argument("--forget", action="store_true", help="clear the vector cache of this machine too")
+    parser.add_argument("--forget", action="store_true", help="erase their vectors from this machine's cache too")
     words = "write the receipt here (default: a file in DIR/receipts)"
     parser.add_argument("--receipt", type=Path, metavar="FILE", help=words)
     add_options(parser)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -26,6 +27,7 @@ from gpu_rag.evaluation.metrics import (
 )
 from gpu_rag.evaluation.spool import Spool
 from gpu_rag.jobs import Tally
+from gpu_rag.program.oracle import Oracle
 from gpu_rag.runtime.accounts import fallbacks_by_step
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Answer
@@ -99,60 +101,71 @@ def compare(
             engine.part_for(method, where)
     retrieval_only = retrieval_only or not engine.models.has_llm()
     gold = KbGold(engine.index, rows)
-    depth = DEPTH if any(map(gold.is_skb, rows)) else 0
     document: dict[str, Any] = {"n": len(rows), "methods": {}, "paired": {}}
-    if where:
-        document["where"] = where
-    if gold.missed:
-        document["gold_missed"] = gold.missed
+    document |= {"where": where} if where else {}
+    document |= {"gold_missed": gold.missed} if gold.missed else {}
     comparison = Comparison(document)
     for method in methods:
         oracle = None if p_oracle is None else oracle_of(rows, p_oracle, gold, only=only)
-        answers = Spool([row.question.id for row in rows])
-
-        def keep(answer: Answer, method: str = method, answers: Spool = answers) -> None:
-            answers.add(answer)
-            if on_answer is not None:
-                on_answer(method, answer)
-
-        result = engine.run(
-            method,
-            [row.question for row in rows],
-            limit=max(max(at), engine.settings.reader.passages, depth),
-            retrieval_only=retrieval_only,
-            on_answer=keep,
-            keep=False,
-            where=where,
-            decider=oracle,
-        )
-        scores = score(engine, answers, rows, at, retrieval_only, gold)
-        comparison.answers[method], comparison.scores[method] = answers, scores
-        stats = result.stats
-        document["methods"][method] = {
-            **_entry(answers, scores, result.wall_s, retrieval_only),
-            **_details(answers, rows, gold, scores),
-            "llm_idle_share": stats.llm.share,
-            "graph_ops": spelled(stats.implementations),
-            "stages": stats.stage_costs(),
-        }
-        if oracle is not None:
-            document["methods"][method]["by_rule"] = sorted(oracle.by_rule)
+        told = None if on_answer is None else partial(on_answer, method)
+        _run_method(comparison, engine, method, rows, gold, oracle, at, retrieval_only, where, told)
     if ceiling:
         document["ceiling"] = {}
         for method in methods:
             stages = ceiling_scores(engine, method, rows, at, retrieval_only=retrieval_only, where=where)
             document["ceiling"][method] = {name: _mean(values) for name, values in stages.items()}
     if judge is not None:
-        judged, entries, document["judge"] = judge_answers(judge, comparison.answers, rows)
-        for method, entry in entries.items():
-            comparison.scores[method]["judge"] = judged[method]
-            if TRUTHFUL in comparison.scores[method]:
-                three_ways = truthful(comparison.answers[method], rows, judged[method])
-                comparison.scores[method][TRUTHFUL] = three_ways
-                document["methods"][method].update(_three_ways(three_ways))
-            document["methods"][method].update(judge=_mean(judged[method]), **entry)
+        _judge(comparison, judge, rows)
     _resample(comparison)
     return comparison
+
+
+def _run_method(
+    comparison: Comparison, engine: Engine, method: str, rows: Sequence[QuestionRow], gold: KbGold,
+    oracle: Oracle | None, at: Sequence[int], retrieval_only: bool, where: str,
+    on_answer: Callable[[Answer], None] | None,
+) -> None:  # fmt: skip
+    """Add the answers, scores and costs of a method. Arguments: as of `compare`; oracle: decides, if given."""
+    answers, depth = Spool([row.question.id for row in rows]), DEPTH if any(map(gold.is_skb, rows)) else 0
+
+    def keep(answer: Answer) -> None:
+        answers.add(answer)
+        if on_answer is not None:
+            on_answer(answer)
+
+    result = engine.run(
+        method,
+        [row.question for row in rows],
+        limit=max(max(at), engine.settings.reader.passages, depth),
+        retrieval_only=retrieval_only,
+        on_answer=keep,
+        keep=False,
+        where=where,
+        decider=oracle,
+    )
+    scores = score(engine, answers, rows, at, retrieval_only, gold)
+    comparison.answers[method], comparison.scores[method] = answers, scores
+    entry = comparison.document["methods"][method] = {
+        **_entry(answers, scores, result.wall_s, retrieval_only),
+        **_details(answers, rows, gold, scores),
+        "llm_idle_share": result.stats.llm.share,
+        "graph_ops": spelled(result.stats.implementations),
+        "stages": result.stats.stage_costs(),
+    }
+    if oracle is not None:
+        entry["by_rule"] = sorted(oracle.by_rule)
+
+
+def _judge(comparison: Comparison, judge: Judge, rows: Sequence[QuestionRow]) -> None:
+    """Add what the judge says of all answers."""
+    judged, entries, comparison.document["judge"] = judge_answers(judge, comparison.answers, rows)
+    for method, entry in entries.items():
+        scores, measures = comparison.scores[method], comparison.document["methods"][method]
+        scores["judge"] = judged[method]
+        if TRUTHFUL in scores:
+            scores[TRUTHFUL] = truthful(comparison.answers[method], rows, judged[method])
+            measures.update(_three_ways(scores[TRUTHFUL]))
+        measures.update(judge=_mean(judged[method]), **entry)
 
 
 def _resample(comparison: Comparison) -> None:

@@ -225,31 +225,27 @@ _TRIES, _PAUSE_S = 100, 0.01
 
 
 class Reading:
-    """A mark that this process reads the stages of an index: a shared lock on their folder, held until the object or
-    the process ends. `hold` marks one stage too, so that a removal can wait until nobody reads the old texts.
+    """A mark that this process reads a folder of an index: a shared lock, held until the object or the process ends.
 
-    While it exists, a build keeps replaced stages; the next build without readers removes them. If the file system has
-    no locks, nothing keeps them: a reader then reports that the index has changed.
+    While one of the folder `stages` exists, a build keeps replaced stages; the next build without readers removes them.
+    One of a stage lets a removal wait until nobody reads the old texts. If the file system has no locks, nothing keeps
+    the stages: a reader then reports that the index has changed.
     """
 
     def __init__(self, folder: Path):
-        self._descriptors: list[int] = []
-        self.hold(folder / "stages")
-
-    def hold(self, folder: Path) -> None:
-        """Lock a folder, if it is there and the file system has locks."""
-        with contextlib.suppress(OSError):
-            self._descriptors.append(os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
+        self._descriptor = -1
+        with contextlib.suppress(OSError):  # no folder, or no locks here
+            self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             for _ in range(_TRIES):  # a build looks for readers by an exclusive lock, for a moment
                 try:
-                    fcntl.flock(self._descriptors[-1], fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
                     time.sleep(_PAUSE_S)
 
     def __del__(self) -> None:
-        for descriptor in self._descriptors:
-            os.close(descriptor)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
 
 
 def has_readers(folder: Path) -> bool:
@@ -258,7 +254,7 @@ def has_readers(folder: Path) -> bool:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process holds a folder, see `Reading.hold`."""
+    """Whether a process holds a folder, see `Reading`."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:

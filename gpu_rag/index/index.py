@@ -36,7 +36,7 @@ class Index:
     def __init__(self, path: Path, manifest: Manifest, device: str):
         self.path, self.manifest, self._device = path, manifest, device
         self.threads = 1
-        self._reading: Reading | None = None
+        self._reading: list[Reading] = []
         self._vectors: dict[str, torch.Tensor] = {}
         self._parts: dict[str, Any] = {}
         self._words: dict[str, Bm25] = {}
@@ -46,12 +46,12 @@ class Index:
     def open(cls, path: str | Path, *, device: str = "cpu") -> Self:
         """Open an index. Raises BadInput if `path` is no index, IndexMismatch for another format version."""
         folder = Path(path)
-        reading = Reading(folder)  # before the manifest is read: a build may replace stages at any time
+        reading = [Reading(folder / "stages")]  # before the manifest is read: a build may replace stages at any time
         manifest, passages = Manifest.read(folder).without_stale(), None  # a build may have stopped half-way
         # the stage may be replaced before it is held: hold it again until the manifest still names it
         while (record := manifest.stages.get("passages")) and record.folder != passages:
             passages = record.folder
-            reading.hold(folder / passages)
+            reading[1:] = [Reading(folder / passages)]
             manifest = Manifest.read(folder).without_stale()
         index = cls(folder, manifest, device)
         index._reading = reading
@@ -107,6 +107,15 @@ class Index:
                 raise IndexMismatch(what, given=f"{self.path}: {stage}", do="open it again") from error
             self._checked.add(stage)
         return self.path / record.folder
+
+    def check_as(self, earlier: Index) -> None:
+        """Check the files of the stages that an earlier state of this index has checked. Stages that did not change are
+        not read again. Raises as `folder`."""
+        for stage in self.manifest.stages.keys() & set(earlier._checked):
+            if self.manifest.stages[stage] == earlier.manifest.stages[stage]:
+                self._checked.add(stage)
+            else:
+                self.folder(stage)
 
     def _stands(self, stage: str) -> bool:
         """Whether the manifest on the disk still has the stage that this one names."""

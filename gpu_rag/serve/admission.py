@@ -15,13 +15,13 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gpu_rag.engine import Prepared, answer_of
+from gpu_rag.engine import answer_of
 from gpu_rag.errors import BudgetExceeded, Cancelled, GpuRagError
 from gpu_rag.jobs import row_of
 from gpu_rag.program.history import Turn
 from gpu_rag.runtime.handle import Handle
 from gpu_rag.runtime.tasks import Outcome
-from gpu_rag.serve.live import Live, Replaced, Wanted
+from gpu_rag.serve.live import Live, Ready, Wanted
 from gpu_rag.serve.metrics import Counts
 from gpu_rag.serve.refusal import ClientGone, Refusal, refusal_of
 from gpu_rag.settings import Settings
@@ -30,7 +30,6 @@ from gpu_rag.types import Question
 Shape = Callable[[dict[str, Any]], dict[str, Any]]
 N_RECENT = 256
 LONGEST_RETRY_S = 60
-REPLACED_S = 0.02  # pause before questions are submitted again while the engine is being replaced
 
 
 class Batch:
@@ -43,17 +42,21 @@ class Batch:
     def __init__(
         self,
         admission: Admission,
-        prepared: Prepared,
-        version: int,
+        ready: Ready,
         questions: Sequence[Question],
         shape: Shape,
         pieces: bool = False,
         history: Sequence[Turn] = (),
         seconds: float | None = None,
     ):
-        """Submit the questions; version: as in `Live.submit`. Raises Refusal and Replaced."""
+        """Submit the questions. Raises Refusal."""
         self.handles: dict[int, Handle] = {}  # handles of open questions
-        self._admission, self._prepared, self._n_questions, self._shape = admission, prepared, len(questions), shape
+        self._admission, self._prepared, self._n_questions, self._shape = (
+            admission,
+            ready.prepared,
+            len(questions),
+            shape,
+        )
         self._death: GpuRagError | None = None  # error that ended the engine before one of the questions
         self._rows: asyncio.Queue[tuple[int, dict[str, Any] | str] | None] = asyncio.Queue()  # None: the client is gone
         self._began, self._loop = time.perf_counter(), asyncio.get_running_loop()
@@ -63,10 +66,10 @@ class Batch:
         try:
             for place, question in enumerate(questions):
                 self.handles[place] = admission.live.submit(
-                    prepared, question, partial(self._ends, place), group=self, version=version,
+                    ready, question, partial(self._ends, place), group=self,
                     on_text=partial(self._says, place) if pieces else None, history=history,
                 )  # fmt: skip
-        except (Refusal, Replaced):
+        except Refusal:
             self.close()
             raise
         finally:
@@ -182,15 +185,11 @@ class Admission:
         Raises Refusal: 429 beyond the limit, 503 when the engine is down or stopping. Also raises the errors of
         `prepare`.
         """
-        while True:
-            version, prepared = self.live.version, self.live.cached(wanted)
-            if prepared is None:
-                prepared = await asyncio.to_thread(self.live.prepare, wanted)
-            self._check_room(len(questions))
-            try:
-                return Batch(self, prepared, version, questions, shape, pieces, history, seconds)
-            except Replaced:
-                await asyncio.sleep(REPLACED_S)
+        ready = self.live.cached(wanted)
+        if ready is None:
+            ready = await asyncio.to_thread(self.live.prepare, wanted)
+        self._check_room(len(questions))
+        return Batch(self, ready, questions, shape, pieces, history, seconds)
 
     def _check_room(self, n_questions: int) -> None:
         """Raise Refusal if the server is stopping or has no room for this many further questions."""

@@ -1,16 +1,16 @@
-"""The engine of a server: a live streaming driver in its own thread. It is reopened if its models die, and replaced
-after the index has changed."""
+"""The engine of a server: a live streaming driver in its own thread. It is reopened if its models die. After a change
+of the index, another engine answers later questions by the same driver."""
 
 from __future__ import annotations
 
 import gc
 import threading
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from gpu_rag.engine import MOST_PARTS, Engine, Given, OnText, Prepared
+from gpu_rag.engine import MOST_PARTS, Engine, Given, OnText, Prepared, drive
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.methods.registry import method_names
 from gpu_rag.program.decide import RULE
@@ -47,8 +47,11 @@ class Wanted:
         return repr({**vars(self), "params": sorted((self.params or {}).items())})
 
 
-class Replaced(Exception):
-    """The engine that the method was prepared for is, or is being, replaced: prepare the method again."""
+class Ready(NamedTuple):
+    """A prepared method, and the number of the engine that answers by it."""
+
+    prepared: Prepared
+    version: int
 
 
 class Live:
@@ -56,7 +59,6 @@ class Live:
 
     open_engine: returns an engine whose models open at `start`. It is called again after models died, which ends all
     open questions. say(line): called with a line for each death and revival. The stats are totals over all engines.
-    version: the number of engines adopted so far.
     """
 
     _driver: StreamingDriver  # set by `start`
@@ -70,11 +72,13 @@ class Live:
         self.answering: list[str] = []  # methods that answer
         self.llm: dict[str, Any] | None = None  # description of the language model, if there is one
         self.gone = False  # dead, and not to be revived
-        self.version = 0
-        self._next: Engine | None = None  # replaces the engine when its open questions have ended
-        self._lock = threading.Lock()  # guards the prepared methods
-        self._swap = threading.Lock()  # guards the driver, the version and the next engine; never held for long
-        self._prepared: dict[Hashable, Prepared] = {}
+        self._lock = threading.Lock()  # guards the ready methods; models stay open while it is held
+        self._switching = threading.Lock()  # held while another engine is made ready; no question waits for it
+        self._ready: dict[Hashable, Ready] = {}
+        self._version = 0  # number of engines so far
+        self._counting = threading.Lock()  # guards the open questions of each engine
+        self._n_open = Counter[int]()
+        self._replaced, self._idle = set[int](), set[int]()  # engines still in memory, and those that none asks
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
 
@@ -88,33 +92,24 @@ class Live:
         self._adopt(self.engine)
         self._thread.start()
 
-    def prepare(self, wanted: Wanted) -> Prepared:
+    def prepare(self, wanted: Wanted) -> Ready:
         """`Engine.prepare`, cached. Thread-safe; may load files. Raises its errors, and Refusal."""
         self._check_ready()
         with self._lock:
             self._check_ready()  # models may have been closed meanwhile, and preparing would reopen them
-            return self._prepare(wanted)
+            ready = self.cached(wanted)
+            if ready is None:
+                ready = Ready(_prepared(self.engine, wanted), self._version)
+                # a filtered method keeps a part of the index in memory
+                like = [key for key, other in self._ready.items() if bool(other.prepared.where) == bool(wanted.where)]
+                if len(like) >= (MOST_PARTS if wanted.where else N_PREPARED):
+                    del self._ready[like[0]]
+                self._ready[wanted.key] = ready
+            return ready
 
-    def _prepare(self, wanted: Wanted) -> Prepared:
-        prepared = self.cached(wanted)
-        if prepared is None:
-            # a key that may only read asks no model
-            decider = RULE if wanted.retrieval_only else None
-            prepared = self.engine.prepare(
-                wanted.method, limit=wanted.passages, retrieval_only=wanted.retrieval_only, params=wanted.params,
-                where=wanted.where, support=wanted.support,
-                decider=decider,
-            )  # fmt: skip
-            # a filtered method keeps a part of the index in memory
-            like = [key for key, other in self._prepared.items() if bool(other.where) == bool(wanted.where)]
-            if len(like) >= (MOST_PARTS if wanted.where else N_PREPARED):
-                del self._prepared[like[0]]
-            self._prepared[wanted.key] = prepared
-        return prepared
-
-    def cached(self, wanted: Wanted) -> Prepared | None:
+    def cached(self, wanted: Wanted) -> Ready | None:
         """The cached result of `prepare`, or None; never waits."""
-        return self._prepared.get(wanted.key)
+        return self._ready.get(wanted.key)
 
     def _check_ready(self) -> None:
         if self.state != READY:
@@ -122,40 +117,57 @@ class Live:
 
     def submit(
         self,
-        prepared: Prepared,
+        ready: Ready,
         question: Question,
         on_end: Callable[[Outcome], None],
         group: Hashable = None,
         *,
-        version: int,
         on_text: OnText = None,
         history: Sequence[Turn] = (),
     ) -> Handle:
         """Submit a question; on_end is called in the engine's thread. Groups take turns when questions wait.
 
-        version: the value of `self.version` before `prepared` was looked up. on_text, history: as in `engine.Prepared`.
-        Raises Refusal if the question cannot be taken, and Replaced.
+        on_text, history: as in `engine.Prepared`. Raises Refusal if the question cannot be taken.
         """
         self._check_ready()
-        with self._swap:
-            if self._next is not None or version != self.version:
-                raise Replaced
-            try:
-                return self._driver.submit(question, prepared.bind(question, on_text, history), on_end, group)
-            except UsageError as error:  # it died or was closed a moment ago
-                raise Refusal(503, "the engine has stopped", headers={"Retry-After": "5"}) from error
 
-    def replace(self, engine: Engine) -> None:
-        """Switch to another engine with the same models as soon as all open questions have ended.
+        def ended(outcome: Outcome) -> None:
+            self._count(ready.version, -1)
+            on_end(outcome)
 
-        The parts of the index that its methods need are loaded first. Raises the errors of the index.
+        self._count(ready.version, 1)
+        try:
+            return self._driver.submit(question, ready.prepared.bind(question, on_text, history), ended, group)
+        except UsageError as error:  # it died or was closed a moment ago
+            self._count(ready.version, -1)
+            raise Refusal(503, "the engine has stopped", headers={"Retry-After": "5"}) from error
+
+    def _count(self, version: int, change: int) -> None:
+        with self._counting:
+            self._n_open[version] += change
+
+    def replace(self, engine: Engine) -> bool:
+        """Answer later questions from another engine with the same models; open questions keep the engine they have.
+        False if the models were reopened meanwhile.
+
+        The files of its index that are in use are checked, and its methods prepared, before. Raises the errors of the
+        index.
         """
-        for method in method_names():
-            with suppress(UsageError):
-                engine.prepare(method, retrieval_only=True, decider=RULE)
-        with self._swap:
-            self._next = engine
-            self._driver.close()
+        engine.index.check_as(self.engine.index)
+        with self._switching:
+            if self.state != READY or engine.models is not self.engine.models:
+                return False
+            self._switch(engine)
+            return True
+
+    def release(self) -> None:
+        """Free the memory and the locks of replaced indexes that no question has read since the last call."""
+        with self._counting:
+            idle = {version for version in list(self._replaced) if not self._n_open[version]}
+        if unread := idle & self._idle:
+            gc.collect()
+            self._replaced -= unread
+        self._idle = idle - unread
 
     def cancel(self, handle: Handle, reason: BaseException | None = None) -> None:
         """Cancel a question. The driver ignores questions that ended or that another driver took."""
@@ -175,29 +187,37 @@ class Live:
     # --- the engine's thread -----------------------------------------------------------------------
 
     def _adopt(self, engine: Engine) -> None:
-        """Take a new engine and load what its methods need, so that the first question does not wait."""
-        with self._lock:
-            self._prepared.clear()
-            self.engine, models = engine, engine.models
-            self.llm = {**models.describe("llm"), "capable": models.llm().capable} if models.has_llm() else None
-            lacking = {name: self._lack(name, True) for name in method_names()}
-            answering = [name for name in method_names() if lacking[name] is None and self._lack(name, False) is None]
-        self.lacking, self.answering = lacking, answering
+        """Open the models of an engine and load what its methods need, so that the first question does not wait."""
+        models = engine.models
+        self.llm = {**models.describe("llm"), "capable": models.llm().capable} if models.has_llm() else None
+        self._switch(engine)
         for method in [name for name, lack in self.lacking.items() if lack is None and self._settings.warm]:
             (answer,) = engine.run(method, [WARM], retrieval_only=True, decider=RULE).answers
             if answer.error is not None:  # report it now, not only to the first client
                 self._say(f"{method} fails: {answer.error['message']}")
-        with self._swap:
-            self._driver, self._next, self.version = engine.live(self.stats), None, self.version + 1
+        self._driver = engine.live(self.stats)
         self.state, self.reason = READY, ""
 
-    def _lack(self, method: str, retrieval_only: bool) -> UsageError | None:
-        """Why a method cannot be served (no stage, language model, package or setting); None if it can."""
-        try:
-            self._prepare(Wanted(method, retrieval_only))
-        except UsageError as error:
-            return error
-        return None
+    def _switch(self, engine: Engine) -> None:
+        """Prepare the methods of an engine, then answer later questions from it."""
+        version, ready = self._version + 1, dict[Hashable, Ready]()
+
+        def lack(method: str, retrieval_only: bool) -> UsageError | None:
+            """Why a method cannot be served (no stage, language model, package or setting); None if it can."""
+            wanted = Wanted(method, retrieval_only)
+            try:
+                ready[wanted.key] = Ready(_prepared(engine, wanted), version)
+            except UsageError as error:
+                return error.with_traceback(None)  # whose frames would keep the callers alive
+            return None
+
+        lacking = {name: lack(name, True) for name in method_names()}
+        answering = [name for name in method_names() if lacking[name] is None and lack(name, False) is None]
+        with self._lock:
+            if self._version:
+                self._replaced.add(self._version)
+            self.engine, self.lacking, self.answering = engine, lacking, answering
+            self._ready, self._version = ready, version
 
     def _work(self) -> None:
         """Answer questions until the end. Dead models are reopened after growing pauses."""
@@ -205,10 +225,7 @@ class Live:
         try:
             while not self._end.is_set():
                 try:
-                    self.engine.drive(self._driver, self.stats)
-                    if self._next is not None and not self._end.is_set():
-                        self._adopt(self._next)
-                        gc.collect()  # frees the locks of the old index, for which a removal waits
+                    drive(self._driver, self.engine.settings, self.stats)
                 except GpuRagError as error:
                     self.state, self.reason, pause_s = DEAD, f"the engine has stopped: {error}", first_s
                     self._say(self.reason)
@@ -224,10 +241,19 @@ class Live:
 
     def _revive(self) -> None:
         try:
-            with self._lock:  # models stay open while a method is being prepared
-                self.engine.models.close()
-            self._adopt(self._open_engine())
+            with self._switching:
+                with self._lock:
+                    self.engine.models.close()
+                self._adopt(self._open_engine())
             self._say("the engine answers again")
         except GpuRagError as error:
             self.reason = f"the engine cannot be opened again: {error}"
             self._say(self.reason)
+
+
+def _prepared(engine: Engine, wanted: Wanted) -> Prepared:
+    decider = RULE if wanted.retrieval_only else None  # a key that may only read asks no model
+    return engine.prepare(
+        wanted.method, limit=wanted.passages, retrieval_only=wanted.retrieval_only, params=wanted.params,
+        where=wanted.where, support=wanted.support, decider=decider,
+    )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,18 +15,20 @@ from gpu_rag.models.set import ModelSet
 from gpu_rag.serve.live import READY, Live
 
 PAUSE_S = 0.5  # between two looks at the manifest
+LONGEST_PAUSE_S = 60.0  # between two attempts to open an index that cannot be opened
 
 
 class Watch:
     """Checks the manifest of an index until `stop`, and replaces the engine of `live` after a change.
 
-    open_engine(models): opens an engine over the index as it is now. say(line): called for each replacement, and if the
-    index cannot be opened; the server then keeps the old one.
+    open_engine(models): opens an engine over the index as it is now. say(line): called for each replacement, and once
+    for a manifest whose index cannot be opened; the server then keeps the old one, and tries again after growing
+    pauses.
     """
 
     def __init__(self, folder: Path, live: Live, open_engine: Callable[[ModelSet], Engine], say: Callable[[str], None]):
         self._folder, self._live, self._open_engine, self._say = folder, live, open_engine, say
-        self._end, self._last_error = threading.Event(), ""
+        self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
 
     def start(self) -> None:
@@ -39,22 +42,37 @@ class Watch:
             self._thread.join()
 
     def _watch(self) -> None:
-        seen = None
+        seen: object = None
+        failed: object = None
+        pause_s = next_s = 0.0
         while not self._end.wait(PAUSE_S):
+            self._live.release()
+            now = self._status()
+            if now == seen or self._live.state != READY or (now == failed and time.monotonic() < next_s):
+                continue
             try:
-                status = os.stat(self._folder / FILE)
-                now = status.st_ino, status.st_mtime_ns, status.st_size
-                if now != seen and self._live.state == READY:
-                    self._follow()
-                    seen, self._last_error = now, ""
+                seen = now if self._follow() else seen
             except (GpuRagError, OSError) as error:  # a build may be replacing the files: try again
-                if str(error) != self._last_error:
+                if now != failed:
                     self._say(f"the changed index cannot be opened: {error}")
-                self._last_error = str(error)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S) if now == failed else PAUSE_S
+                failed, next_s = now, time.monotonic() + pause_s
 
-    def _follow(self) -> None:
-        """Replace the engine if the index has another content than that of the engine."""
+    def _status(self) -> tuple[int, ...]:
+        """Numbers that change with the manifest; () if there is none."""
+        try:
+            status = os.stat(self._folder / FILE)
+        except OSError:
+            return ()
+        return status.st_ino, status.st_mtime_ns, status.st_size
+
+    def _follow(self) -> bool:
+        """Replace the engine if the index has another content than that of the engine. False if it cannot be replaced
+        now."""
         digest = Manifest.read(self._folder).without_stale().digest()
-        if digest != self._live.engine.index.manifest.digest():
-            self._live.replace(self._open_engine(self._live.engine.models))
+        if digest == self._live.engine.index.manifest.digest():
+            return True
+        is_replaced = self._live.replace(self._open_engine(self._live.engine.models))
+        if is_replaced:
             self._say(f"the index has changed: {digest[:12]} answers from now on")
+        return is_replaced

@@ -34,7 +34,8 @@ class Limits:
     The others are for one file that is parsed in a separate process (see `corpus.parser`). max_file_bytes: its size,
     and its unpacked size, also of a .zip; max_pages: its pages; max_parse_bytes: address space of the parsing, beside
     the process itself; max_parse_s: whole seconds of processor time, and 4 times as many on the clock. OCR of a
-    page has this time again, and 4 times the bytes. A file near max_parse_s may pass on one machine only.
+    page has this time again, and 4 times the bytes; max_ocr_s: seconds on the clock from the first such page to the end
+    of the file. A file near max_parse_s or max_ocr_s may pass on one machine only.
     Two fields are no limits: columns, the (role, column) pairs of tables, see `columns`; and part, see `has`.
     """
 
@@ -45,6 +46,7 @@ class Limits:
     max_pages: int = 20_000
     max_parse_bytes: int = 1 << 30
     max_parse_s: int = 120
+    max_ocr_s: int = 7200
     columns: tuple[tuple[str, str], ...] = ()
     part: tuple[int, int] = (0, 1)
 

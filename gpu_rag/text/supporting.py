@@ -4,10 +4,10 @@ A sentence supports a short answer if it holds
 
 - the answer, which is of the type that the question asks for (a person, a date, a number) and adds something to the
   question's words;
-- the names in the question. They may also stand in the title of the passage, or before a sentence that begins with a
-  pronoun or an article;
-- the verbs in the question and two thirds of its other words, in any form, or as a word of the same group in
-  `rules/relations/phrases.toml`;
+- the names in the question. They may also stand in the title of the passage, before a sentence that begins with a
+  pronoun or an article, or in the sentence before one with another pronoun;
+- the verbs and ordinals in the question and two thirds of its other words, in any form, or as a word of the same group
+  in `rules/relations/phrases.toml`;
 
 and if no other name, date or number in it is nearer to these words. Commas and conjunctions count as distance.
 
@@ -71,9 +71,15 @@ _FORMS = """win won, sell sold, buy bought, write wrote written, build built, ma
 given, teach taught, sing sang sung, begin began begun, leave left, lose lost, meet met, send sent, pay paid, fall fell
 fallen, take took taken, see saw seen, speak spoke spoken, rise rose risen, know knew known, draw drew drawn, fly flew
 flown, grow grew grown, become became, come came, run ran, go went gone, keep kept, sink sank sunk, fight fought, bring
-brought, choose chose chosen, shoot shot, say said, tell told, think thought, wear wore worn, drive drove driven"""
+brought, choose chose chosen, shoot shot, say said, tell told, think thought, wear wore worn, drive drove driven, deep
+depth, long length, high height, wide width, heavy weigh weighs weighed weight"""
 _BASE = {form: forms[0] for forms in map(str.split, _FORMS.split(",")) for form in forms[1:]}
 _ORDINAL_ENDINGS = ("st", "nd", "rd", "th")
+_EXCLUDING = {"person": frozenset({"in", "at"}), "place": frozenset({"by"})}  # before a name of another type
+_OF_THE = re.compile(r"\bof the\b")  # a name on each side
+_SUBORDINATORS = word_set("when where before after while although though because that")
+_OBJECTS = word_set("him her it them his its their")
+_ORDINALS = frozenset(tokenize("first second third fourth fifth sixth seventh eighth ninth tenth last next"))
 _FIGURE = re.compile(r"\d")
 _BOUNDARY = 6  # words that a boundary counts as
 _MOST_WORDS, _MOST_TOKENS = 12, 200  # of an answer, and of a sentence, that are looked at
@@ -106,7 +112,24 @@ class _Sentence:
         self.verb = next((i for i in range(1, len(self.tokens)) if _is_finite(*lows[i - 1 : i + 2])), -1)
         named = next((mention.first for mention in self.mentions if mention.first <= 1), -1)
         self.subject = 0 if lows[0] in SUBJECT_PRONOUNS else named
+        self.apposition = self._apposition(lows)
+        self.has_pronoun = not _OBJECTS.isdisjoint(lows)
         self.is_pronominal, self.is_definite = lows[0] in _REFERS, lows[0] in DETERMINERS
+
+    def _apposition(self, lows: Sequence[str]) -> tuple[int, int]:
+        """The commas around an apposition to the name that begins the sentence, before its verb; (0, 0) for none."""
+        end = next((mention.last for mention in self.mentions if mention.first == self.subject), 0)
+        if not end or lows[end] != ",":
+            return 0, 0
+        commas = (i for i in range(end + 1, len(self.tokens)) if lows[i] == ",")
+        closing = next((i for i in commas if lows[i + 1] in AUXILIARIES or is_verb(lows[i + 1], "")), 0)
+        return (end, closing) if closing else (0, 0)
+
+    @cached_property
+    def previous(self) -> str:
+        """The sentence before it; "" for the first one."""
+        spans = split_sentences(self.before)
+        return self.before[slice(*spans[-1])] if spans else ""
 
     @cached_property
     def units(self) -> list[tuple[int, Unit]]:
@@ -123,6 +146,15 @@ class _Sentence:
         followed = [*(token.low for token in self.tokens[1:]), "", ""]
         return [i for i, u in self.units if _same(word, u) or (says_inverse(word, u) and followed[i] == "of")]
 
+    def refers(self, asked: _Question) -> bool:
+        """Whether its first noun is a word of the question with an article, so that the text before may say more of it:
+        "the rent is", "when the station was"."""
+        first = next((i for i, token in enumerate(self.tokens[:2]) if token.low == "the"), -1)
+        ends = range(first + 1, first + 3) if first >= 0 else ()
+        places = {i for word, _ in asked.words for i in self.places(word)}
+        named = any(mention.first < self.verb and mention.kind == NAME for mention in self.mentions)
+        return not named and any(i in places and not 0 <= self.verb <= i for i in ends)
+
     def distance(self, i: int, place: Place) -> int:
         """The number of words between token i and a place, plus one; 0 inside it. A boundary counts as six."""
         first, last = place
@@ -133,6 +165,9 @@ class _Sentence:
         behind = [token.low for token in self.tokens[last : last + 3]]
         if i == last + 1 and behind[0] == "," and is_verb(behind[1], "") and behind[-1] not in PREPOSITIONS:
             return 1  # "his widow, NAME, published"
+        opening, closing = self.apposition
+        if last == opening and i > closing:  # "NAME, a painter from Ves, had advised"
+            last = closing + 1
         return 1 + (self._steps[i] - self._steps[last] if i >= last else self._steps[first] - self._steps[i + 1])
 
 
@@ -148,9 +183,8 @@ class _Question:
         start, end = asks.span() if asks else (0, 0)
         self.terms = _terms(text)
         mentions = find_mentions_in(text, tokens, passage_words("", [], [tokens]))
-        self.names = [
-            terms for m in mentions if (terms := [t for token in tokens[m.first : m.last] if (t := _term(token.text))])
-        ]
+        parts = (part for m in mentions for part in _OF_THE.split(text[tokens[m.first].start : tokens[m.last - 1].end]))
+        self.names = [terms for part in parts if (terms := list(_sequence(part)))]
         inside = {i for mention in mentions for i in range(mention.first, mention.last)}
         self.words: list[tuple[Unit, bool]] = []
         self.optional: list[Unit] = (
@@ -163,7 +197,8 @@ class _Question:
             if i in inside or start <= token.start < end or token.low in _EMPTY or token.low in STOP_WORDS:
                 continue
             for unit in _units(token.low)[:1]:
-                if token.low in _PLACED or i == typed:
+                is_first = token.low == "first" and i + 1 < len(tokens) and is_verb(tokens[i + 1].low, "")
+                if token.low in _PLACED or i == typed or is_first:  # "when was it first climbed"
                     self.optional.append(unit)
                 else:
                     self.words.append((unit, is_verb(token.low, tokens[i - 1].low if i else "")))
@@ -234,9 +269,12 @@ def supporting(
         return ()
     for number, passage in enumerate(passages):
         for sentence in _sentences(*passage):
-            place = _place(sentence, wanted, asked.kind == "number")
-            if place is not None and _has_names(asked, [sentence]) and _fits(asked, sentence, place):
-                return (_span(number, sentence, place),)
+            places = _places(sentence, wanted, asked.kind == "number")
+            if not places or not _has_names(asked, [sentence]):
+                continue
+            for place in places:
+                if _fits(asked, wanted, sentence, place):
+                    return (_span(number, sentence, place),)
     return next(filter(None, (_of_path(asked, wanted, passages, path) for path in paths)), ())
 
 
@@ -253,8 +291,8 @@ def _wanted(asked: _Question, answer: str) -> tuple[str, ...]:
     repeated = {_term(low) for low, unit in units if any(_same(word, unit) for word in asking)}
     new = tuple(dict.fromkeys(term for term in terms if term not in asked.terms | repeated))
     figures = {term for term in terms if _FIGURE.match(term)}
-    if asked.kind == "person":
-        fits = any(map(str.isupper, answer)) and not figures.issuperset(new)
+    if asked.kind == "person":  # "supplied by the council" names an agent without a capital
+        fits = not figures | _TIME_TERMS >= {*new}
     elif asked.kind == "date":
         fits = bool(figures) or not _TIME_TERMS.isdisjoint(terms)
     else:
@@ -262,11 +300,11 @@ def _wanted(asked: _Question, answer: str) -> tuple[str, ...]:
     return new if fits and len(new) <= _MOST_WORDS else ()
 
 
-def _place(sentence: _Sentence, wanted: Sequence[str], in_order: bool) -> Place | None:
-    """The shortest place that has all terms; None if no such place is short. A pronoun that begins the sentence
-    stands for the title of the passage."""
+def _places(sentence: _Sentence, wanted: Sequence[str], in_order: bool) -> list[Place]:
+    """The short places that have all terms, shortest first. A pronoun that begins the sentence stands for the title of
+    the passage."""
     matches = [i for i, term in enumerate(sentence.terms) if term in wanted]
-    reach, best = 2 * len(wanted) + 4, None
+    reach, places = 2 * len(wanted) + 4, list[Place]()
     for n, first in enumerate(matches):
         missing = set(wanted)
         for last in matches[n:]:
@@ -275,11 +313,11 @@ def _place(sentence: _Sentence, wanted: Sequence[str], in_order: bool) -> Place 
                 break
         if not missing and in_order and [t for t in sentence.terms[first : last + 1] if t in wanted] != list(wanted):
             continue
-        if not missing and (best is None or last + 1 - first < best[1] - best[0]):
-            best = (first, last + 1)
-    if best is None and sentence.subject == 0 and sentence.is_pronominal and _terms(sentence.title) == {*wanted}:
-        return 0, 1
-    return best
+        if not missing:
+            places.append((first, last + 1))
+    if not places and sentence.subject == 0 and sentence.is_pronominal and _terms(sentence.title) == {*wanted}:
+        return [(0, 1)]
+    return sorted(places, key=lambda place: place[1] - place[0])
 
 
 def _has_names(asked: _Question, sentences: Sequence[_Sentence]) -> bool:
@@ -290,6 +328,7 @@ def _has_names(asked: _Question, sentences: Sequence[_Sentence]) -> bool:
     titles = [_sequence(sentence.title) for sentence in sentences]
     before = [_sequence(sentence.before) for sentence in sentences]
     around = [*terms_of, *titles, *(b for s, b in zip(sentences, before) if s.is_pronominal or s.is_definite)]
+    around += [_sequence(s.previous) for s in sentences if s.has_pronoun]
     for name in asked.names:
         last = any(name[-1] in terms for terms in terms_of)
         if not any(_has_run(terms, name) for terms in (*around, *(before if last else ()))):
@@ -304,6 +343,7 @@ def _has_run(terms: Sequence[str], name: Sequence[str]) -> bool:
 
 def _fits(
     asked: _Question,
+    wanted: Sequence[str],
     sentence: _Sentence,
     place: Place,
     others: Sequence[_Sentence] = (),
@@ -313,28 +353,23 @@ def _fits(
 
     others: the other sentences of a path; bridges: terms of the names that join them.
     """
-    nouns: list[list[int]] = []  # the places of each word of the question that the sentence has
-    verbs: list[list[int]] = []
-    n_held = 0
-    context = units_of(f"{sentence.title} {sentence.before if sentence.is_pronominal else ''}")
-    for word, verb in asked.words:
-        places = [i for i in sentence.places(word) if not place[0] <= i < place[1]]
-        if places:
-            (verbs if verb else nouns).append(places)
-        is_there = bool(places) or any(other.places(word) for other in others)
-        if verb and not is_there:
-            return False
-        n_held += is_there or any(_same(word, unit) for unit in context)
-    nouns += [places for word in asked.optional if (places := sentence.places(word))]
-    anchors = [*nouns, *verbs]
-    if not anchors or 3 * n_held < 2 * len(asked.words):
+    anchors = _anchors(asked, wanted, sentence, place, others)
+    if anchors is None:
         return False
-    if asked.asks_subject and 0 <= sentence.subject < sentence.verb < place[0] and [sentence.verb] in anchors:
-        return False  # "Crane bought Harlow" does not say who bought Crane
-    nearest = [min(places, key=lambda i: sentence.distance(i, place)) for places in anchors]
+    nouns, verbs = anchors
+    nearest = [min(places, key=lambda i: sentence.distance(i, place)) for places in (*nouns, *verbs)]
     between = sentence.tokens[max(0, min(*nearest, place[0]) - 1) : max(*nearest, place[1])]
     if any(token.low in _NEGATIONS for token in between):
         return False
+    tokens = sentence.tokens
+    answer = tokens[slice(*place)]
+    is_agent = any(token.low == "by" for token in tokens[max(place[0] - 2, 0) : place[0]])
+    if asked.kind == "person" and not (is_agent or any(token.text[0].isupper() for token in answer)):
+        return False
+    if asked.asks_subject and not is_agent and _has_another_subject(sentence, place, verbs):
+        return False
+    is_agent &= any(place[0] - 3 <= i < place[0] for places in verbs for i in places)  # "planned by NAME"
+    is_agent &= all(token.low != ";" for token in between)
     titled = {term for term in _terms(sentence.title) if asked.kind != "number" or not _FIGURE.match(term)}
     known = frozenset(bridges).union(titled, *asked.names)
     if asked.names and _is_of_another(sentence, place, known):
@@ -344,14 +379,63 @@ def _fits(
     subject = min((i for i, _ in sentence.units if i not in names), default=0)
     nouns += [later] if (later := [i for i in names if i > subject]) else []
 
+    behind = [token.low for token in tokens[place[1] : place[1] + 2]]
+    is_direct = (
+        is_agent
+        or (  # "only the Ott leaves it"
+            behind[1:] != [] and behind[1] in _OBJECTS and any(place[1] in places for places in verbs)
+        )
+    )
+
     def nearness(place: Place, anchors: Sequence[Sequence[int]]) -> float:
         return sum(1 / (1 + min(sentence.distance(i, place) for i in places)) for places in anchors)
 
     def is_nearer(rival: Place) -> bool:
         both = nearness(rival, [*nouns, *verbs]) >= nearness(place, [*nouns, *verbs])
-        return both or nearness(rival, nouns) > nearness(place, nouns)
+        return both or (not is_direct and nearness(rival, nouns) > nearness(place, nouns))
 
     return not any(map(is_nearer, rivals))
+
+
+def _anchors(
+    asked: _Question, wanted: Sequence[str], sentence: _Sentence, place: Place, others: Sequence[_Sentence]
+) -> tuple[list[list[int]], list[list[int]]] | None:
+    """(places of each noun, places of each verb) of the question outside the answer; None if too few of its words are
+    in the sentence, or only in relative clauses to which a date or a number before them does not belong."""
+    in_order = asked.kind in ("number", "date")
+    inside = {i for i in range(*place) if in_order or sentence.terms[i] in wanted}
+    nouns: list[list[int]] = []
+    verbs: list[list[int]] = []
+    n_held = 0
+    refers = sentence.is_pronominal or sentence.refers(asked)
+    context = units_of(f"{sentence.title} {sentence.before if refers else ''}")
+    for word, verb in asked.words:
+        places = [i for i in sentence.places(word) if i not in inside]
+        if places:
+            (verbs if verb else nouns).append(places)
+        is_there = bool(places) or any(other.places(word) for other in others)
+        if not is_there and (verb or word.stem in _ORDINALS):
+            return None
+        n_held += is_there or any(_same(word, unit) for unit in context)
+    nouns += [places for word in asked.optional if (places := sentence.places(word))]
+    if asked.kind == "place" and not asked.words:  # "Where is Ves?"
+        nouns += [places for name in asked.names if (places := [i for i, t in enumerate(sentence.terms) if t in name])]
+    clause = next((i for i, token in enumerate(sentence.tokens) if i > place[1] + 1 and token.low in _RELATIVES), None)
+    is_of_clause = in_order and clause is not None and any(min(places) > clause for places in (*nouns, *verbs))
+    if not (nouns or verbs) or 3 * n_held < 2 * len(asked.words) or is_of_clause:
+        return None
+    return nouns, verbs
+
+
+def _has_another_subject(sentence: _Sentence, place: Place, verbs: Sequence[Sequence[int]]) -> bool:
+    """Whether somebody else than the answer does what "who" asks for. "Crane bought Harlow" does not say who bought
+    Crane, and "He met Anna and founded the club" not that Anna founded it."""
+    lows = [token.low for token in sentence.tokens]
+    if 0 <= sentence.subject < sentence.verb < place[0] and [sentence.verb] in verbs:
+        return True
+    if lows[0] not in SUBJECT_PRONOUNS or place[0] == 0 or not _SUBORDINATORS.isdisjoint(lows[: place[0]]):
+        return False
+    return _RELATIVES.isdisjoint(lows[place[1] : place[1] + 2]) and not any(place[1] in places for places in verbs)
 
 
 def _is_of_another(sentence: _Sentence, place: Place, known: Set[str]) -> bool:
@@ -373,8 +457,12 @@ def _rivals(asked: _Question, sentence: _Sentence, place: Place, known: Set[str]
     elif asked.kind != "number" and NUMBER not in kinds:
         named = asked.kind in ("person", "place") or NAME in kinds
         spans = [(m.first, m.last) for m in sentence.mentions if named and m.kind not in (DATE, AMOUNT)]
+    excluding = _EXCLUDING.get(asked.kind, frozenset())
     for first, last in spans:
-        if (last <= place[0] or first >= place[1]) and not {*sentence.terms[first:last]} - {""} <= known:
+        terms = [term for term in sentence.terms[first:last] if term]
+        behind = sentence.tokens[first - 1].low if first else ""
+        is_other = not known >= {*terms} and not any(terms[: len(name)] == name for name in asked.names)
+        if (last <= place[0] or first >= place[1]) and is_other and behind not in excluding:
             yield first, last
 
 
@@ -396,14 +484,15 @@ def _of_path(
     for number, sentence in sentences:
         others = [(n, other) for n, other in sentences if other is not sentence]
         texts = [other for _, other in others]
-        place = _place(sentence, wanted, asked.kind == "number")
-        if place is None or not others or _has_names(asked, [sentence]) or not _has_names(asked, [sentence, *texts]):
+        places = _places(sentence, wanted, asked.kind == "number")
+        if not places or not others or _has_names(asked, [sentence]) or not _has_names(asked, [sentence, *texts]):
             continue
         around, beside = {*sentence.terms, *_terms(sentence.title)}, {term for other in texts for term in other.terms}
         joints = (
             name for *names, _ in ends for name in names if name != {*wanted} and name <= around and name <= beside
         )
         bridges = {term for name in joints for term in name}
-        if bridges and _fits(asked, sentence, place, texts, bridges):
+        place = next((place for place in places if _fits(asked, wanted, sentence, place, texts, bridges)), None)
+        if bridges and place is not None:
             return (_span(number, sentence, place), *(Span(n, other.start, other.end, None) for n, other in others))
     return ()

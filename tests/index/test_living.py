@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from gpu_rag.errors import BadInput, GpuRagError, IndexCorrupt, IndexLocked, Usa
 from gpu_rag.index import build as stages
 from gpu_rag.index.folder import sealed
 from gpu_rag.models import packaged
+from gpu_rag.models.embed.cache import VectorFile, cache_file, keep_vectors, keys_of
 from gpu_rag.models.llm.scripted import ScriptedLLM
 
 FAST: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none"}}
@@ -391,11 +393,15 @@ def removed_vectors(out: Path) -> list[bytes]:
 def test_a_receipt_finds_what_came_back_and_an_altered_one_is_refused(corpus: Path, tmp_path: Path) -> None:
     out, receipt = tmp_path / "ix", tmp_path / "receipt.json"
     gpu_rag.build(corpus, out, methods=["ppr"], settings=FAST)
-    cached = packaged.cache_dir() / "vectors" / "0.vectors"
-    cached.parent.mkdir()
-    cached.write_bytes(b"vectors")
+    index, cached = gpu_rag.Index.open(out), cache_file(packaged.cache_dir(), "0")
+    passages = zip(*(index.passages[name].to_pylist() for name in ("doc_id", "title", "text")))
+    texts = {f"{title}\n{text}" if title else text: name == "d2.txt" for name, title, text in passages}
+    texts |= {"Kerling2": True, "Kerling1": False, "of another index": False}
+    keep_vectors(cached, list(texts), np.ones((len(texts), 3)))
+    del index
     gpu_rag.remove(out, documents="d2.txt", settings=FAST, receipt=receipt, forget=True)
-    assert not cached.exists()
+    with closing(VectorFile(cached, 3)) as file:
+        assert file.read(keys_of(texts))[1].tolist() == [not is_gone for is_gone in texts.values()]
     document = json.loads(receipt.read_bytes())
     assert document["documents"] == [hashlib.sha256(b"d2.txt").hexdigest()]
     assert hashlib.sha256(b"ves2").hexdigest() in document["names"]

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ from ragged_lists import ragged
 import gpu_rag
 from gpu_rag.errors import IndexCorrupt, IndexMismatch, UsageError
 from gpu_rag.graph.pagerank import personalized_pagerank, prepare
-from gpu_rag.index.folder import has_readers
+from gpu_rag.index import index as module
+from gpu_rag.index.folder import has_readers, is_held
+from gpu_rag.index.index import Index
+from gpu_rag.index.manifest import Manifest
 from gpu_rag.types import CSR
 
 FAST: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none"}}
@@ -64,6 +68,36 @@ def named(folder: Path) -> list[Any]:
     return list(gpu_rag.Index.open(folder).manifest.stages.values())
 
 
+def test_a_stage_that_was_replaced_while_the_index_was_opened_is_free(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = Manifest.read(folder)
+    new = now.stages["passages"]
+    old = replace(new, folder="stages/passages-old")
+    (folder / old.folder).mkdir()
+    manifests = [replace(now, stages={**now.stages, "passages": record}) for record in (old, new, new)]
+    monkeypatch.setattr(Manifest, "read", lambda path: manifests.pop(0))
+    index = Index.open(folder)
+    assert [is_held(folder / name) for name in ("stages", old.folder, new.folder)] == [True, False, True]
+    del index
+    assert not has_readers(folder) and not is_held(folder / new.folder)
+
+
+def test_a_later_state_reads_only_the_files_in_use_that_changed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    earlier, later, read = Index.open(folder), Index.open(folder), list[str]()
+    for stage in ("passages", "entities"):
+        earlier.folder(stage)
+    records = earlier.manifest.stages
+    before = {**records, "entities": replace(records["entities"], folder="stages/entities-old")}
+    earlier.manifest = replace(earlier.manifest, stages=before)
+    monkeypatch.setattr(module, "checked_folder", lambda path, manifest, stage: read.append(stage))
+    later.check_as(earlier)
+    later.folder("passages")
+    assert read == ["entities"]
+    later.folder("bm25")
+    assert read == ["entities", "bm25"]
+
+
 def test_the_same_build_again_leaves_the_files_that_are_read(folder: Path, tiny_corpus: Path) -> None:
     index = gpu_rag.Index.open(folder)
     inodes = {path: path.stat().st_ino for path in (folder / "stages").rglob("*.parquet")}
@@ -74,7 +108,7 @@ def test_the_same_build_again_leaves_the_files_that_are_read(folder: Path, tiny_
 
 def test_where_nothing_holds_them_a_rebuilt_index_is_changed_not_damaged(folder: Path, tiny_corpus: Path) -> None:
     index = gpu_rag.Index.open(folder)
-    index._reading = None  # as on a file system without locks
+    index._reading = []  # as on a file system without locks
     gpu_rag.build(tiny_corpus, folder, methods=["ppr"], settings=SHORT)
     with pytest.raises(IndexMismatch, match="open it again"):
         index.folder("graph")

@@ -15,11 +15,12 @@ from msgspec import structs
 from gpu_rag.graph.reach import IN
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KbSource, KnowledgeBase
+from gpu_rag.program.knowledge_base import chain_reader
 from gpu_rag.program.knowledge_base.chain_reader import Reading
 from gpu_rag.program.knowledge_base.chains import Asked, AskedChain, Read, asked_chains, reader_of
-from gpu_rag.program.knowledge_base.query import Query, Topic
+from gpu_rag.program.knowledge_base.query import Query, Topic, values_of
 from gpu_rag.program.knowledge_base.spoken import Barred, Spoken, stands_as_name
-from gpu_rag.text.rules.relations import spoken_of, units_of
+from gpu_rag.text.rules.relations import spoken_of, stem_of, units_of
 from gpu_rag.text.rules.relations.hops import n_relations, relation_words
 
 
@@ -172,6 +173,23 @@ def test_phrases_are_read_before_their_words() -> None:
     (unit,) = [unit for unit in units_of("Which drugs are not approved?") if unit.marked]
     assert unit.groups == {"unapproved"} and spoken_of([unit]) == {"indicated"}
     assert [unit.stem for unit in units_of("off-label use")] == ["off label use"]
+
+
+def test_a_server_keeps_a_bounded_part_of_a_graph() -> None:
+    questions = ["Who wrote films that starred #?", "Which films were directed by #?", "Who acted in films # wrote?"]
+    kb, reads = films().known["kb"], []
+    for most in (4096, 1):
+        with mock.patch.multiple(chain_reader, MOST_FOLLOWS=most, MOST_TYPES=most):
+            reader = chain_reader.ChainReader(kb)
+        memory = Memory(kb)
+        memory.known["chains"] = reader
+        reads.append([read(memory, question.replace("#", "Cid"), "Cid") for question in questions])
+        sizes = [cache.cache_info().currsize for cache in (reader.follows, reader.types_behind)]
+    assert reads[0] == reads[1] and sizes == [1, 1]
+    for number in range(3):  # words of a question or of a model that name no relation
+        values_of(cast(Index, memory), f"unknown {number}")
+    assert len([name for name in memory.known if name.startswith("values")]) == 1
+    assert stem_of.cache_info().maxsize is not None
 
 
 def test_a_hub_of_many_relations_takes_few_steps() -> None:

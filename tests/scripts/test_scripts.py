@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 from project_scripts import script
 
+import gpu_rag
+
+FAST = {"models": {"embedder": "hash", "llm": "none"}}
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
@@ -69,3 +72,14 @@ def test_vllm_never_gets_the_torch_of_a_cpu(tmp_path: Path, extras: str, cuda: b
     torch_line, rest, _ = asked.read_text().splitlines()
     assert torch_line.endswith("install --quiet torch==2.13.0") == cuda
     assert ("--no-index" in torch_line) == (not cuda) and f".[{extras}]" in rest
+
+
+def test_examples_are_kept_by_the_content_of_index_and_questions(tmp_path: Path) -> None:
+    content_of, kept = script("train_fused").content_of, set()
+    for corpus in ("one", "two"):
+        (tmp_path / f"{corpus}.txt").write_text(f"A text of corpus {corpus}.")
+        index = gpu_rag.build(tmp_path / f"{corpus}.txt", tmp_path / corpus / "index", methods=["bm25"], settings=FAST)
+        for number in "12":
+            (tmp_path / number).write_text(f"question {number}")
+            kept.add(content_of(index, tmp_path / number))
+    assert len(kept) == 4

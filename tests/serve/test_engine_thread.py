@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 import time
+import weakref
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from toy_steps import Toys, graph
 
-from gpu_rag.errors import BudgetExceeded, Cancelled, ModelError
+from gpu_rag.engine import Engine
+from gpu_rag.errors import BudgetExceeded, Cancelled, IndexCorrupt, ModelError
+from gpu_rag.index.folder import is_held
+from gpu_rag.index.index import Index
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.runtime import StreamingDriver
+from gpu_rag.serve import watch as watch_module
 from gpu_rag.serve.live import Wanted
 from gpu_rag.settings.sections import ServeSettings
 from gpu_rag.types import Question
@@ -135,7 +141,6 @@ def test_questions_of_clients_and_methods_share_batches(here):
             server.live.prepare(Wanted("bm25", True)),
             Question("first", "Which town?"),
             hold,
-            version=server.live.version,
         )
         assert reached.wait(PATIENCE_S)
         async with server.client() as client:
@@ -367,7 +372,62 @@ def test_an_engine_that_is_not_revived_makes_the_process_worthless(here, monkeyp
     until(lambda: server.ask("GET", "/health").status_code == 503)
 
 
-# --- the end ---------------------------------------------------------------------------------------
+# --- a changed index -------------------------------------------------------------------------------
+
+
+def test_a_slow_question_keeps_its_index_and_delays_nobody(here, index, tmp_path):
+    gated = Gated()
+    server = here(llm=lambda: ScriptedLLM(gated))
+    folder, held = shutil.copytree(index, tmp_path / "ix"), weakref.ref(server.live.engine)
+
+    def replaced() -> weakref.ref:
+        engine = server.live.engine
+        assert server.live.replace(Engine(Index.open(folder), engine.settings, engine.models))
+        return weakref.ref(server.live.engine.index)
+
+    middle = replaced()
+
+    async def clients():
+        async with server.client() as client:
+
+            async def ask(path):
+                return (await client.post(path, json={"question": "Which town is it?", "method": "bm25"})).json()
+
+            slow = asyncio.ensure_future(ask("/v1/answer"))
+            while not gated.begun.is_set():
+                await asyncio.sleep(0.005)
+            newest = await asyncio.to_thread(replaced)
+            row = await asyncio.wait_for(ask("/v1/retrieve"), 30)
+            assert not slow.done() and row["status"] == "retrieved" and newest() is not middle()
+            server.live.release()
+            server.live.release()
+            assert middle() is not None and is_held(middle_stage), "its question is open"
+            gated.gate.set()
+            return await slow
+
+    middle_stage = folder / middle().manifest.stages["passages"].folder
+    assert asyncio.run(clients())["status"] != "failed"
+    for _ in range(2):
+        server.live.release()
+    assert middle() is None and held() is None
+
+
+def test_an_index_that_cannot_be_opened_is_said_once_and_tried_more_and_more_seldom(here, tmp_path, monkeypatch):
+    (tmp_path / "manifest.json").write_text("{}")
+    monkeypatch.setattr(watch_module, "PAUSE_S", 0.01)
+    live, reads, said = here().live, [], []
+    monkeypatch.setattr(watch_module.Manifest, "read", lambda folder: reads.append(time.monotonic()) or fails())
+    watch = watch_module.Watch(tmp_path, live, lambda models: pytest.fail("opened"), said.append)
+    watch.start()
+    until(lambda: len(reads) == 6)
+    assert len(said) == 1 and reads[-1] - reads[0] >= 0.01 * (1 + 2 + 4 + 8 + 16)
+    (tmp_path / "manifest.json").write_text("{ }")  # another one is tried at once
+    until(lambda: len(said) == 2)
+    watch.stop()
+
+
+def fails():
+    raise IndexCorrupt("broken")
 
 
 # --- counts ----------------------------------------------------------------------------------------

@@ -473,4 +473,4 @@ def test_a_filter_a_request(here, tmp_path, cli):
     assert [e["passage_id"] for e in got["gpu_rag"]["evidence"]] == ["d3"]
     for year in range(2003, 2012):  # parts of the index are let go
         asked(method="dense", where=f"year = {year}")
-    assert sum(bool(prepared.where) for prepared in server.live._prepared.values()) == MOST_PARTS
+    assert sum(bool(ready.prepared.where) for ready in server.live._ready.values()) == MOST_PARTS

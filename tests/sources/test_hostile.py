@@ -186,7 +186,7 @@ def test_a_parser_that_only_waits_is_ended_by_the_clock(tmp_path, monkeypatch):
         # all others answer or end by themselves, however long Python takes to start here
         monkeypatch.setattr(parser_module, "_CLOCK_FACTOR", 0.5 if said == "takes more than" else 600)
         monkeypatch.setattr(parser_module, "_started", partial(start, code))
-        with closing(Parser(Limits(max_parse_s=1, max_document_chars=10, max_pages=1))) as parser:
+        with closing(Parser(Limits(max_parse_s=1, max_ocr_s=1, max_document_chars=10, max_pages=1))) as parser:
             for _ in range(2):
                 with pytest.raises(RowError, match=said):
                     parser.parse(tmp_path / "a.pdf")
@@ -194,6 +194,7 @@ def test_a_parser_that_only_waits_is_ended_by_the_clock(tmp_path, monkeypatch):
 
 BAD_PARSERS = {
     "takes more than": "import time; time.sleep(600)",
+    "max_ocr_s = 1 s": "import os, time\nwhile True: os.write(1, b'\\n'); time.sleep(0.05)",  # each page in time
     "status 3": "raise SystemExit(3)",
     "signal 9": "import os; os.kill(os.getpid(), 9)",
     "more than the limits allow": "import os\nwhile True: os.write(1, b'x' * 65536)",

@@ -2,8 +2,8 @@
 
 `model`: 149 answers of the packaged model to questions of one hop over evidence of `ppr`. `written`: 151 beside such
 evidence, right ones often as paraphrases, wrong ones in the ways of readers. `judge`: 100 more, in the same way. All
-were written and labelled before their writer read the rules. Passages are those of the larger sample and of the first
-rows of the file, which have a title.
+were written and labelled before their writer read the rules, and have chosen rules since. Passages are those of the
+larger sample and of the first rows of the file, which have a title.
 """
 
 import json
@@ -43,8 +43,24 @@ def test_few_wrong_answers_are_supported():
 
 
 def test_right_answers_are_supported():
-    """Fewer than of the sets that chose the rules: paraphrases and sentences of several clauses are missed."""
-    assert share(True, "model") >= 0.6 and share(True, "written") >= 0.55 and share(True, "judge") >= 0.44
+    """Missed are paraphrases, and answers over several sentences."""
+    assert share(True, "model") >= 0.75 and share(True, "written") >= 0.62 and share(True, "judge") >= 0.6
+
+
+def test_other_names_dates_and_numbers_of_the_evidence_are_seldom_supported():
+    """No reader chose these wrong answers: all mentions that share no word with the right one."""
+    marks = []
+    for pair in (pair for pair in PAIRS if pair["right"]):
+        passages, right = [(title, TEXTS[title]) for title in pair["evidence"]], supporting._terms(pair["answer"])
+        mentions = {
+            text[sentence.tokens[mention.first].start : sentence.tokens[mention.last - 1].end]
+            for title, text in passages
+            for sentence in supporting._sentences(title, text)
+            for mention in sentence.mentions
+        }
+        others = [mention for mention in mentions if right.isdisjoint(supporting._terms(mention))]
+        marks += [bool(supporting.supporting(pair["question"], other, passages)) for other in others]
+    assert len(marks) > 4000 and sum(marks) / len(marks) < 0.01, (sum(marks), len(marks))
 
 
 def test_numbers_of_passages_are_no_words_of_an_answer():

@@ -34,7 +34,7 @@ from gpu_rag.index.work import Sources, Work
 from gpu_rag.models.fingerprint import file_sha256
 from gpu_rag.settings import Settings
 from gpu_rag.sources.columns import columns_of
-from gpu_rag.sources.corpus import files_to_read, read_corpus, reader_versions
+from gpu_rag.sources.corpus import files_to_read, none_left_out, read_corpus, reader_versions
 from gpu_rag.sources.corpus.folder import TEXT_SUFFIXES, unreadable
 from gpu_rag.sources.rows import Limits, shown
 from gpu_rag.text.chunk import chunk_spans
@@ -50,7 +50,7 @@ def packed(rows: Mapping[str, Sequence[Row]]) -> Parts:
     return {name: pa.RecordBatch.from_pylist(list(rows.get(name, ())), schema) for name, schema in SCHEMAS.items()}
 
 
-def corpus_hash(paths: tuple[Path, ...], left_out: Callable[[str], bool] = lambda file: False) -> str:
+def corpus_hash(paths: tuple[Path, ...], left_out: Callable[[str], bool] = none_left_out) -> str:
     """One hash of a corpus: the names of its files, and the bytes of the files that are read."""
     return _hash_of(paths, lambda path: files_to_read(path, left_out))
 

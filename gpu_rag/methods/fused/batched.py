@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -138,7 +138,7 @@ def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -
     ends = ends_of(index, "relation_vectors", index.relation_ends)
     by_fact = fact_weights(ends, near_facts(index, "relation_vectors", vectors, N_FACTS, True)[0])
     by_name = seeds_of(lists[0], lists[1])
-    facts, named = (_dense(seeds, index.n_entities) for seeds in (by_fact, by_name))
+    facts, named = (_weights_of(seeds, index.n_entities) for seeds in (by_fact, by_name))
     passages = blended(restart(TEMPERATURE * cosine, *word_weights(index, texts)), lists[2], lists[3], TITLE_SHARE)
     walks = _walks(index, links, by_fact, by_name, passages)
     scores = minmax_rows(walks[0].clamp_min(_FLOOR).log()) + FUSION * minmax_rows(cosine)
@@ -161,8 +161,8 @@ def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -
     table = np.stack(values, axis=2).astype(np.float32)
     facts_of = index.vectors("relation_vectors")
     pairs = [
-        _pairs(links, facts_of, candidates, query.vector, known > 0, part)
-        for candidates, query, known, part in zip(rows.numpy(), queries, named, parts)
+        _pairs(links, facts_of, candidates, query.vector, named.positive(question), part)
+        for question, (candidates, query, part) in enumerate(zip(rows.numpy(), queries, parts))
     ]
     rankings = [Ranking(*map(tuple, row)) for row in zip(top.ids.tolist(), top.scores.tolist())]
     return [Candidates(*row) for row in zip(rankings, table, pairs)]
@@ -209,41 +209,67 @@ def _walks(index: Index, links: Links, facts: Seeds, named: Seeds, passages: tor
     return [of_names * by_name + of_facts * by_fact + passage_mass * by_passage, by_name, by_fact, by_passage]
 
 
-def _dense(seeds: Seeds, n: int) -> np.ndarray:
-    """f64[B, n]: the seed weights as dense rows."""
-    rows = np.zeros((len(seeds.nodes), n))
-    np.add.at(rows, (np.arange(len(rows))[:, None], seeds.nodes.cpu().numpy()), seeds.weights.cpu().numpy())
-    return rows
+@dataclass(frozen=True)
+class _Weights:
+    """Weights of the entities of each question, 0 for most. keys: i64[T], question * n + entity, ascending, with the
+    largest integer at the end; values: f64[T]; n: number of entities."""
+
+    keys: np.ndarray
+    values: np.ndarray
+    n: int
+
+    @classmethod
+    def summed(cls, questions: np.ndarray, entities: np.ndarray, weights: np.ndarray, n: int) -> Self:
+        """The sums of the weights by question and entity."""
+        keys, place = np.unique(np.append(questions * n + entities, np.iinfo(np.int64).max), return_inverse=True)
+        return cls(keys, np.bincount(place, np.append(weights, 0.0)), n)
+
+    def of(self, questions: np.ndarray, entities: np.ndarray) -> np.ndarray:
+        """f64, the weight of each entity for its question; 0 for an entity below 0."""
+        keys = questions * self.n + entities
+        place = np.searchsorted(self.keys, keys)
+        return np.where((self.keys[place] == keys) & (entities >= 0), self.values[place], 0.0)
+
+    def positive(self, question: int) -> np.ndarray:
+        """The entities of a question with weights above 0, ascending."""
+        first, last = np.searchsorted(self.keys, (question * self.n, (question + 1) * self.n))
+        return self.keys[first:last][self.values[first:last] > 0] - question * self.n
+
+
+def _weights_of(seeds: Seeds, n: int) -> _Weights:
+    """The weights of seeds. n: number of entities."""
+    nodes, weights = seeds.nodes.cpu().numpy(), seeds.weights.cpu().numpy()
+    return _Weights.summed(np.repeat(np.arange(len(nodes)), nodes.shape[1]), nodes.ravel(), weights.ravel(), n)
 
 
 def _columns_by_entities(
-    links: Links, rows: np.ndarray, facts: np.ndarray, named: np.ndarray, vectors: np.ndarray, near: np.ndarray
+    links: Links, rows: np.ndarray, facts: _Weights, named: _Weights, vectors: np.ndarray, near: np.ndarray
 ) -> list[np.ndarray]:
-    """The columns of NAMES from `first 1` on, f[B, c] each. rows: i64[B, c], candidates; facts, named: f64[B, E], the
-    weights f and m; vectors: f32[B, c, D]; near: f32[B, c], the cosines of the candidates."""
+    """The columns of NAMES from `first 1` on, f[B, c] each. rows: i64[B, c], candidates; facts, named: the weights f
+    and m; vectors: f32[B, c, D]; near: f32[B, c], the cosines of the candidates."""
     batch, width = rows.shape
     question = np.repeat(np.arange(batch), width)  # the question of each candidate
     position, entities = _gathered(links.offsets, links.entities, rows.ravel())
-    asker, is_named = question[position], named > 0
+    asker, title = question[position], links.title[rows]
 
     def total(values: np.ndarray) -> np.ndarray:
         return np.bincount(position, values, minlength=rows.size).reshape(rows.shape)
 
-    def by_title(weights: np.ndarray) -> np.ndarray:
-        return np.where(title >= 0, np.take_along_axis(weights, np.maximum(title, 0), 1), 0.0)
+    def has_title(weights: _Weights) -> np.ndarray:
+        return weights.of(question.reshape(rows.shape), title) > 0
 
-    title, known = links.title[rows], is_named[asker, entities]
-    place = np.broadcast_to(np.arange(width), rows.shape)
+    weights = named.of(asker, entities)
+    known, place = weights > 0, np.broadcast_to(np.arange(width), rows.shape)
     columns = [(place < n).astype(float) for n in _FIRST]
-    columns += [total(named[asker, entities]), total(known), by_title(is_named) if named.shape[1] else total(known)]
-    columns += [total(facts[asker, entities]), (place < ANCHORS).astype(float)]
+    columns += [total(weights), total(known), has_title(named).astype(float)]
+    columns += [total(facts.of(asker, entities)), (place < ANCHORS).astype(float)]
     mentioned, shared, fresh, alike, beyond = np.zeros(rows.shape), [], [], [], []
     for a in range(ANCHORS):
         other, anchor = place != a, rows[:, min(a, width - 1)]
-        inside = np.zeros(named.shape)
-        inside[_gathered(links.offsets, links.entities, anchor)] = 1
-        rare = inside[asker, entities] * links.rarity[entities]
-        mentioned += other * (by_title(inside) if named.shape[1] else 0)
+        pairs = _gathered(links.offsets, links.entities, anchor)
+        inside = _Weights.summed(*pairs, np.ones(len(pairs[0])), named.n)
+        rare = (inside.of(asker, entities) > 0) * links.rarity[entities]
+        mentioned += other * has_title(inside)
         shared.append(other * np.minimum(total(rare), 2))
         fresh.append(other * np.minimum(total(rare * ~known), 2))
         cosine = np.matmul(vectors, vectors[:, min(a, width - 1), :, None])[..., 0]
@@ -264,15 +290,15 @@ def _pairs(
     links: Links, vectors: torch.Tensor, rows: np.ndarray, query: np.ndarray, named: np.ndarray, parts: np.ndarray
 ) -> np.ndarray:
     """The numbers of PAIRS of one question, f32[c, c, 3]. rows: i64[c], its candidates; vectors: f[R, D] of all facts;
-    query: f32[D]; named: bool[E], the entities that it names; parts: f32[words, c], the part of each word in the BM25
-    of the candidates, divided by the highest BM25 of all passages."""
+    query: f32[D]; named: i64, the entities that it names; parts: f32[words, c], the part of each word in the BM25 of
+    the candidates, divided by the highest BM25 of all passages."""
     pairs = np.zeros((len(rows), len(rows), len(PAIRS)), np.float32)
     pairs[..., 2] = (parts == 0).astype(np.float32).T @ parts
     position, facts = _gathered(links.fact_offsets, links.facts, rows)
     if len(facts):
         nearest = _nearest_facts(position, facts, vectors, query)
         ends = links.ends[nearest.rows]
-        is_new = ~named[ends]  # ends in U
+        is_new = ~np.isin(ends, named)  # ends in U
         entities, column = np.unique(ends[is_new], return_inverse=True)
         # bridge: reach[e, i] is the value of entity e among the facts of candidate i
         reach = np.zeros((len(entities), len(rows)), np.float32)

@@ -9,7 +9,7 @@ import os
 import struct
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -103,11 +103,31 @@ def _key_of(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]
 
 
+def keys_of(texts: Iterable[str]) -> np.ndarray:
+    """The keys of texts in a cache, u64[n, 2]."""
+    return np.frombuffer(b"".join(map(_key_of, texts)), np.dtype("<u8")).reshape(-1, 2)
+
+
 def keep_vectors(path: Path, texts: Sequence[str], vectors: np.ndarray) -> None:
     """Add the vectors of texts, [n, D], to a file that `CachedEmbedder` reads. Raises StorageError, IndexCorrupt."""
-    keys = np.frombuffer(b"".join(map(_key_of, texts)), np.dtype("<u8")).reshape(-1, 2)
     with closing(VectorFile(path, vectors.shape[1])) as file:
-        file.append(keys, vectors, sys.maxsize)
+        file.append(keys_of(texts), vectors, sys.maxsize)
+
+
+def erase(folder: Path, keys: np.ndarray) -> None:
+    """Overwrite the vectors of texts, by their keys u64[n, 2], in all caches of the cache folder with zeros.
+
+    Databases that an earlier version kept vectors in are removed. Raises StorageError, IndexCorrupt.
+    """
+    for path in _files(folder):
+        if path.suffix != ".vectors":
+            path.unlink(missing_ok=True)
+            continue
+        with path.open("rb") as file:
+            head = file.read(_HEADER.size)
+        if len(head) == _HEADER.size:
+            with closing(VectorFile(path, _HEADER.unpack(head)[2])) as vectors:
+                vectors.erase(keys)
 
 
 class _Run(NamedTuple):
@@ -161,15 +181,27 @@ class VectorFile:
         index = np.zeros(len(keys), _KEY)
         index["low"], index["high"] = keys.T
         index["sum"] = [xxhash.xxh3_64_intdigest(row) for row in content]
-        header = _HEADER.pack(MAGIC, len(keys), self._dim, xxhash.xxh3_64_intdigest(index.tobytes()))
         with self._lock, self._errors(), self._locked():
             self._catch_up()
-            block, n_written = header + index.tobytes() + content.tobytes(), 0
+            block, n_written = self._front(index) + content.tobytes(), 0
             if not len(keys) or self._end + len(block) > limit_bytes:
                 return
             os.ftruncate(self._fd, self._end)
             while n_written < len(block):
                 n_written += os.pwrite(self._fd, block[n_written:], self._end + n_written)
+
+    def erase(self, keys: np.ndarray) -> None:
+        """Overwrite the vectors with these keys, u64[n, 2], and the keys with zeros. A kill may lose later blocks."""
+        chosen = set(map(tuple, keys.tolist()))
+        with self._lock, self._errors(), self._locked():
+            for index, first in self._blocks(0):
+                rows = [row for row, key in enumerate(index[["low", "high"]].tolist()) if key in chosen]
+                if rows:
+                    for row in rows:
+                        os.pwrite(self._fd, bytes(4 * self._dim), first + 4 * self._dim * row)
+                    index = index.copy()
+                    index[rows] = 0
+                    os.pwrite(self._fd, self._front(index), first - index.nbytes - _HEADER.size)
 
     def close(self) -> None:
         """Close the file."""
@@ -178,24 +210,36 @@ class VectorFile:
                 os.close(self._fd)
             self._fd = -1
 
-    def _catch_up(self) -> None:
-        """Read the index of the blocks after the last known one."""
-        new_keys, new_places, size = [], [], os.fstat(self._fd).st_size
-        while self._end + _HEADER.size <= size:
-            head = os.pread(self._fd, _HEADER.size, self._end)
+    def _front(self, index: np.ndarray) -> bytes:
+        """The bytes of a block before its vectors. index: its keys."""
+        content = index.tobytes()
+        return _HEADER.pack(MAGIC, len(index), self._dim, xxhash.xxh3_64_intdigest(content)) + content
+
+    def _blocks(self, start: int) -> Iterator[tuple[np.ndarray, int]]:
+        """(keys, file offset of the first vector) of the whole blocks from an offset on."""
+        size = os.fstat(self._fd).st_size
+        while start + _HEADER.size <= size:
+            head = os.pread(self._fd, _HEADER.size, start)
             if len(head) < _HEADER.size:  # a block that a kill cut off was just removed by another process
-                break
+                return
             magic, n, dim, checksum = _HEADER.unpack(head)
-            first = self._end + _HEADER.size + n * _KEY.itemsize
+            first = start + _HEADER.size + n * _KEY.itemsize
             end = first + 4 * n * self._dim
             if magic != MAGIC or dim != self._dim or end > size:
-                break
-            index = os.pread(self._fd, n * _KEY.itemsize, self._end + _HEADER.size)
-            if xxhash.xxh3_64_intdigest(index) != checksum:
-                break
-            new_keys.append(np.frombuffer(index, _KEY))
-            new_places.append(first + 4 * self._dim * np.arange(n))
-            self._end = end
+                return
+            content = os.pread(self._fd, n * _KEY.itemsize, start + _HEADER.size)
+            if xxhash.xxh3_64_intdigest(content) != checksum:
+                return
+            yield np.frombuffer(content, _KEY), first
+            start = end
+
+    def _catch_up(self) -> None:
+        """Read the index of the blocks after the last known one."""
+        new_keys, new_places = [], []
+        for keys, first in self._blocks(self._end):
+            new_keys.append(keys)
+            new_places.append(first + 4 * self._dim * np.arange(len(keys)))
+            self._end = first + 4 * self._dim * len(keys)
         if new_keys:
             self._add_run(np.concatenate(new_keys), np.concatenate(new_places))
 

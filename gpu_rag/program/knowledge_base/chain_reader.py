@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import combinations
 from math import log
 from typing import NamedTuple
@@ -51,6 +51,7 @@ UNSAID, BACK, UNHEARD, ORDER = 0.5, 0.2, 0.4, 0.05  # BACK: reduces UNSAID for a
 TYPE, MORE, FEWER, COSINE, STEP = 0.3, 0.4, 0.25, 0.3, 0.05  # MORE, FEWER: hops than named
 PREFIX = 0.2  # for a cue of the words before the last part of a name such as "film.film.directed_by"
 EXTRACTED = 0.2  # penalty of a relation that only texts state, if others are curated
+MOST_FOLLOWS, MOST_TYPES = 4096, 256  # relations, and sets of types, of which the relations behind them are kept
 VALUES = 40  # edges looked at to say whether a relation leads to numbers
 PLAINLY = 0.75  # share of a relation's words that a question expresses if it plainly names the relation
 WHO = 0.5  # share of TYPE for a type that only "who" implies
@@ -99,8 +100,8 @@ class ChainReader:
         self.mediator = kb.n_types  # an extra type
         self.node_type = kb.node_type.astype(np.int64)
         self.node_type[nameless] = self.mediator
-        self._follows: dict[int, np.ndarray] = {}
-        self._types_behind: dict[frozenset[int], tuple[np.ndarray, list[set[int]]]] = {}
+        self.follows = lru_cache(MOST_FOLLOWS)(self._follows)
+        self.types_behind = lru_cache(MOST_TYPES)(self._types_behind)
         flat = [unit for units in self.units for unit in units]
         self._stems, self.groups = {u.stem for u in flat}, frozenset(group for u in flat for group in u.groups)
         self._relations_of_key: dict[str, list[int]] = {}  # relations by the stems, and by the groups, of their units
@@ -127,18 +128,16 @@ class ChainReader:
         order = np.argsort(self.kb.relation, kind="stable")
         return np.searchsorted(self.kb.relation[order], np.arange(self.kb.n_relations + 1)), order
 
-    def follows(self, directed: int) -> np.ndarray:
-        """The directed relations that may follow the given one, ascending; cached."""
-        if directed not in self._follows:
-            kb, (starts, rows) = self.kb, self._edges
-            edges = rows[starts[directed // 2] : starts[directed // 2 + 1]]
-            both = (kb.head[edges], kb.tail[edges])
-            ends = np.unique(np.concatenate(both) if self.either[directed // 2] else both[1 - directed % 2])
-            begins, at_nodes = self._at_nodes
-            # many nodes have the same relations
-            distinct = {at_nodes[a:b].tobytes() for a, b in zip(begins[ends].tolist(), begins[ends + 1].tolist())}
-            self._follows[directed] = np.unique(np.concatenate([np.frombuffer(bits, np.int64) for bits in distinct]))
-        return self._follows[directed]
+    def _follows(self, directed: int) -> np.ndarray:
+        """The directed relations that may follow the given one, ascending."""
+        kb, (starts, rows) = self.kb, self._edges
+        edges = rows[starts[directed // 2] : starts[directed // 2 + 1]]
+        both = (kb.head[edges], kb.tail[edges])
+        ends = np.unique(np.concatenate(both) if self.either[directed // 2] else both[1 - directed % 2])
+        begins, at_nodes = self._at_nodes
+        # many nodes have the same relations
+        distinct = {at_nodes[a:b].tobytes() for a, b in zip(begins[ends].tolist(), begins[ends + 1].tolist())}
+        return np.unique(np.concatenate([np.frombuffer(bits, np.int64) for bits in distinct]))
 
     @cached_property
     def leads(self) -> list[dict[int, set[int]]]:
@@ -158,17 +157,14 @@ class ChainReader:
                 types_of_end[2 * relation].setdefault(type, set()).update(targets)
         return types_of_end
 
-    def types_behind(self, types: set[int]) -> tuple[np.ndarray, list[set[int]]]:
-        """(i64[2 R], sets): the types that each directed relation leads to from nodes of given types, as a place in the
-        list of sets, -1 for none; cached."""
-        key = frozenset(types)
-        if key not in self._types_behind:
-            places: dict[frozenset[int], int] = {frozenset(): -1}
-            place = np.empty(len(self.leads), np.int64)
-            for d, leads in enumerate(self.leads):
-                place[d] = places.setdefault(frozenset().union(*(leads.get(type, ()) for type in key)), len(places) - 1)
-            self._types_behind[key] = place, [set(types_there) for types_there in places][1:]
-        return self._types_behind[key]
+    def _types_behind(self, types: frozenset[int]) -> tuple[np.ndarray, list[frozenset[int]]]:
+        """(i32[2 R], sets): the types that each directed relation leads to from nodes of given types, as a place in the
+        list of sets, -1 for none."""
+        places: dict[frozenset[int], int] = {frozenset(): -1}
+        place = np.empty(len(self.leads), np.int32)
+        for d, leads in enumerate(self.leads):
+            place[d] = places.setdefault(frozenset().union(*(leads.get(type, ()) for type in types)), len(places) - 1)
+        return place, list(places)[1:]
 
     def named_by(self, cues: Sequence[Unit]) -> np.ndarray:
         """bool[2 R]: the directed relations that some cue may name, at least in part."""
@@ -351,7 +347,7 @@ class _Partial(NamedTuple):
     cover: f64[orders, m + 1], the value, and its part by words, if it has taken the first j cues of an order."""
 
     chain: DirectedChain
-    types: set[int]
+    types: frozenset[int]
     n_named: int
     value: np.ndarray
     cover: np.ndarray
@@ -432,8 +428,8 @@ class Reading:
         return plain
 
     def _next(
-        self, relations: np.ndarray, types: set[int], back: int, cosine: np.ndarray
-    ) -> list[tuple[int, set[int]]]:
+        self, relations: np.ndarray, types: frozenset[int], back: int, cosine: np.ndarray
+    ) -> list[tuple[int, frozenset[int]]]:
         """(directed relation, target types) of the steps worth trying from nodes of some types, ascending.
 
         They are the MOST_NAMED best that a cue names, `back`, and for each set of target types the first BEAM of the
@@ -468,7 +464,7 @@ class Reading:
         unheard = np.array([[self.missed[order[j:]].sum() for j in range(m + 1)] for order, _ in self.orders])
         start = np.full(unheard.shape, -np.inf)
         start[:, 0] = [-cost for _, cost in self.orders]
-        beam = [_Partial((), types, 0, start, np.zeros_like(start))]
+        beam = [_Partial((), frozenset(types), 0, start, np.zeros_like(start))]
         chains = []
         for _ in range(longest):
             longer = [extended for partial in beam for extended in self._extended(partial, first, near)]

@@ -342,7 +342,7 @@ def values_of(index: Index, relation: str) -> tuple[np.ndarray, np.ndarray, bool
     """(nodes i64, values f64, is_count), cached: the amounts at the ends of a relation's edges, and the nodes at the
     other ends. An end of a relation has amounts if most of its nodes are some. is_count: neither has; the value of a
     node is its number of neighbours by it."""
-    return index.loaded(f"values {relation!r}", lambda index: _values(kb_of(index), relation))
+    return index.loaded(f"values {relation_row(kb_of(index), relation)}", lambda index: _values(kb_of(index), relation))
 
 
 def _values(kb: KnowledgeBase, relation: str) -> tuple[np.ndarray, np.ndarray, bool]:

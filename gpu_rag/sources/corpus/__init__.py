@@ -81,10 +81,15 @@ _Reader = Callable[[Limits, Parser], Iterator[Outcome]]
 LeftOut = Callable[[str], bool]
 
 
+def none_left_out(file: str) -> bool:
+    """Whether a file of a corpus counts as missing, where none does."""
+    return False
+
+
 def read_corpus(
     paths: Sequence[Path],
     limits: Limits = LIMITS,
-    left_out: LeftOut = lambda file: False,
+    left_out: LeftOut = none_left_out,
     held: Mapping[Path, Callable[[], Iterator[Outcome]]] | None = None,
 ) -> Iterator[Document | Reject]:
     """Documents of all `paths`, sorted by path, and a Reject for each row that cannot be used.
@@ -127,7 +132,7 @@ def read_corpus(
     return _unique(readers, limits, left_out)
 
 
-def reader_versions(paths: Sequence[Path], left_out: LeftOut = lambda file: False) -> dict[str, str]:
+def reader_versions(paths: Sequence[Path], left_out: LeftOut = none_left_out) -> dict[str, str]:
     """{library: version or "absent"} for each library that parses files of this corpus: the documents depend on it."""
     names: list[str] = []
     for path in paths:
@@ -350,7 +355,7 @@ def _path_in(folder: Path, name: bytes) -> Path:
     return Path(os.fsdecode(os.path.join(os.fsencode(folder), name)))
 
 
-def files_to_read(path: Path, left_out: LeftOut = lambda file: False) -> Iterator[tuple[str, Path | None]]:
+def files_to_read(path: Path, left_out: LeftOut = none_left_out) -> Iterator[tuple[str, Path | None]]:
     """(relative name, path) of each file of a corpus, sorted; the path is None for a file whose content is not read."""
     corpora = _corpora(path) if path.is_dir() else [path]
     for file in corpora:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
+import math
 import os
 import signal
 import subprocess
@@ -165,9 +166,13 @@ class Parser:
         # A character takes up to 12 bytes in ASCII JSON, and may be in a heading too; a page has an offset, and may
         # have a problem.
         limit = 24 * limits.max_document_chars + (32 + 12 * REASON_CHARS) * limits.max_pages + (1 << 20)
-        reply = b"\n"  # an empty line means that OCR of a page begins, which has time of its own
-        while reply == b"\n":
-            clock, until = Timer(seconds, process.kill), time.monotonic() + seconds
+        reply, ocr_until = b"\n", math.inf
+        while reply == b"\n":  # an empty line means that OCR of a page begins, which has time of its own
+            now = time.monotonic()
+            if not request:
+                ocr_until = min(ocr_until, now + limits.max_ocr_s)
+            until = min(now + seconds, ocr_until)
+            clock = Timer(until - now, process.kill)
             clock.start()
             try:
                 process.stdin.write(request)
@@ -181,8 +186,11 @@ class Parser:
         if len(reply) > limit:
             raise RowError("the parser gave more than the limits allow")
         if not reply.endswith(b"\n"):
-            late = f"parsing it takes more than {_CLOCK_FACTOR} * max_parse_s = {seconds} s"
-            raise RowError(late if time.monotonic() >= until else _how_it_ended(process, limits))
+            if time.monotonic() < until:
+                raise RowError(_how_it_ended(process, limits))
+            if until == ocr_until:
+                raise RowError(f"OCR of its pages takes more than max_ocr_s = {limits.max_ocr_s} s")
+            raise RowError(f"parsing it takes more than {_CLOCK_FACTOR} * max_parse_s = {seconds} s")
         try:
             contents: dict[str, Any] = json.loads(reply)
         except ValueError as error:

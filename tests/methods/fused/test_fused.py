@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import gpu_rag
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.index.folder import TUNED
 from gpu_rag.index.tuned import keep, tuned
+from gpu_rag.methods.fused import batched
 from gpu_rag.methods.fused import tune as tuning
 from gpu_rag.methods.fused.batched import (
     ABSENT,
@@ -30,6 +34,7 @@ from gpu_rag.methods.fused.model import Learnt, Model, fit, model_of, shipped, t
 from gpu_rag.methods.ppr.batched import Params as PprParams
 from gpu_rag.methods.ppr.batched import rank_by_graph
 from gpu_rag.program.search import Ranking
+from gpu_rag.program.walk import Seeds
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.text.mentions import mentioned_names
 from gpu_rag.text.tokens import tokenize
@@ -168,6 +173,24 @@ def test_the_numbers_of_pairs_are_those_of_a_plain_twin(index: gpu_rag.Index, fa
         assert found.pairs == pytest.approx(pair_twin(index, query, found.ranking.rows), abs=1e-3)
         summed += found.pairs.sum((0, 1))
     assert (summed > 0).all()  # the twin compared something
+
+
+def test_features_need_no_memory_for_entities_that_no_candidate_has() -> None:
+    n, n_passages, batch, width = 10**6, 300, 64, 50
+    g = np.random.default_rng(3)
+    links: Any = SimpleNamespace(
+        offsets=np.arange(n_passages + 1) * 4, entities=g.integers(0, n, 4 * n_passages), rarity=np.ones(n),
+        title=g.integers(-1, n, n_passages),
+    )  # fmt: skip
+    rows = np.stack([g.permutation(n_passages)[:width] for _ in range(batch)])
+    nodes = torch.from_numpy(links.entities[4 * rows[:, :1]])  # the first entity of the first candidate
+    weights = batched._weights_of(Seeds(nodes, torch.full(nodes.shape, 0.5)), n)
+    tracemalloc.start()
+    vectors, near = np.zeros((batch, width, 8), np.float32), np.zeros((batch, width), np.float32)
+    features = batched._columns_by_entities(links, rows, weights, weights, vectors, near)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * n and (features[len(batched._FIRST)][:, 0] == 0.5).all(), peak
 
 
 def test_a_question_has_the_same_numbers_in_any_batch(index: gpu_rag.Index, fast: Any) -> None:

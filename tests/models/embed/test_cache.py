@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.models.embed import load_embedder
-from gpu_rag.models.embed.cache import CachedEmbedder, VectorFile, cache_file, cached_bytes, clear
+from gpu_rag.models.embed.cache import (
+    CachedEmbedder,
+    VectorFile,
+    cache_file,
+    cached_bytes,
+    clear,
+    erase,
+    keep_vectors,
+    keys_of,
+)
 
 TEXTS = ["the bridge", "the river", "", "the bridge", "größer", "a" * 2000]
 LARGE = 10**9
@@ -88,6 +98,21 @@ def test_models_have_files_of_their_own_and_clear_removes_them(tmp_path: Path) -
     assert cached_bytes(tmp_path) > 0
     assert clear(tmp_path) > 0
     assert cached_bytes(tmp_path) == 0
+
+
+def test_erased_vectors_are_gone_and_the_others_stay(tmp_path: Path) -> None:
+    path, vectors = cache_file(tmp_path, "a" * 64), np.arange(24, dtype=np.float32).reshape(6, 4) + 1
+    texts = [f"text {number}" for number in range(6)]
+    for rows in (slice(0, 4), slice(4, 6)):
+        keep_vectors(path, texts[rows], vectors[rows])
+    erase(tmp_path, keys_of([texts[1], texts[2], "not there"]))
+    content = path.read_bytes()
+    assert [vector.tobytes() in content for vector in vectors] == [True, False, False, True, True, True]
+    assert not any(keys_of([text]).tobytes() in content for text in texts[1:3])
+    keep_vectors(path, texts[1:2], vectors[1:2])
+    with closing(VectorFile(path, 4)) as file:
+        read, known = file.read(keys_of(texts))
+    assert known.tolist() == [True, True, False, True, True, True] and np.array_equal(read[known], vectors[known])
 
 
 def test_a_call_is_one_write_whatever_the_number_of_texts(tmp_path: Path, monkeypatch) -> None:

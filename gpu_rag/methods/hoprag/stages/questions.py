@@ -30,7 +30,7 @@ from gpu_rag.methods.hoprag.stages.templates import (
     types_of_triples,
     usable_types,
 )
-from gpu_rag.methods.hoprag.stages.vertices import vertex_parts
+from gpu_rag.methods.hoprag.stages.vertices import vertex_folders, vertex_parts
 from gpu_rag.methods.hoprag.tables import QUESTIONS, questions_file
 from gpu_rag.models.ask import Ask, read_prompt
 from gpu_rag.settings import Settings
@@ -83,7 +83,7 @@ def by_llm(work: Work, counts: Counter[str]) -> Iterator[tuple[str, pa.ListArray
     counts["hop_questions_dropped"] = 0
     statuses: Counter[str] = Counter()
     tokens = work.settings.section(HopSettings).tokens
-    passage, parts = vertex_parts(work)
+    passage, parts = vertex_parts(*vertex_folders(work))
     for side, ask in SIDES.items():
         shown = (part for first in range(0, len(passage), WINDOW) for part in parts(first, first + WINDOW))
         replies = decided(work, ask, ({"title": title, "text": text, "max_tokens": tokens} for title, text in shown))
@@ -173,7 +173,7 @@ def by_templates(work: Work, counts: Counter[str]) -> Iterator[tuple[str, pa.Lis
     """(side, questions of the next vertices) from the triples of each vertex. The type of a name is its commonest in
     the corpus, ties in alphabetical order."""
     path, first = work.stage_folders["extraction"] / "extractions.parquet", 0
-    passage, parts = vertex_parts(work)
+    passage, parts = vertex_parts(*vertex_folders(work))
     with database(work) as db:
         db.create("typed", _TYPED)
         db.create("asked", _TYPED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,12 +58,18 @@ def read_vertices(work: Work, *columns: str) -> pa.Table:
     return tables.read_table(work.stage_folders["hop_vertices"] / "vertices.parquet", VERTICES, columns)
 
 
-def vertex_parts(work: Work) -> tuple[np.ndarray, Callable[[int, int], list[tuple[str, str]]]]:
+def vertex_folders(work: Work) -> tuple[Path, Path]:
+    """The folders of the passages and of the vertices."""
+    return work.stage_folders["passages"], work.stage_folders["hop_vertices"]
+
+
+def vertex_parts(
+    passages_folder: Path, vertices_folder: Path
+) -> tuple[np.ndarray, Callable[[int, int], list[tuple[str, str]]]]:
     """i32[V], the passage of each vertex, ascending; and a function of two rows, which gives title and text of the
     vertices from the first row to the second. A sentence has the title of its passage."""
-    vertices = read_vertices(work, "passage", "start", "end")
-    path = work.stage_folders["passages"] / "passages.parquet"
-    passages = tables.read_table(path, tables.PASSAGES).select(["title", "text"])
+    vertices = tables.read_table(vertices_folder / "vertices.parquet", VERTICES, ("passage", "start", "end"))
+    passages = tables.read_table(passages_folder / "passages.parquet", tables.PASSAGES).select(["title", "text"])
 
     def parts(first: int, last: int) -> list[tuple[str, str]]:
         part = vertices.slice(first, last - first)
@@ -73,9 +80,9 @@ def vertex_parts(work: Work) -> tuple[np.ndarray, Callable[[int, int], list[tupl
     return vertices["passage"].to_numpy(), parts
 
 
-def vertex_texts(work: Work) -> TextRows:
+def vertex_texts(passages_folder: Path, vertices_folder: Path) -> TextRows:
     """Title and text of each vertex, joined as in `passage_texts`."""
-    passage, parts = vertex_parts(work)
+    passage, parts = vertex_parts(passages_folder, vertices_folder)
 
     def make(rows: slice) -> list[str]:
         return [f"{title}\n{text}" if title else text for title, text in parts(rows.start, rows.stop)]
@@ -83,7 +90,12 @@ def vertex_texts(work: Work) -> TextRows:
     return TextRows(len(passage), make)
 
 
-@stage("hop_vertex_vectors", needs=("passages", "passage_vectors", "hop_vertices"), roles=the_embedder)
+@stage(
+    "hop_vertex_vectors",
+    needs=("passages", "passage_vectors", "hop_vertices"),
+    roles=the_embedder,
+    texts=lambda passages, _, vertices: vertex_texts(passages, vertices),
+)
 def vertex_vectors_stage(work: Work) -> dict[str, int]:
     """Write unit vectors (float16) of the vertices: copied from the passages, or embedded block by block for
     sentences."""
@@ -91,7 +103,7 @@ def vertex_vectors_stage(work: Work) -> dict[str, int]:
         vectors = tables.read_arrays(work.stage_folders["passage_vectors"] / "vectors.safetensors")["vectors"]
         work.progress.advance(len(vectors))
     else:
-        texts = vertex_texts(work)
+        texts = vertex_texts(*vertex_folders(work))
         work.progress.start("hop_vertex_vectors", len(texts), "texts")
         vectors = embed_blocks(work, texts)
     tables.write_arrays(work.out / "vectors.safetensors", {"vectors": vectors})
@@ -102,7 +114,7 @@ def vertex_vectors_stage(work: Work) -> dict[str, int]:
 def keywords_stage(work: Work) -> dict[str, int]:
     """Write the table `keywords`, sorted, and for in-questions, out-questions and vertices ascending lists of its
     rows."""
-    folder, vertex = work.stage_folders["hop_questions"], vertex_texts(work)
+    folder, vertex = work.stage_folders["hop_questions"], vertex_texts(*vertex_folders(work))
     batches: dict[str, Iterable[Sequence[str]]] = {side: question_texts(folder, side) for side in ("in", "out")}
     batches["vertex"] = vertex.blocks()
     n_questions = sum(tables.n_rows(questions_file(folder, side)) for side in ("in", "out"))

@@ -13,7 +13,7 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from gpu_rag.text.tokens import STOP_WORDS, tokenize
@@ -83,13 +83,13 @@ def words_of(text: str) -> list[str]:
     return _WORD.findall(text.casefold())
 
 
-@cache
+@lru_cache(1 << 16)
 def base_of(word: str) -> str:
     """The verb of an irregular form ("teach" of "taught"); any other word unchanged."""
     return _table().irregular.get(word, word)
 
 
-@cache
+@lru_cache(1 << 16)
 def stem_of(word: str) -> str:
     """The stem of a word; a stop word is its own stem. The forms of a verb and the noun for its agent have one stem.
 
