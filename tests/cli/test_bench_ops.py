@@ -29,34 +29,11 @@ from gpu_rag.graph.paths import bench as paths
 from gpu_rag.graph.reach import bench as reach
 from gpu_rag.types import Blocks, Ragged, TopK
 
-TINY = ("--sizes", 300, "--batch", 7, "--rounds", 1, "--damping", "0.85", "--json")
 WHOLE = ("components", "groups", "clusters")
 SEVERAL = ("bubble", "paths")  # whose function is called for the inputs or the check too
-PEERS = {
-    "blocks-pagerank": {"igraph prpack", "networkx", "scipy CSR @ vector"},
-    "bubble": {"scipy dijkstra", "igraph distances", "networkx"},
-    "ego": {"igraph", "networkx ego_graph", "scipy", "PyG k_hop_subgraph"},
-    "reach": {"scipy CSR a relation", "Python dict"},
-    "components": {"scipy", "igraph", "networkx"},
-    "groups": {"scipy", "Python dict"},
-    "clusters": {"scikit-learn DBSCAN"},
-    "join": {"numpy + scipy"},
-    "frontier": {"numpy + scipy"},
-    "top-edges": {"numpy + scipy"},
-    "paths": {"igraph", "networkx"},
-}
 
 
 pytestmark = pytest.mark.usefixtures("small_bench")
-
-
-@pytest.mark.parametrize("op", PEERS)
-def test_rows_beside_peers(op, run):
-    rows = run("bench", op, "--peers", *TINY).ok.document["rows"]
-    assert {(row["B"], row["peer"]) for row in rows} == {(1 if op in WHOLE else 7, peer) for peer in PEERS[op]}
-    for row in rows:
-        assert row["ms"] > 0 and row["bytes"] > 0 and row["peer_ms"] > 0 and 1 <= row["sampled"] <= 21
-        assert row["note"] in ("", peer_file("bubble").NOTE, peer_file("paths").NOTE)
 
 
 def test_the_graph_of_an_index(run, index):

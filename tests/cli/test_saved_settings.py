@@ -32,14 +32,10 @@ def build(run: Any, cli: Any, tiny_corpus: Path, tmp_path: Path) -> Any:
     return lambda *options: run("index", tiny_corpus, "--out", tmp_path / "i", "--json", *cli.NO_LLM, *options)
 
 
-def check_found_back(build: Any) -> None:
+def test_settings_of_the_build_are_found_back(build, tmp_path):
     small = ("--set", "index.chunk_words=8", "--set", "index.overlap_words=0")
     assert skipped(build("--for", "dense", *small)) == set()
     assert skipped(build("--for", "bm25")) == {"passages", "passage_vectors"}
-
-
-def test_settings_of_the_build_are_found_back(build, tmp_path):
-    check_found_back(build)
     assert Manifest.read(tmp_path / "i").settings == {
         "models": {"embedder": "hash"}, "index": {"chunk_words": 8, "overlap_words": 0},
     }  # fmt: skip

@@ -301,20 +301,6 @@ def test_files_and_memory_hold_the_tables(exported, index, tables):
         check(data, index, tables)
 
 
-def test_an_index_is_the_feature_and_graph_store_of_pyg(index):
-    """PyG's loaders ask for rows of a kind by number, and for every edge type by its attributes."""
-    pyg = pytest.importorskip("torch_geometric.data")
-    opened = gpu_rag.Index.open(index)
-    data = opened.to_pyg()
-    assert isinstance(data, pyg.FeatureStore) and isinstance(data, pyg.GraphStore)
-    rows = torch.tensor([2, 0])
-    assert torch.equal(data.get_tensor("passage", "x", index=rows), opened.vectors("passage_vectors")[rows])
-    assert data.get_tensor_size("entity", "x")[0] == opened.n_entities
-    asked = {attr.edge_type: torch.stack(data.get_edge_index(attr)) for attr in data.get_all_edge_attrs()}
-    assert set(asked) == set(data.edge_types) and len(asked) == 3
-    assert all(torch.equal(ends, data[kind].edge_index) for kind, ends in asked.items())
-
-
 def test_writing_needs_no_pyg_and_reading_says_what_is_missing(exported, monkeypatch):
     monkeypatch.setattr(hetero, "find_spec", lambda name: None)
     with pytest.raises(MissingBackend, match="pip install torch-geometric"):

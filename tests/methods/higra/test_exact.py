@@ -93,15 +93,6 @@ def test_against_union_find(keys: list[Key]) -> None:
     assert groups_of(exact_merge(keys)) == brute_force(keys)
 
 
-@given(KEYS, st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None, derandomize=True)
-def test_the_order_of_the_entities_does_not_matter(keys: list[Key], random: Any) -> None:
-    order = list(range(len(keys)))
-    random.shuffle(order)
-    shuffled = groups_of(exact_merge([keys[row] for row in order]))
-    assert sorted(sorted(order[row] for row in rows) for rows in shuffled) == groups_of(exact_merge(keys))
-
-
 def types_ignored(keys: Sequence[Key]) -> list[int]:
     return exact_merge([(name, frozenset(), aliases) for name, _, aliases in keys])
 
@@ -183,13 +174,6 @@ def test_a_component_of_too_many_names_is_set_aside() -> None:
     assert careful_merge(keys, 6)[0] == [0] * 6 + [6, 6]
     group, aside = careful_merge(keys, 5)
     assert group == [0, 1, 2, 3, 4, 5, 6, 6] and aside == [[f"n{i}" for i in range(6)]]
-
-
-def test_surnames_join_no_two_people() -> None:
-    people = [f"{first} {last}" for first in ("ann", "bo", "cy") for last in ("orlo", "vale")] + ["di tamsin"]
-    keys = [key(name, "", [name.split()[1]]) for name in people]
-    assert len(set(exact_merge(keys))) == 3  # every Orlo one, every Vale one
-    assert len(set(careful_merge(keys, 20)[0])) == len(people)
 
 
 # --- the layer -------------------------------------------------------------------------------------

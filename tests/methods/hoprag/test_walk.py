@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpu_rag.methods.hoprag import program as hoprag
 from gpu_rag.methods.hoprag.batched import AtVertices, OutEdge
-from gpu_rag.methods.hoprag.program import Params, Walk, helpfulness, pruned
+from gpu_rag.methods.hoprag.program import Params
 from gpu_rag.program.decide import RULE
 from gpu_rag.program.search import Ranking
 from gpu_rag.runtime.rounds import run_rounds
@@ -259,23 +259,6 @@ def test_by_hand() -> None:
     assert hops == [] and verbs.found == Ranking((0, 1), (0.7, 0.7 - 0.1))
     verbs, hops = walk(w, replace(params, entry="walk", inherit=0.9), "llm")  # only trusted choices move passages
     assert hops == [("hop_1", 2), ("hop_2", 1)] and verbs.found == Ranking((0, 1), (0.7, 0.7 - 0.1))
-
-
-def test_the_walk_alone() -> None:
-    walk = Walk([4, 7])
-    assert walk.counts == {4: 1, 7: 1}
-    walk.hop([9, 9])  # both to a new one: counted twice, queued once
-    assert (walk.queue, walk.counts) == ([9], {4: 1, 7: 1, 9: 2})
-    walk.hop([4])
-    assert (walk.queue, walk.counts) == ([], {4: 2, 7: 1, 9: 2})
-    scores = helpfulness(walk.counts, {4: 0.5, 7: 0.9, 9: -0.1})
-    assert scores == pytest.approx({4: 0.45, 7: 0.55, 9: 0.15})
-    assert pruned(scores, {4: 1, 7: 0, 9: 0}).rows == (0, 1)  # a passage counts as its best sentence
-    assert pruned({5: 0.3, 2: 0.3}, {5: 5, 2: 2}) == Ranking((2, 5), (0.3, 0.3))
-    assert Walk([]).counts == {} and pruned({}, {}) == Ranking((), ())
-    refused = Walk([1, 2])
-    refused.hop([None, None])
-    assert (refused.queue, refused.counts) == ([], {1: 1, 2: 1})
 
 
 def test_nothing_to_start_from_finds_nothing() -> None:

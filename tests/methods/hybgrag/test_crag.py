@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,6 @@ OTHERS = tuple(
 PAGES = (BRIDGE, *OTHERS, MARTA)
 QUESTION = Question("q1", "where was the engineer born who designed the halden bridge?", "03/01/2031", PAGES)
 FAST: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none"}}
-Reply = str | Callable[[Request], str]
 
 
 @pytest.fixture(scope="module")
@@ -353,23 +352,6 @@ def test_no_order_of_a_page_stands_outside_the_fence(index: gpu_rag.Index, close
     asked = Question("q", QUESTION.text, "", (bad, MARTA, *OTHERS))
     (found,) = ask(index, asked, llm=ScriptedLLM(obey))
     assert found.error is None and len(seen) > 6
-
-
-def test_one_that_obeys_pages_changes_its_own_row_only(index: gpu_rag.Index) -> None:
-    bad = Page("https://w/x", "Halden Bridge", f"{BRIDGE.text} {ORDER}")
-
-    def obey(request: Request) -> str:
-        ordered = "IGNORE ALL" in request.prompt
-        if isinstance(request.constraint, Choice):
-            return request.constraint.options[0]
-        if role(request, "hybgrag") == "crag_answer":
-            return answer("Ostrand" if ordered else "Tamsin")
-        return route("text")
-
-    asked = Question("bad", QUESTION.text, "", (bad,))
-    (other,) = ask(index, llm=ScriptedLLM(obey))
-    first, second = ask(index, asked, QUESTION, llm=ScriptedLLM(obey))
-    assert first.text == "Ostrand" and second.text == other.text == "Tamsin" and second.paths == other.paths
 
 
 # --- end to end, and the three-way score --------------------------------------------------------------

@@ -256,13 +256,6 @@ def test_several_faults_are_told_in_order(index: gpu_rag.Index, chosen: list[str
     assert feedback(run(index, script)) == [expected]
 
 
-def test_simple_feedback_says_only_that_it_was_wrong(index: gpu_rag.Index) -> None:
-    script = Script(route(MARTA), route(COMEDY), valid=["no", "yes"])
-    answer = run(index, script, feedback="simple")
-    assert feedback(answer) == [REJECTED] and "comment" not in script.calls
-    assert "What was retrieved is wrong. Try again." in script.prompts("route")[1]
-
-
 def test_a_version_whose_order_is_reversed_is_caught(index: gpu_rag.Index, monkeypatch: pytest.MonkeyPatch) -> None:
     def module_first(faults: Any, unknown: Any) -> Feedback:
         return Feedback(faults[-1].kind if faults else WRONG_MODULE)
@@ -333,41 +326,11 @@ def test_a_route_that_is_not_sure_is_fused_with_documents(index: gpu_rag.Index) 
 # --- without a model -------------------------------------------------------------------------------
 
 
-def test_rules_alone(index: gpu_rag.Index) -> None:
-    answer = retrieve(index, radius=1)
-    assert answer.usage.llm_calls == 0 and answer.text is None
-    assert actions(answer)[0][0] == "module: hybrid"
-    assert any(told.startswith("entity: Marta Orlo (person)") for told in actions(answer)[0])
-
-
 def test_a_question_without_names_searches_documents(index: gpu_rag.Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Params, "name_threshold", 1.0)
     answer = retrieve(index, "ghost bell ringer steps")
     assert actions(answer)[0] == ["module: text"] and names(answer)[0] == "The Quiet Tower"
     assert len(names(answer)) == len(NODES)
-
-
-def test_nearer_nodes_come_first_unless_cosine_alone_is_asked_for(index: gpu_rag.Index) -> None:
-    """At one edge from Marta Orlo her films; at two, by the same relation, nobody but herself; by both, more."""
-    both = Script(route(entity("Marta Orlo", "person", "directed_by", "starred")), valid="yes")
-    by_distance, by_cosine = (names(run(index, both, order=order)) for order in ("distance", "cosine"))
-    assert set(by_distance) == set(by_cosine) and by_distance != by_cosine
-    named = {"Piet Ruyven", "Lena Voss"}  # directed by, then starred, or the other way round
-    assert set(by_distance[:3]) == named and set(by_distance[3:6]) == {
-        "Harbour of Glass",
-        "Night Ferry",
-        "The Quiet Tower",
-    }
-
-
-def test_a_small_model_judges_by_rank_and_rules_route(index: gpu_rag.Index) -> None:
-    def say(request: Request) -> str:
-        return request.constraint.options[0] if request.constraint is not None else "Night Ferry"  # type: ignore
-
-    settings = merge(FAST, {"models": {"decider": "model"}})
-    llm = ScriptedLLM(say, capable=False)
-    (answer,) = index.answer(QUESTION, method="hybgrag", settings=settings, llm=llm)
-    assert {role(request, "hybgrag") for request in llm.calls} == {"validate", "reader"} and answer.status == "answered"
 
 
 # --- the oracle --------------------------------------------------------------------------------------
@@ -447,18 +410,6 @@ def test_packaged_examples() -> None:
         assert set(e.feedback.entities) <= entities
         assert {(t.entity, r) for t in e.action.topics for r in t.relations} >= set(e.feedback.relations)
     assert any(not e.action.topics for e in routes)
-
-
-def test_a_file_of_experiences(index: gpu_rag.Index, tmp_path: Path) -> None:
-    made = Experience.of("Who built it?", Action("hybrid", (Topic("It", "x", ("r",)),)), Feedback(INCORRECT, ("It",)))
-    path = tmp_path / "mine.jsonl"
-    path.write_text(json.dumps(to_builtins(made)) + "\n\n")
-    assert read_examples(str(path), "", True) == (made,)
-    script = Script(route(MARTA), route(COMEDY), valid=["no", "yes"], comment=["the source"])
-    run(index, script, experiences=str(path))
-    assert (
-        "Question: Who built it?" in script.prompts("comment")[0] and "Piet Ruyven" not in script.prompts("comment")[0]
-    )
 
 
 def test_answers_depend_on_what_is_in_a_file_of_examples(index: gpu_rag.Index, tmp_path: Path) -> None:

@@ -240,11 +240,5 @@ def test_names_in_a_question_by_how_plain_they_are(text: str, expected: list[str
     assert [m.score for m in found] == sorted((m.score for m in found), reverse=True)
 
 
-def test_tiers_of_names() -> None:
-    text = "a drama at Halden Bridge"
-    scores = {text[m.start : m.end]: int(m.score) for m in mentions(text, lambda name: name.casefold() in KNOWN)}
-    assert scores == {"Halden Bridge": 3, "drama": 2, "Halden": 1, "Bridge": 1}
-
-
 def test_a_name_is_masked_by_its_type() -> None:
     assert masked("films by Marta Orlo of 1931", 9, 19, "person") == "films by person of 1931"

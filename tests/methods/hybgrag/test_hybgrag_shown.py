@@ -125,14 +125,6 @@ def test_few_are_the_likeliest(index: gpu_rag.Index, shown: Shown) -> None:
     assert lists(request) == (["zone.boats", "zone.wharf"], ["zone.wharf.repaired_for"])
 
 
-def test_whole_lists_say_nothing(index: gpu_rag.Index, shown: Shown) -> None:
-    shown(602, 601)
-    answer, request = routed(index, 1_000_000)
-    types, relations = lists(request)
-    assert (len(types), len(relations)) == (602, 601)
-    assert "most likely needs" not in request.prompt and told(answer) == []
-
-
 def test_a_context_without_room_for_one_of_each_is_an_error(index: gpu_rag.Index, tmp_path: Path) -> None:
     llm = ScriptedLLM(lambda request: "never", context_tokens=900)
     (answer,) = index.answer(QUESTION, method="hybgrag", settings=FAST, llm=llm)

@@ -224,16 +224,6 @@ REPLIES: dict[str, Any] = {  # of a model that is never content
 }  # fmt: skip
 
 
-def test_the_model_picks_web_results_by_title_and_snippet(index: Any, fast: Any) -> None:
-    llm, names = scripted(REPLIES)
-    answer = ask(index, fast, "Where was Marta Orlo born, in Tamsin?", llm, sources="web", phases=1, w_max=1)
-    (request,) = [call for name, call in zip(names, llm.calls) if name == "web"]
-    assert all(f"Tamsin {name}: Tamsin" in request.prompt for name in ("one", "two", "three"))
-    second = re.search(r"^B\. Tamsin (\w+):", request.prompt, re.MULTILINE)
-    (read,) = noted(answer, "web_pages")
-    assert second and len(read) == 1 and read[0].endswith(f"{second[1]}.html")
-
-
 def test_a_follow_up_brings_new_documents_beside_the_old_ones_and_keeps_the_topics_of_the_graph(
     index: Any, fast: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
