@@ -96,9 +96,6 @@ def test_a_build_keeps_what_the_index_was_built_for_and_refuses_an_index_as_corp
         gpu_rag.build(tmp_path / "i", tmp_path / "j", settings=FAST)
 
 
-# --- notebooks and tables ---------------------------------------------------------------------------
-
-
 def test_a_notebook_shows_evidence_then_the_answer_and_its_grounding(folder: Path) -> None:
     index = gpu_rag.Index.open(folder)
     stated = index.ask(QUESTION, method="ppr", settings=FAST, llm=says("Anna Stroud"))

@@ -20,9 +20,6 @@ from gpu_rag.cli.main import COMMANDS, build_parser, late_interrupt
 PATIENCE_S = 600  # for a process that ends by itself
 
 
-# --- help ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_a_command_has_an_example_that_can_be_run(name, capsys):
     with pytest.raises(SystemExit) as stopped:
@@ -36,8 +33,6 @@ def test_help_of_a_command_has_an_example_that_can_be_run(name, capsys):
     for option in ("--json", "--debug"):
         assert option in text
 
-
-# --- usage errors: status 2, one line, nothing on stdout -------------------------------------------
 
 USAGE = {
     "no command": ([], "required"),
@@ -111,9 +106,6 @@ def test_an_index_of_another_embedder_is_refused(run, cli, index, questions, tin
         assert "--fresh" in result.error
 
 
-# --- --json ----------------------------------------------------------------------------------------
-
-
 def test_any_answer_can_be_shown_on_a_terminal_without_unicode(cli, answer, questions, tmp_path):
     asked = "Où est né Łukasz? \U0001f600"
     cli.write_rows(questions, [{"id": "q1", "question": asked}])
@@ -121,9 +113,6 @@ def test_any_answer_can_be_shown_on_a_terminal_without_unicode(cli, answer, ques
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     result = cli.run_process("explain", tmp_path / "answers.jsonl", "q1", env=environment)
     assert result.status == 0 and "O\\xf9 est n\\xe9 \\u0141ukasz? \\U0001f600" in result.out
-
-
-# --- errors ----------------------------------------------------------------------------------------
 
 
 def test_the_disk_refuses_with_status_1(run, cli, index, questions, replay, tmp_path):

@@ -33,9 +33,6 @@ TINY = ("--sizes", 300, "--batch", "1,20", "--rounds", 1, "--json")
 pytestmark = pytest.mark.usefixtures("small_bench")
 
 
-# --- the command -----------------------------------------------------------------------------------
-
-
 def test_all_ops_beside_their_peers(run):
     result = run("bench", "pagerank", "nearest", "rrf", "--peers", "--damping", "0.85", *TINY).ok
     document = result.document
@@ -148,9 +145,6 @@ def test_a_wrong_peer_is_marked(run, monkeypatch):
             assert "the peer fails the check: the L1 error" in row["note"] and row["peer_l1_error"] > 1e-6
 
 
-# --- arithmetic ------------------------------------------------------------------------------------
-
-
 def test_bytes_by_hand():
     # 10 nodes, 30 entries: a tile reads 120 + 88 bytes of graph; 3 questions of f32 read and write 240 bytes of state
     assert solve_bytes(10, 30, False, batch=3, width=32, passes={4: 1}) == 208 + 240
@@ -189,9 +183,6 @@ def test_pagerank_by_torch_is_timed_in_both_states(run, monkeypatch):
     )
     assert all(row["l1_error"] <= 1e-6 and row["note"] == "" for row in by_name["torch f16"])
     assert by_name["torch f16"][0]["bytes"] < by_name["torch"][0]["bytes"]
-
-
-# --- graphs and reference --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", GRAPHS)

@@ -55,8 +55,6 @@ def test_a_walk_that_does_not_move_on_is_refused(run, monkeypatch):
     assert [row["note"][:8] for row in result.document["rows"]] == ["", "refused:"]
 
 
-# --- wrong ops are refused -------------------------------------------------------------------------
-
 OPS = {
     "pagerank": (pagerank, "personalized_pagerank"),
     "nearest": (nearest, "nearest"),
@@ -204,9 +202,6 @@ def test_a_wrong_op_is_refused_and_not_timed(op, wrong, run, monkeypatch):
     measured = ("ms", "peer", "peer_ms", "ratio", "bytes", "pct_of_copy_bandwidth")
     assert [row[key] for key in measured] == [None] * len(measured)
     assert len(calls) == 1 or op in SEVERAL
-
-
-# --- arithmetic and references ---------------------------------------------------------------------
 
 
 def test_labels_are_compared_as_groups():

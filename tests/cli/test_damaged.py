@@ -66,9 +66,6 @@ def is_refused(folder: Path, method: str) -> bool:
     return answer.error is not None
 
 
-# --- the manifest --------------------------------------------------------------------------------------
-
-
 def commands(cli: Any, folder: Path, questions: Path, corpus: Path, out: Path) -> list[tuple[Any, ...]]:
     return [
         ("eval", folder, questions, "--method", "ppr", "--retrieval-only", *cli.NO_LLM),
@@ -171,9 +168,6 @@ def test_a_check_that_finds_what_no_build_writes_names_it(broken):
     del document["stages"]["passage_vectors"]["models"]["embedder"]["dim"]
     (broken / "manifest.json").write_text(json.dumps(document))
     assert verify(broken, stage_checks()) == ["vectors: the check stopped at what no build writes: KeyError 'dim'"]
-
-
-# --- tables and arrays ---------------------------------------------------------------------------------
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -344,9 +338,6 @@ def test_what_no_command_reads_is_noticed_by_verify(broken, sound, name):
     given = {"kg": sound.parent / "kg.tsv", "skb": sound.parent / "med", "settings": FAST}
     gpu_rag.build(sound.parent / "c.jsonl", broken, methods=METHODS, **given)
     assert verify(broken, stage_checks()) == []
-
-
-# --- what is missing of a knowledge base alone -----------------------------------------------------------
 
 
 def test_the_line_to_run_names_what_the_index_was_built_from(run, cli, questions, tmp_path):

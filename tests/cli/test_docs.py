@@ -44,9 +44,6 @@ def test_environment_variables_are_on_the_page(page):
     assert all(f"`{name}`" in page for name in read)
 
 
-# --- JSON examples ---------------------------------------------------------------------------------
-
-
 def kind(value: Any) -> str:
     return "number" if isinstance(value, (int, float)) and not isinstance(value, bool) else type(value).__name__
 

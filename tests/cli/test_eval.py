@@ -127,9 +127,6 @@ def test_without_a_dialogue_the_agents_rank_as_their_retrievers_and_eval_says_so
     assert "dialogue" not in run(*given, "hybrid,higra-retriever").err
 
 
-# --- answers ---------------------------------------------------------------------------------------
-
-
 def test_em_and_f1_of_recorded_answers(run, cli, index, questions, replay):
     llm = (*cli.HASH, "--set", f"models.llm=replay:{replay}")
     result = run("eval", index, questions, "--method", "ppr", *llm, "--json").ok
@@ -157,9 +154,6 @@ def test_failed_questions_score_zero_are_counted_and_give_status_3(run, cli, ind
     assert (result.status, entry["failed"], entry["em"], entry["recall@2"]) == (3, 5, 0.0, 0.0)
     assert "5 failures, above --max-failures 5%" in result.err
     assert run("eval", index, questions, "--method", "dense", *llm, "--max-failures", "5").status == 0
-
-
-# --- questions that do not fit ---------------------------------------------------------------------
 
 
 def test_gold_ids_that_are_not_in_the_index_are_an_error(run, cli, index, questions, tmp_path):

@@ -130,9 +130,6 @@ def test_pronouns_are_replaced_where_something_is_extracted(tiny_corpus, base, t
     assert len(asked) == 6 and not any("Node number" in prompt for prompt in asked)
 
 
-# --- the plan ----------------------------------------------------------------------------------------
-
-
 def said(prompt: str) -> str:
     names = list(dict.fromkeys(re.findall(r"\b[A-Z][a-z]{3,}\b", prompt.split("Passage:", 1)[1])))[:5]
     entities = [{"name": name, "aliases": [], "types": [], "description": ""} for name in names]

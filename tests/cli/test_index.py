@@ -68,9 +68,6 @@ def test_a_second_writer_is_turned_away(build, tmp_path):
     assert build().status == 0
 
 
-# --- rejects ---------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def flawed(tiny_corpus):
     """The tiny corpus with three bad rows."""
@@ -96,9 +93,6 @@ def test_strict_stops_at_the_first_bad_row_and_a_mended_file_goes_on(build, flaw
     assert "tiny.jsonl:7" in result.error and "--strict" in result.error
     flawed.write_text("".join(line + "\n" for line in flawed.read_text().splitlines()[:6]))
     assert build("--strict").status == 0
-
-
-# --- extraction: ready results, and failures of a model --------------------------------------------
 
 
 def extraction_server(chat_server, broken=frozenset()):

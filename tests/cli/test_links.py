@@ -78,9 +78,6 @@ def test_the_index_folder_itself_may_be_a_link(run, index, tmp_path):
     assert run("verify", tmp_path / "here").status == 0
 
 
-# --- sources -------------------------------------------------------------------------------------------
-
-
 def test_links_that_lead_out_of_a_corpus_folder_are_rejects(run, cli, tmp_path):
     (tmp_path / "secret.txt").write_text("the secret words")
     folder = tmp_path / "corpus"

@@ -33,9 +33,6 @@ def cache(tmp_path, monkeypatch) -> Iterator[Path]:
     packaged.set_cache_dir(None)
 
 
-# --- convert ---------------------------------------------------------------------------------------
-
-
 def imitated(source: Path, folder: Path) -> None:
     """Stands for the conversion, which takes 20 s and has tests of its own."""
     folder.mkdir()
@@ -77,9 +74,6 @@ def test_convert_refuses_a_folder_that_is_no_model(run, cache, tmp_path):
 def test_bad_usage(run, cache, words, said):
     result = run("models", *words)
     assert result.status == 2 and said in result.err
-
-
-# --- fetch -----------------------------------------------------------------------------------------
 
 
 class Hub(Stub):
@@ -160,9 +154,6 @@ def test_fetch_of_what_cannot_be_had(fetch, hub, cache, tmp_path):
     offline = fetch("http://127.0.0.1:9", "a/tiny", "--out", tmp_path / "m")
     assert offline.status == 1 and "cannot be reached" in offline.err and "Traceback" not in offline.err
     assert not (tmp_path / "m").exists()
-
-
-# --- probe -----------------------------------------------------------------------------------------
 
 
 def perfect(request: Request) -> str:

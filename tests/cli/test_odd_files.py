@@ -96,9 +96,6 @@ def test_answers_that_are_nested_too_deeply(run, cli, index, questions, tmp_path
     assert result.status == 2 and "internal" not in result.err
 
 
-# --- the disk --------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def small_files():
     """No file may grow beyond 40,000 bytes."""

@@ -28,9 +28,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-# --- time left -------------------------------------------------------------------------------------
-
-
 def test_time_left_is_planned_time_corrected_by_what_was_seen(clock: Clock) -> None:
     meter = Meter()
     meter.begin({"read": 10.0, "links": 30.0, "web": None})
@@ -84,9 +81,6 @@ def test_without_a_plan_a_stage_tells_its_share_and_nobody_the_time_left(clock: 
     event = meter.event("progress")
     assert (event["stage_share"], event["share"], event["left_s"]) == (0.25, None, None)
     assert line_of(event) == "2 of 8 rows (25%), 2/s"
-
-
-# --- events ----------------------------------------------------------------------------------------
 
 
 def events_of(text: str) -> list[dict[str, Any]]:

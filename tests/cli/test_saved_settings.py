@@ -59,9 +59,6 @@ def test_from_python_settings_are_over_what_is_remembered(tiny_corpus, tmp_path)
     )
 
 
-# --- what a language model wrote -------------------------------------------------------------------
-
-
 def write(request: Request) -> str:
     """Extraction of a triple, or questions about it."""
     assert isinstance(request.constraint, JsonSchema)
@@ -142,9 +139,6 @@ def test_rules_that_are_asked_for_by_name_take_its_place(written, tiny_corpus):
     named = {"index": {"extractor": "patterns"}, "hops": {"simulate": "templates"}}
     report = by("b", written, tiny_corpus, capable=False, **named)
     assert not any("llm" in record.models for record in report.manifest.stages.values())
-
-
-# --- --for all -------------------------------------------------------------------------------------
 
 
 def test_for_all_builds_what_every_method_needs(build, run, cli, questions, tmp_path):

@@ -18,8 +18,6 @@ import gpu_rag
 from gpu_rag.errors import BadInput, IndexCorrupt, MissingBackend
 from gpu_rag.index import hetero
 
-# --- verify ----------------------------------------------------------------------------------------
-
 
 def stage_file(index: Path, pattern: str) -> Path:
     (path,) = (index / "stages").glob(pattern)
@@ -57,9 +55,6 @@ def test_verify_for_a_method_names_what_it_lacks(run, index):
     assert "lacks what hoprag needs" in line and "hop_edges" in line and "--for hoprag" in line
     assert len(run("verify", index, "--for", "all", "--json").document["broken"]) > 1
     assert run("verify", index, "--for", "hopfrog").status == 2
-
-
-# --- export ----------------------------------------------------------------------------------------
 
 
 def expected_graph(tables) -> tuple[set, dict]:
@@ -147,9 +142,6 @@ def test_nothing_is_overwritten(form, run, index, tmp_path):
     result = run("export", index, "--format", form, "--out", tmp_path / "mine")
     assert result.status == 2 and "exists already" in result.error
     assert (tmp_path / "mine").read_text() == "precious"
-
-
-# --- doctor and demo -------------------------------------------------------------------------------
 
 
 def test_doctor_tells_what_is_there_and_what_is_missing(run, cli):

@@ -45,9 +45,6 @@ def test_answers_as_they_were_made(run, out, index, tiny_corpus, cli):
     assert "all as in" in run("verify-answers", out, index).out
 
 
-# --- rows that were changed ------------------------------------------------------------------------
-
-
 def put(*path: Any) -> Callable[[Row], None]:
     """Changes one value of a row: put("evidence", 0, "start", 5)."""
     *steps, last, value = path
@@ -163,9 +160,6 @@ def test_an_edited_answer_is_found_by_its_mark_or_by_the_reply(run, out, index, 
 
 def cut(item: Row, key: str, n: int) -> None:
     item[key] = item[key][: n % len(item[key])] + item[key][n % len(item[key]) + 1 :]
-
-
-# --- the corpus and the index ----------------------------------------------------------------------
 
 
 def test_quotations_are_compared_with_the_source_itself(run, out, index, tiny_corpus, cli):

@@ -252,9 +252,6 @@ def test_without_its_device_an_op_is_caught(device: Device) -> None:
         forgets(device.put(World().csr))
 
 
-# --- what is refused, and how ----------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Mixed:
     """A call whose second argument is left on the CPU."""
@@ -311,9 +308,6 @@ def test_memory_of_the_device_is_what_counts() -> None:
             personalized_pagerank(device.put(w.csr), seeds)
         with pytest.raises(BadInput, match="not enough memory.*cuda:0"):
             nearest(device.put(w.queries), device.put(w.vectors), 10**8)
-
-
-# --- copies ----------------------------------------------------------------------------------------
 
 
 def test_no_op_moves_its_graph_back_and_forth(device: Device) -> None:

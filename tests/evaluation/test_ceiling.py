@@ -91,9 +91,6 @@ def scores(index: gpu_rag.Index, method: str, row: QuestionRow, at: Sequence[int
     return {name: values[0] for name, values in found.items()}
 
 
-# --- the oracle --------------------------------------------------------------------------------------
-
-
 HELPFUL = Choose(
     "pick", lambda: Prompt.parse("p", "s\n=== question ===\n{{options}}"), helps=lambda gold, i: i in (1, 2)
 )
@@ -194,9 +191,6 @@ def test_gold_of_bubblerags_groups_and_of_whether_passages_suffice(index: gpu_ra
     assert not ENOUGH.helps(Known(index, frozenset(), Gold(frozenset())), 1, (0,))
 
 
-# --- stages ------------------------------------------------------------------------------------------
-
-
 def test_dense_by_hand(index: gpu_rag.Index) -> None:
     """Gold is first and last of the ranking: half of it is among the first, all of it is reached, half is read."""
     engine = index.engine(SETTINGS)
@@ -274,9 +268,6 @@ def test_a_wrong_oracle_is_seen(index: gpu_rag.Index, monkeypatch: pytest.Monkey
     right = scores(index, "hoprag", row, **start)
     monkeypatch.setattr(ceilings, "oracle_of", lambda rows: oracle_of(rows, 0.0))
     assert (right["graph"], scores(index, "hoprag", row, **start)["graph"]) == (1.0, 0.0)
-
-
-# --- around it ---------------------------------------------------------------------------------------
 
 
 def test_the_document_has_it_beside_the_scores(index: gpu_rag.Index) -> None:

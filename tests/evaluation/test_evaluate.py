@@ -27,8 +27,6 @@ from gpu_rag.evaluation.metrics import (
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Question
 
-# --- retrieval ---------------------------------------------------------------------------------------
-
 
 def slow_recall(ranking: Sequence[str], gold: Sequence[str], k: int) -> float:
     hits = [g for i, g in enumerate(gold) if g not in gold[:i] and g in [*ranking][:k]]
@@ -65,9 +63,6 @@ def test_recall_and_f1_by_hand() -> None:
     assert retrieval_f1_at(["a"], ["a", "z"], 5) == pytest.approx(2 * 1 * 0.5 / 1.5)  # precision over what came back
     assert retrieval_f1_at([], ["a"], 5) == 0.0
     assert ranked_documents(["d2", "d1", "d2", "d3", "d1"]) == ["d2", "d1", "d3"]
-
-
-# --- answers -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -138,8 +133,6 @@ def test_answers_by_hand() -> None:
     assert token_f1("yes, it is", ["yes"]) == 0.0 and token_f1("yes", ["no", "Yes!"]) == 1.0
     assert token_f1("no man", ["no"]) == 0.0 and token_f1("no", ["no man"]) == 0.0
 
-
-# --- compare -----------------------------------------------------------------------------------------
 
 FAST = {"models": {"embedder": "hash", "llm": "none"}}
 

@@ -200,8 +200,6 @@ test_bad_input_says_what = refusals(
 )
 
 
-# --- groups by shared keys -------------------------------------------------------------------------
-
 Group = Callable[[Ragged], torch.Tensor]
 GROUPS: list[Group] = [exact_groups, lambda keys: exact_groups(keys, implementation="torch")]
 

@@ -224,8 +224,6 @@ test_bad_input_says_what = refusals(
 )
 
 
-# --- balls as bits, against those of `ego_balls` ----------------------------------------------------
-
 WordBalls = Callable[[CSR, Ragged, int, torch.Tensor | None], Ragged]
 
 

@@ -94,8 +94,6 @@ def test_checks_catch_a_shared_step_count(graph: PageRankGraph) -> None:
         check_bits(graph, stops_with_the_slowest)
 
 
-# --- the stopping rule: the bound holds for any state, in as few steps as the solver promises -------
-
 Bound = Callable[[Plan, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 

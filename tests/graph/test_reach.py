@@ -145,9 +145,6 @@ def test_checks_catch(wrong: Reach) -> None:
         check(wrong, FILMS, 8, 2, starts, chains)
 
 
-# --- input -----------------------------------------------------------------------------------------
-
-
 GRAPH, ZERO = graph_of(FILMS, 8, 2), ragged([[0]])
 
 

@@ -30,9 +30,6 @@ QUICK = settings(max_examples=200, deadline=None, derandomize=True)
 N = 6000
 
 
-# --- checks ----------------------------------------------------------------------------------------
-
-
 def both_ways(call: Callable[[], object]) -> tuple[str, str]:
     """The refusal with the compiled checks, and without them."""
     with slow_checks(ragged_module):
@@ -129,9 +126,6 @@ def test_a_raw_matrix_is_checked_in_every_call(call: Callable[[], object]) -> No
     for _ in range(2):
         with pytest.raises(BadInput, match="not sorted"):
             call()
-
-
-# --- scratch ---------------------------------------------------------------------------------------
 
 
 @cache
@@ -234,9 +228,6 @@ def test_what_memory_held_before_does_not_matter(monkeypatch: pytest.MonkeyPatch
         assert torch.equal(found.csr.indptr, expected.csr.indptr) and torch.equal(
             found.csr.indices, expected.csr.indices
         )
-
-
-# --- the check of a matrix finds what a look at every row finds --------------------------------------
 
 
 def is_sound(csr: CSR) -> bool:

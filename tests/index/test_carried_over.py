@@ -28,9 +28,6 @@ FREE = settings(
 Names = dict[str, tuple[int, ...]]  # a vector of small numbers for each name, so that many cosines are equal
 
 
-# --- synonyms --------------------------------------------------------------------------------------
-
-
 def put_names(bench: Any, names: Names) -> Any:
     vectors = np.asarray([names[name] for name in sorted(names)], float).reshape(-1, 3) + 0.01
     bench.put_entities(sorted(names))
@@ -99,8 +96,6 @@ def test_wrong_synonyms_are_noticed(benches: Iterator[Any], wrong: str) -> None:
     assert synonym_bytes(bench, 1, before) == expected
 
 
-# --- vectors and extractions -----------------------------------------------------------------------
-
 TEXTS = st.lists(
     st.tuples(st.sampled_from(["", "Kerling", "1"]), st.sampled_from([
         "Marta Orlo designed the bridge of Kerling.", "Anna Stroud, also called Annie, was mayor of Tamsin.", "1 x",
@@ -142,9 +137,6 @@ def test_a_text_that_moved_keeps_its_vector_and_costs_nothing(tmp_path: Path) ->
     half = keys.copy()
     half[:, 1] += 1  # a wrong version compares half of the hash
     assert rows_by_key(keys, half).tolist() == [-1] * 50
-
-
-# --- the whole -------------------------------------------------------------------------------------
 
 
 def test_an_added_file_computes_its_own_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

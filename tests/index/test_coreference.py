@@ -41,8 +41,6 @@ def test_a_rewrite_must_keep_the_text() -> None:
     assert not keeps_text("born 1902 died 1950 in Orle", "born 1902 died 1902 in Orle 1902")
 
 
-# --- in the extraction layer -----------------------------------------------------------------------
-
 TEXTS = {
     "changed": "Ann Orlo met Piet Ruyven. He taught her in Tamsin.",
     "same": "Bo sang.",

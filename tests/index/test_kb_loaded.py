@@ -117,9 +117,6 @@ def test_a_candidate_that_is_no_node_is_refused():
         score_nodes(kb, torch.from_numpy(embed(["x"])), ragged([1]))
 
 
-# --- from an index -------------------------------------------------------------------------------------
-
-
 def test_loaded_from_an_index_it_is_what_was_made_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from gpu_rag.methods import registry as catalog
 

@@ -37,9 +37,6 @@ def text(values: list[str]) -> pa.LargeStringArray:
     return pa.array(values, pa.large_string())
 
 
-# --- columns beside the plain way ------------------------------------------------------------------------
-
-
 @few
 @given(st.lists(st.lists(WORDS, max_size=6), max_size=6), st.integers(0, 4))
 def test_strings_are_numbered_as_a_dictionary_numbers_them(columns, pending):
@@ -146,9 +143,6 @@ def test_what_stands_in_shows_is_what_all_edges_would_show(edges, names):
         out = [(relations[r], names[t]) for h, r, t in edges if h == node]
         into = [(relations[r], names[h]) for h, r, t in edges if t == node]
         assert standin_text("N", "t", *beside[node]) == standin_text("N", "t", out, into)
-
-
-# --- whole builds ----------------------------------------------------------------------------------------
 
 
 def triples(n: int, seed: int = 0) -> Iterator[str]:

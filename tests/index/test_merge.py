@@ -189,9 +189,6 @@ def test_a_merge_overwrites_no_index(pair: list[Path], tmp_path: Path) -> None:
     assert gpu_rag.verify(tmp_path / "B").ok and len([*(tmp_path / "letters").iterdir()]) == 1
 
 
-# --- indexes of other machines ------------------------------------------------------------------------
-
-
 def on_another_machine(monkeypatch: pytest.MonkeyPatch, *sources: Path) -> None:
     """Forget the key that signed paths, and move the sources away."""
     monkeypatch.setattr("gpu_rag.index.recorded._key", lambda: b"the key of another machine")

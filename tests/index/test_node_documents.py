@@ -71,9 +71,6 @@ def pieces_of(sources: Sources, settings: Settings) -> Iterator[Pieces | Reject]
             yield Pieces(document, own, origin["source"], origin["node"])
 
 
-# --- ids that are taken ------------------------------------------------------------------------------
-
-
 def base(folder: Path, nodes: list[tuple[str, str]]) -> NamedSource:
     folder.mkdir(parents=True, exist_ok=True)
     rows = [json.dumps({"id": id, "name": f"N {id}", "text": text}) for id, text in nodes]
@@ -145,9 +142,6 @@ def test_lost_documents_stop_a_strict_build(tmp_path: Path) -> None:
         list(read_passages(Sources(named=named, strict=True), Settings()))
 
 
-# --- tables --------------------------------------------------------------------------------------------
-
-
 def test_tables_are_those_of_rows_written_at_once(tmp_path: Path) -> None:
     """By `write_rows` of the rows that reading one by one gives: equal bytes."""
     texts = [(f"n{k * 7 % 500:03d}", "" if k % 3 else f"Node {k}. " * (1 + k % 40)) for k in range(500)]
@@ -177,9 +171,6 @@ def test_tables_are_those_of_rows_written_at_once(tmp_path: Path) -> None:
         ({"document": row.document["id"], "source": row.source, "node": row.node} for row in rows),
         key=lambda row: row["document"],
     )
-
-
-# --- texts of edges --------------------------------------------------------------------------------------
 
 
 NAMES = st.text("a_ \u00a0\tB", max_size=5).filter(bool)

@@ -31,9 +31,6 @@ def by_dictionary(edges: list[Edge]) -> list[Edge]:
     return [(a, b, best[a, b]) for a, b in sorted(best)]
 
 
-# --- the layer ---------------------------------------------------------------------------------------
-
-
 def put(
     bench: Any,
     n_entities: int,

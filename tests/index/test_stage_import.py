@@ -113,8 +113,6 @@ def test_the_import_needs_a_file_and_the_build_reports_its_rejects(tiny_corpus: 
     assert len((tmp_path / "ix" / "rejects.jsonl").read_text().splitlines()) == 1
 
 
-# --- against a plain rewriting of the rule, and the rule written wrongly -----------------------------
-
 Chunks = list[str]
 Shares = list[tuple[list[str], list[list[str]]]]
 

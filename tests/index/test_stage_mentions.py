@@ -72,9 +72,6 @@ def test_a_searched_name_in_100_passages_is_kept_only_where_it_was_extracted(ben
     assert bo == [(7, -1, "bo", -1, "extraction"), *((n_passages + i, 0, "bo", 2, "search") for i in range(3))]
 
 
-# --- a brute-force twin for plain ASCII names, and wrong versions ------------------------------------
-
-
 def brute_force(texts: Sequence[str], found: Found, names: Sequence[str], cap: int = 100) -> list[Mention]:
     extracted = {
         (name.lower(), p)

@@ -83,8 +83,6 @@ def test_a_matrix_without_gaps_stays_as_it_is() -> None:
         assert torch.equal(made, wanted) and made.is_contiguous()
 
 
-# --- ops: names, preferences, and the record of what was chosen -------------------------------------
-
 CPU = torch.device("cpu")
 
 

@@ -94,8 +94,6 @@ def test_a_prompt_that_never_fits_is_that_question_s_failure(index: gpu_rag.Inde
     assert "<= 60 together" in answer.error["message"]
 
 
-# --- the engine: what a configuration hash covers, budgets, order -----------------------------------
-
 METHODS = ["dense", "bm25", "hybrid", "ppr"]
 
 

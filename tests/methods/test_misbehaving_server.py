@@ -151,8 +151,6 @@ def test_every_index_stage_ends_and_counts(tmp_path: Path, serve: Serve) -> None
     assert len(set(digests)) == 1
 
 
-# --- servers by name ------------------------------------------------------------------------------
-
 DECIDE = [name for name in READS if name not in ("ppr", "fused", "hydrarag-e")]  # methods in which a model decides
 FORMS = ("Where does {} stand?", "Who built {}, and when?", "What is {} known for?", "Who studied or taught with {}?")
 NAMED = (*NOTES, "the river Ves", "Ostrand", "the University of Loss")

@@ -67,8 +67,6 @@ def test_no_file_outside_methods_names_one() -> None:
     assert len(found) > 150 and {path: names for path, names in found.items() if names} == {}
 
 
-# --- deleted folders -------------------------------------------------------------------------------
-
 # One process imports the libraries once, and a child of it works with each copy.
 CHILDREN = """
 import json, os, sys

@@ -191,9 +191,6 @@ def test_each_hook_of_a_method_of_another_package_is_asked(tiny_corpus: Path, tm
     assert f"lengths: 0 for {n} passages" in verified[-1]
 
 
-# --- packages that are no methods --------------------------------------------------------------------
-
-
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """installed(files, entries): a package in this process, until the end of the test."""
@@ -257,8 +254,6 @@ def test_every_built_in_method_is_whole() -> None:
         assert {*registry.needs(name)} <= {*registry.all_stages()}, name
     assert Method("x", ()).program == "program"
 
-
-# --- what is imported --------------------------------------------------------------------------------
 
 LOADED = "\nprint(json.dumps([name for name in sys.modules if name.startswith(('torch', 'gpu_rag.methods.'))]))"
 

@@ -104,9 +104,6 @@ def test_questions_share_batches(index: gpu_rag.Index, fast: Any, folder: Path) 
     assert stats.steps["rerank"].batch_sizes == {5: 1}
 
 
-# --- a language model --------------------------------------------------------------------------------
-
-
 def by_model(index: gpu_rag.Index, fast: Any, reply: Any, capable: bool = True, **options: Any) -> Answer:
     llm = ScriptedLLM(
         lambda request: reply(request) if request.system.startswith("You order what") else "Tamsin", capable=capable
@@ -144,9 +141,6 @@ def test_without_a_model_there_is_none_to_order(index: gpu_rag.Index, fast: Any)
     engine = index.engine(merge(fast, {"models": {"reranker": "llm"}}))
     with pytest.raises(UsageError, match="models.reranker=llm, and no language model answers"):
         engine.run("dense", [Question("q", BORN)])
-
-
-# --- its cost ----------------------------------------------------------------------------------------
 
 
 def test_the_cost_is_shown(index: gpu_rag.Index, fast: Any, folder: Path, tmp_path: Path, capsys: Any) -> None:

@@ -184,8 +184,6 @@ def silent(engine: ScriptedLLM) -> Callable[[Request], str]:
     return reply
 
 
-# --- over a knowledge base ------------------------------------------------------------------------
-
 GRAPH = [
     ("Halden Bridge", "designed by", "Marta Orlo"),
     ("Halden Bridge", "planned by", "Marta Orlo"),

@@ -123,9 +123,6 @@ def test_a_thought_takes_the_room_of_the_answer_or_is_switched_off(serve: Open) 
         assert bool(thought(answer)) == (not style.quiet)
 
 
-# --- the styles of servers ------------------------------------------------------------------------
-
-
 def server_that(send: Callable[[dict[str, Any]], Any], *, knows: tuple[str, ...], ranks: bool = True) -> Any:
     """A server that knows some forms, ignores json_object, and refuses one that it was told to."""
 

@@ -64,9 +64,6 @@ class Lucene:
         return ids, best
 
 
-# --- the checks ------------------------------------------------------------------------------------
-
-
 def texts_and_query(max_words: int = 12) -> st.SearchStrategy:
     text = st.lists(st.sampled_from(WORDS), min_size=0, max_size=max_words).map(" ".join)
     query = st.lists(st.sampled_from([*WORDS, "unheard"]), min_size=1, max_size=4, unique=True).map(" ".join)
@@ -126,9 +123,6 @@ def check_ties(kind: Any) -> None:
 
 
 CHECKS: list[Callable[[Any], None]] = [check_scores, check_hand_worked, check_search, check_ties]
-
-
-# --- wrong versions --------------------------------------------------------------------------------
 
 
 class NoLengthNorm(Lucene):
@@ -200,9 +194,6 @@ test_wrong_versions_are_caught = caught(WRONG)
 
 
 test_bm25 = passes([Lucene, Bm25], CHECKS)
-
-
-# --- the rest of Bm25 ------------------------------------------------------------------------------
 
 
 def test_the_words_of_this_file_are_their_own_tokens() -> None:

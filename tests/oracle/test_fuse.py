@@ -173,8 +173,6 @@ test_bad_input_says_what = refusals(
 )
 
 
-# --- minmax_rows -----------------------------------------------------------------------------------
-
 BIG = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)
 NUMBERS = st.one_of(BIG, st.integers(-8, 8).map(lambda i: i / 16))
 

@@ -74,8 +74,6 @@ def overlaps_itself(row: Row, rows: list[Row]) -> bool:
     return any(o[0] == row[0] and o[3] == row[3] and o != row and o[1] < row[2] and row[1] < o[2] for o in rows)
 
 
-# --- the checks ------------------------------------------------------------------------------------
-
 ASCII_WORDS = ["ann", "Ann", "BO", "bo", "c3", "x", "anna"]
 
 
@@ -174,9 +172,6 @@ def check_capitals(find: Find) -> None:
 
 
 CHECKS = [check_regex, check_unicode, check_hand_worked, check_same_name_twice, check_capitals]
-
-
-# --- wrong versions --------------------------------------------------------------------------------
 
 
 def mentions(rows: list[Row]) -> Any:

@@ -209,9 +209,6 @@ def test_a_base_that_is_not_contiguous() -> None:
             check(nearest, queries[:batch], base, 5)
 
 
-# --- wrong versions --------------------------------------------------------------------------------
-
-
 def rounded_sum(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:
     """The product of f32 as it comes."""
     scores = queries @ base.float().T

@@ -189,9 +189,6 @@ test_wrong_versions_are_caught = caught(WRONG)
 test_normalise_name = passes([fixpoint, normalise_name], CHECKS)
 
 
-# --- tokens -----------------------------------------------------------------------------------------
-
-
 def check_tokenize(tokens_of: Callable[[str], list[str]]) -> None:
     stem = Stemmer.Stemmer("english").stemWord
     words = ["Running", "QUICKLY", "ponies", "happiness", "Straße", "relational", "Émigrés", "generously", "1984"]

@@ -82,9 +82,6 @@ def reference(csr: CSR, seeds: Any = None, weights: Any = None, *, prior: Any = 
     return torch.tensor(solve_dense(dense(csr), teleports(csr.n, seeds, weights, prior), damping)).float()
 
 
-# --- the checks ------------------------------------------------------------------------------------
-
-
 def l1_errors(ppr: Ppr, csr: CSR, seeds: Ragged, weights: Ragged | None, damping: float, tol: float) -> np.ndarray:
     got = ppr(csr, seeds, weights, damping=damping, tol=tol, max_iter=2000)
     assert got.dtype == torch.float32 and tuple(got.shape) == (seeds.batch, csr.n)
@@ -170,8 +167,6 @@ def check_honest_about_iterations(ppr: Ppr, _: Any = None) -> None:
 
 
 CHECKS = [check_dense, check_mass, check_networkx, check_seeds]
-
-# --- wrong versions --------------------------------------------------------------------------------
 
 
 def wrong(transition: Any = row_normalised, change: Any = lambda p, pi: p, pi_of: Any = teleports) -> Ppr:
@@ -286,8 +281,6 @@ WRONG = {
 test_wrong_versions_are_caught = caught(WRONG)
 
 
-# --- the real one ----------------------------------------------------------------------------------
-
 no_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
 IMPLEMENTATIONS = [pytest.param("numba", marks=no_numba), "torch", "auto"]
 
@@ -374,8 +367,6 @@ def test_rows_of_zero_weights_are_dangling() -> None:
     found = personalized_pagerank(csr, ragged([[0], [1], [2]]))
     assert np.abs(found.numpy() - pagerank_of(csr, [[0], [1], [2]])).sum(1).max() <= 1e-6
 
-
-# --- calls that are refused ------------------------------------------------------------------------
 
 ONE = ragged([[0]])
 

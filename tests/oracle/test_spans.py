@@ -34,9 +34,6 @@ def assert_covered(text: str, spans: Spans) -> None:
     assert not missing, f"{text!r}: characters {missing} in no span"
 
 
-# --- sentences -------------------------------------------------------------------------------------
-
-
 def check_sentences(split: Callable[[str], Spans]) -> None:
     @QUICK
     @given(TEXTS)
@@ -122,8 +119,6 @@ test_split_sentences = passes([by_regex, split_sentences], [check_sentences, che
 def test_headings() -> None:
     check_headings(split_sentences)
 
-
-# --- chunks ----------------------------------------------------------------------------------------
 
 Chunk = Callable[..., Spans]
 

@@ -36,9 +36,6 @@ def assert_same(got: TopK, want: TopK) -> None:
     assert got.scores.tolist() == want.scores.tolist()
 
 
-# --- topk_rows -------------------------------------------------------------------------------------
-
-
 def check_topk(topk: Fn) -> None:
     @QUICK
     @given(st.integers(0, 4), st.integers(0, 12), st.integers(0, 15), st.integers(0, 1000), st.data())

@@ -117,9 +117,6 @@ def test_a_word_more_gives_other_answers(plain: gpu_rag.Index, tmp_path: Path) -
         assert [essence(a) for a in answers(other, method)] != [essence(a) for a in answers(plain, method)]
 
 
-# --- other ids: the rows of all tables are in another order, so sums run in another order ------------
-
-
 def renamed(listed: list[Row]) -> tuple[list[Row], dict[str, str]]:
     names = [f"n{i:02d}" for i in range(len(listed))]
     random.Random(5).shuffle(names)

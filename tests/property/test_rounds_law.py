@@ -52,9 +52,6 @@ def oracle(tree):
                 oracle(call)
 
 
-# --- running and checking --------------------------------------------------------------------------
-
-
 def run(forest, max_live=1024, max_batch=1024, core=Core, batches=cheapest_batches, answer=run_batch):
     seen, stats, ended = [], RunStats(), []
 
@@ -135,8 +132,6 @@ def test_many_large_programs_keep_the_law():
     rng = random.Random(0)
     check([grown(rng, 4) for _ in range(60)])
 
-
-# --- wrong drivers ---------------------------------------------------------------------------------
 
 FOREST = [
     ("seq", [("call", "graph", 1, 0), ("call", "llm", 2, 9)]),

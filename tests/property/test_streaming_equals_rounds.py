@@ -144,8 +144,6 @@ def test_many_large_programs():
     check([grown(rng, 4) for _ in range(60)])
 
 
-# --- wrong drivers ---------------------------------------------------------------------------------
-
 FOREST = [
     ("gather", [("seq", [("call", "graph", 1, i), ("call", "llm", 1, i)]) for i in range(4)]),
     ("try", ("gather", [("seq", [("call", "llm", 1, -1)]), ("seq", [("call", "llm", 1, i) for i in range(9)])])),

@@ -22,9 +22,6 @@ def run(*programs, toys=None, **options):
     return run_rounds(pairs(programs), (toys or Toys()).resources, **options)
 
 
-# --- one key, one batch ------------------------------------------------------------------------------
-
-
 def calls():
     return [search(1), search(1, 5), search(1, k=5), search(1, 5, 3), search(1, depth=3), search(1, depth=3, k=5)]
 
@@ -56,9 +53,6 @@ def test_two_steps_of_one_name_and_key_share_no_batch():
     assert toys.log == [("graph", [1, 3]), ("graph", [2])]
 
 
-# --- tiles -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("tile", [None, 1, 3, 7, 100])
 def test_a_tile_cuts_what_the_function_sees_alone(tile):
     step, toys, stats = toy("step", max_batch=5, tile=tile), Toys(), RunStats()
@@ -87,9 +81,6 @@ def _asks(step, query=1):
     return program
 
 
-# --- answers -----------------------------------------------------------------------------------------
-
-
 def test_a_metered_answer_is_unwrapped_and_its_tokens_are_booked():
     def answers(queries, k):
         return [
@@ -102,6 +93,3 @@ def test_a_metered_answer_is_unwrapped_and_its_tokens_are_booked():
     usage = good.usage
     assert (usage.llm_calls, usage.prompt_tokens, usage.cached_tokens, usage.generated_tokens) == (2, 7, 3, 2)
     assert (usage.malformed, bad.usage.llm_calls, bad.usage.prompt_tokens) == (1, 1, 5), "a failed request has a cost"
-
-
-# --- what cannot be a step ---------------------------------------------------------------------------

@@ -82,9 +82,6 @@ def run(programs, service, toys=None, **options):
     return run_streaming(pairs(programs), (toys or Toys()).resources, (llm, service), **options)
 
 
-# --- what is sent when -----------------------------------------------------------------------------
-
-
 def ramp(ctx):
     async def program():
         await embed(ctx.question.id)
@@ -161,9 +158,6 @@ def test_max_live_bounds_the_open_questions():
     outcomes = run([program] * 50, ByHand(lambda n: 1), max_live=4, on_done=lambda o: done.append(o.question.id))
     assert most[0] == 4 and [o.draft for o in outcomes] == [f"q{i}" for i in range(50)] and len(done) == 50
     assert run([program] * 3, ByHand(), keep=False, on_done=lambda o: done.append(1)) == [] and len(done) == 53
-
-
-# --- cancellation ----------------------------------------------------------------------------------
 
 
 def test_the_requests_of_cancelled_siblings_are_aborted_and_their_late_replies_counted():
@@ -274,9 +268,6 @@ def test_what_on_done_or_the_questions_raise_stops_the_run():
         run_streaming(source(), Toys().resources, (llm, service), max_live=1024)
 
 
-# --- a live driver ---------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def live():
     """live(service, **options): a driver that runs in a thread of its own, closed with the test."""
@@ -324,9 +315,6 @@ def test_questions_are_submitted_to_a_live_driver_from_several_threads(live):
     driver.close()
     with pytest.raises(UsageError, match="the driver is closed; given question x"):
         driver.submit(Question("x", "?"), three)
-
-
-# --- accounts --------------------------------------------------------------------------------------
 
 
 async def staged(ctx):
@@ -407,9 +395,6 @@ def test_a_queue_that_ran_dry_in_a_batch_is_half_idle(clock):
     service.poll = lambda timeout_s: plain(timeout_s) if next(polls, True) else []
     run([asks, searches], service, slow, low_water=1, stats=stats)
     assert stats.llm.idle_s["graph"] == pytest.approx(0.05) and stats.llm.busy_s == pytest.approx(0.05)
-
-
-# --- size ------------------------------------------------------------------------------------------
 
 
 def test_memory_does_not_grow_with_the_questions():

@@ -19,9 +19,6 @@ def test_a_table_has_means_and_paired_differences() -> None:
     assert [line[1].split(" [")[0] for line in lines] == ["0.750", "0.250", "-0.500"]
 
 
-# --- prompts ---------------------------------------------------------------------------------------
-
-
 def test_a_request_is_of_the_prompt_whose_static_part_it_holds() -> None:
     prompts = evaluate.product_prompts()
     assert len(prompts) > 30 and len({prompt.system for prompt in prompts.values()}) == len(prompts)

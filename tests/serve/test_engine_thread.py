@@ -29,9 +29,6 @@ def asked(n: int, method: str = "ppr") -> dict:
     }
 
 
-# --- the live driver -------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def driver():
     """A driver whose step is answered when `gate` is set."""
@@ -119,9 +116,6 @@ def test_groups_take_turns_where_questions_wait(driver):
     assert ended == ["running", "many1", "few2", "alone", "many2", "again", "many3", "many4"]
 
 
-# --- batches ---------------------------------------------------------------------------------------
-
-
 def test_questions_of_clients_and_methods_share_batches(here):
     server = here(llm=lambda: ScriptedLLM(lambda request: "x"))
     gate, reached = threading.Event(), threading.Event()
@@ -158,9 +152,6 @@ def test_questions_of_clients_and_methods_share_batches(here):
     for step, n in (("embed", 48), ("rank_by_graph", 16), ("search_dense", 16)):
         assert (steps[step].n_calls, steps[step].batch_sizes) == (n, {n: 1}), step
     assert steps["llm"].n_calls == 64 and steps["llm"].n_batches < 64
-
-
-# --- clients that go away --------------------------------------------------------------------------
 
 
 class Gated:
@@ -242,9 +233,6 @@ def test_a_client_that_does_not_read_is_taken_to_be_gone(here):
     assert server.n_refused("client gone") == 1
 
 
-# --- room ------------------------------------------------------------------------------------------
-
-
 def test_more_questions_than_there_is_room_for_are_refused(here):
     gated = Gated()
     settings = {"runtime": {"max_live": 2}, "serve": {"max_queue": 3}}
@@ -296,9 +284,6 @@ def test_a_single_question_does_not_wait_for_all_of_another_request(here):
     many, single = asyncio.run(clients())
     assert (many.status_code, single.status_code, len(order)) == (200, 200, 9)
     assert order.index(0) in (1, 2), "after one or two questions of the other request, not after eight"
-
-
-# --- deaths ----------------------------------------------------------------------------------------
 
 
 def test_a_dead_engine_is_told_and_comes_back(here):
@@ -365,12 +350,6 @@ def test_an_engine_that_is_not_revived_makes_the_process_worthless(here, monkeyp
     streamed = server.ask("POST", "/v1/answer", json=asked(2), headers={"accept": "application/x-ndjson"})
     assert streamed.text.count('"type": "ModelError"') == 2, "rows were promised: failed ones come"
     until(lambda: server.ask("GET", "/health").status_code == 503)
-
-
-# --- the end ---------------------------------------------------------------------------------------
-
-
-# --- counts ----------------------------------------------------------------------------------------
 
 
 NAMES = """ready uptime_seconds questions questions_open questions_running questions_queued refused requests llm_calls

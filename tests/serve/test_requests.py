@@ -26,9 +26,6 @@ def message(response) -> str:
     return response.json()["error"]["message"]
 
 
-# --- rows ------------------------------------------------------------------------------------------
-
-
 def test_a_row_is_that_of_answer(here, index, cli):
     from gpu_rag import Index
     from gpu_rag.jobs import row_of
@@ -153,9 +150,6 @@ def test_parameters_are_set_only_where_the_server_allows_it(here, cli):
     assert "did you mean depth?" in message(unknown)
 
 
-# --- descriptions ----------------------------------------------------------------------------------
-
-
 def test_methods_say_what_they_lack_and_the_line_to_run(here, index):
     found = {row["method"]: row for row in here().ask("GET", "/v1/methods").json()["methods"]}
     assert found["ppr"]["answers"] and found["ppr"]["retrieves"] and found["ppr"]["params"]["damping"] == 0.85
@@ -192,9 +186,6 @@ def test_index_and_health(here):
     assert got.status_code == 404 and got.json()["error"]["message"] == "Not Found; given GET /v1/nothing"
     assert server.ask("DELETE", "/v1/answer").status_code == 405
     assert server.ask("GET", "/v1/index/").status_code == 404, "no redirect to what the Host header says"
-
-
-# --- OpenAI's protocol -----------------------------------------------------------------------------
 
 
 def chat(server, content: Any = QUESTION, **more: Any):
@@ -292,9 +283,6 @@ def test_chat_errors_have_openai_s_shape(here):
     assert streamed[1:] == ["data: [DONE]", ""]
 
 
-# --- the guard -------------------------------------------------------------------------------------
-
-
 def test_only_names_of_ours_on_loopback(here):
     server = here()
     for name, status in {
@@ -369,8 +357,6 @@ def test_sizes(here, monkeypatch):
     assert server.ask("POST", "/v1/answer", content=pieces(), headers=JSON).status_code == 413
 
 
-# --- bad input -------------------------------------------------------------------------------------
-
 BAD = [
     (b"", "the body is not JSON"),
     (b"{", "the body is not JSON"),
@@ -439,9 +425,6 @@ def test_a_bug_is_an_internal_error_that_tells_nothing(here):
     got = server.ask("GET", "/metrics")
     assert got.status_code == 500
     assert got.json() == {"error": {"type": "AttributeError", "message": "internal error"}}
-
-
-# --- filters ---------------------------------------------------------------------------------------
 
 
 def test_a_filter_a_request(here, tmp_path, cli):

@@ -86,7 +86,6 @@ def pairs(programs: Iterable[Any]) -> list[tuple[Question, Any]]:
     return [(Question(f"q{i}", "?"), program) for i, program in enumerate(programs)]
 
 
-# --- programs as trees -----------------------------------------------------------------------------
 # ("call", step, k, query) | ("seq", [tree]) | ("gather", [tree]) | ("fail", tag) | ("try", tree)
 # ("finally", tree, call); a query below 0 is refused
 

@@ -83,9 +83,6 @@ def test_a_snippet_is_the_beginning_of_a_page() -> None:
     assert beginning("short") == "short" and beginning("") == "" and len(beginning("x" * 999)) <= 300
 
 
-# --- SearXNG ---------------------------------------------------------------------------------------
-
-
 class Stub(BaseHTTPRequestHandler):
     """Answers searches and a few pages; `asked` holds the paths."""
 

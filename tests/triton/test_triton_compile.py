@@ -217,8 +217,6 @@ def atomics(ptx: str) -> list[str]:
     return [line for line in ptx.splitlines() if re.search(r"\b(atom|red)\.", line)]
 
 
-# --- what a compiled kernel needs -------------------------------------------------------------------
-
 MOST_SHARED = 227 << 10  # bytes that a program may take there
 REGISTERS = 65536  # of a multiprocessor
 WARPS = 64  # that it holds at most

@@ -36,9 +36,6 @@ def dot(query: torch.Tensor, row: torch.Tensor) -> Fraction:
     return Fraction(sum(int(x) * int(y) for x, y in zip(*whole)), 2**48)
 
 
-# --- dot products ------------------------------------------------------------------------------------
-
-
 @BOTH
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_dots_are_exact(implementation: str, dtype: torch.dtype) -> None:
@@ -72,9 +69,6 @@ def test_rows_that_are_no_unit_rows_do_not_look_like_some(implementation: str, s
     queries, place = torch.tensor([[1.0, 0.5]], device=DEVICE), torch.arange(2, device=DEVICE)
     found = gather_dots(queries, torch.zeros_like(place), vectors, place, implementation=implementation)
     assert not abs(float(found[0])) <= 1.03 and float(found[1]) == 0.5
-
-
-# --- the best of lists -------------------------------------------------------------------------------
 
 
 def check(find: Find, dtype: torch.dtype, k: int, alike: int) -> None:
@@ -151,9 +145,6 @@ def test_checks_catch(wrong: Find) -> None:
         for alike in (1, 2):
             for k in (1, 5, 45):
                 check(wrong, torch.float32, k, alike)
-
-
-# --- HopRAG's step -----------------------------------------------------------------------------------
 
 
 def world(seed: int) -> tuple[FrontierQuery, HopEdges, Ragged]:

@@ -24,9 +24,6 @@ def small_chunks(lowered: Callable[..., None]) -> None:
     lowered("ego", CHUNK=6, PARTS=2)
 
 
-# --- msbfs_or --------------------------------------------------------------------------------------
-
-
 def random_words(n: int, width: int, seed: int) -> torch.Tensor:
     words = np.random.default_rng(seed).integers(-(2**63), 2**63 - 1, (n, width), dtype=np.int64)
     return torch.from_numpy(words).to(DEVICE)

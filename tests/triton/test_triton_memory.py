@@ -83,9 +83,6 @@ def test_gaps_change_nothing(op: Callable[[Callable[[torch.Tensor], torch.Tensor
         assert torch.equal(one, other)
 
 
-# --- rows beyond 2^31 elements: memory that nobody touches costs nothing ----------------------------
-
-
 def untouched(n: int, width: int) -> torch.Tensor:
     """f16[n, width] of anything."""
     assert n * width > 2**31

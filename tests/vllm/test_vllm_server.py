@@ -75,9 +75,6 @@ def wait_until(reached: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-# --- replies ---
-
-
 def test_greedy_texts_and_counts_are_those_of_transformers(served, plain):
     ours, theirs = served.complete(asked()), plain.complete(asked())
     for one, other in zip(ours, theirs, strict=True):
@@ -150,9 +147,6 @@ def test_the_cache_keeps_what_the_server_says(served, tmp_path):
     fresh = cached.complete(asked())
     assert cached.complete(asked()) == [replace(reply, from_cache=True) for reply in fresh]
     cached.file.close()  # the server stays open for other tests
-
-
-# --- servers ---
 
 
 def test_an_aborted_request_stops_in_the_server(served):

@@ -35,9 +35,6 @@ def test_a_question_that_the_engine_names_as_its_killer_is_set_aside(driver, ans
     assert answer("--driver", driver, "--max-failures", 1, "--json").document["asked"] == 0
 
 
-# --- accounts --------------------------------------------------------------------------------------
-
-
 def test_the_accounts_of_a_run_add_up(driver, answer):
     document = answer("--driver", driver, "--json").document
     stages, llm, usage = document["stages"], document["llm"], document["usage"]

@@ -58,9 +58,6 @@ def ask(index: gpu_rag.Index, fast: Any, llm: ScriptedLLM, text: str = BORN, **s
     return answer
 
 
-# --- without a model -------------------------------------------------------------------------------
-
-
 def test_the_steps_without_a_model(index: gpu_rag.Index, fast: Any) -> None:
     """The designer's birth shares no name with the question; bubbles from both sub-questions meet at the designer."""
     answer = retrieve(index, fast)
@@ -159,8 +156,6 @@ def test_where_nothing_meets_the_anchors_are_the_trees(build: Any, facts: Any, f
     assert "trees/alone" in verbs(answer) and len(chosen(answer, "trees/alone")) >= 2
     assert answer.evidence
 
-
-# --- with a capable model --------------------------------------------------------------------------
 
 GOOD: dict[str, str | Callable[[Request], str]] = {
     "enough": "A",
@@ -310,9 +305,6 @@ def test_groups_are_scaled_and_twelve_at_most_by_a_model(index: gpu_rag.Index, f
     assert len(chosen(ask(index, fast, scripted(groups=grouped(*many))), "groups/model")) == 12
 
 
-# --- limits ----------------------------------------------------------------------------------------
-
-
 def test_retrieval_alone_does_not_end_at_what_was_found_before(index: gpu_rag.Index, fast: Any) -> None:
     llm = scripted(enough="B", reader="Tamsin")
     (answer,) = index.engine(fast, llm=llm).run("bubblerag", [Question("q", BORN)], retrieval_only=True).answers
@@ -365,9 +357,6 @@ def test_no_more_passages_are_read_than_asked_for(index: gpu_rag.Index, fast: An
     assert len(answer.evidence) == n
     (read,) = prompts(llm, "answer")
     assert f"[{n}] " in read and f"[{n + 1}] " not in read
-
-
-# --- the random walk from the trees ------------------------------------------------------------------
 
 
 def by_walk(index: gpu_rag.Index, text: str, nodes: list[int], anchors: list[int], wrong: str = "") -> dict[str, float]:

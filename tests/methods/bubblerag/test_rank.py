@@ -104,9 +104,6 @@ def test_passages_are_fused_by_reciprocal_ranks_or_appended() -> None:
     assert appended(found, before, 2) == [(7, 0.4), (5, 0.9)]
 
 
-# --- keywords by rules -----------------------------------------------------------------------------
-
-
 def test_names_are_extended_to_entities_and_sub_questions_are_bound_or_open() -> None:
     text = "Where was the director of Jump for Glory born?"
     assert keywords_by_rules(text, ["Jump for Glory", "director"], specialise=True) == [

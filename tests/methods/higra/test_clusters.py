@@ -59,9 +59,6 @@ def test_against_scikit_learn(most: int) -> None:
         assert near_clusters(vectors, 0.1, 2, most) == by_scikit_learn(vectors, 0.1, most), seed
 
 
-# --- windows ---------------------------------------------------------------------------------------
-
-
 def work_of(**alignment: Any) -> Any:
     return SimpleNamespace(settings=make_settings({"models": {"device": "cpu"}, "alignment": alignment}))
 
@@ -149,9 +146,6 @@ def test_windows_are_made_on_the_device_of_the_models(monkeypatch: pytest.Monkey
         entity_windows(work_of(), vectors, 0.1)
 
 
-# --- the paper's clusters --------------------------------------------------------------------------
-
-
 def never_split(vectors: torch.Tensor, eps: float, most: int) -> Clusters:
     return near_clusters(vectors, eps, 2, len(vectors))
 
@@ -182,8 +176,6 @@ def test_equal_rows_are_cut_into_runs() -> None:
     assert near_clusters(vectors, SMALLEST_EPS / 4, 2, 4) == [[0, 1, 2, 3], [4, 5, 6]]
     assert near_clusters(torch.zeros(0, 2), 0.15, 2, 3) == []
 
-
-# --- joining ---------------------------------------------------------------------------------------
 
 PAIRS = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=12)
 

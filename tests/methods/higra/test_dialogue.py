@@ -79,9 +79,6 @@ def run(
 TWO_STEPS = plan("Halden Bridge", (1, "Who designed the Halden Bridge?", []), (2, "Where was #1 born?", [1]))
 
 
-# --- the Seeker by the model -----------------------------------------------------------------------
-
-
 def test_a_dependent_step_is_asked_with_the_answer_in_it(index: gpu_rag.Index, fast: Any) -> None:
     script = Script(
         {"Who designed the Halden Bridge?": ["Marta Orlo"], "Where was Marta Orlo born?": ["Tamsin"]},
@@ -200,9 +197,6 @@ def test_only_what_does_not_begin_like_a_question_is_rewritten(index: gpu_rag.In
         asked = Script({}, plan=TWO_STEPS, seeker=done("x"))
         run(index, fast, asked, question)
         assert "clarify" not in asked.seen
-
-
-# --- the Seeker by rules ---------------------------------------------------------------------------
 
 
 def by_rules(index: gpu_rag.Index, fast: Any, knows: Replies, question: str = BORN, **options: Any) -> Any:

@@ -121,8 +121,6 @@ def test_names_told_apart_do_not_merge_by_their_aliases() -> None:
     assert groups_of(exact_merge(keys, apart)) == [[0], [1], [2], [3, 4]]
 
 
-# --- unambiguous aliases ---------------------------------------------------------------------------
-
 CAREFUL: dict[str, tuple[list[Key], Groups]] = {
     "an alias of one": ([key("ann orlo", "", ["orlo"]), key("orlo")], [[0, 1]]),
     "an alias of two": ([key("ann orlo", "", ["orlo"]), key("bo orlo", "", ["orlo"]), key("orlo")], [[0], [1], [2]]),
@@ -174,9 +172,6 @@ def test_a_component_of_too_many_names_is_set_aside() -> None:
     assert careful_merge(keys, 6)[0] == [0] * 6 + [6, 6]
     group, aside = careful_merge(keys, 5)
     assert group == [0, 1, 2, 3, 4, 5, 6, 6] and aside == [[f"n{i}" for i in range(6)]]
-
-
-# --- the layer -------------------------------------------------------------------------------------
 
 
 def profile(name: str, types: Sequence[str] = (), aliases: Sequence[str] = (), description: str = "") -> dict[str, Any]:

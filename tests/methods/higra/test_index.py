@@ -69,9 +69,6 @@ def digest(folder: Path) -> str:
     return Manifest.read(folder).digest()
 
 
-# --- the view --------------------------------------------------------------------------------------
-
-
 def test_the_view_of_a_tiny_corpus(build: Callable[..., Path]) -> None:
     folder = build()
     graph, index = view(folder), gpu_rag.Index.open(folder)
@@ -139,8 +136,6 @@ def test_a_corpus_without_entities(tmp_path: Path) -> None:
     graph = view(tmp_path / "ix")
     assert graph.n_entities == 0 and graph.full_graph.n == 1 and verify(tmp_path / "ix", stage_checks()) == []
 
-
-# --- verify ----------------------------------------------------------------------------------------
 
 Columns = dict[str, list[Any]]
 Change = Callable[[Any], Any]
@@ -231,9 +226,6 @@ def test_a_triple_may_end_in_an_alias_of_an_entity_of_its_passage(tiny_corpus: P
     assert index.entities["id"].to_pylist() == ["halden bridge", "old hal", "ves"]
     assert higra_graph(index).entities["name"].to_pylist() == ["Halden Bridge", "Ves"]
     assert verify(tmp_path / "ix", stage_checks()) == []
-
-
-# --- edits -----------------------------------------------------------------------------------------
 
 
 def test_a_forced_merge_is_rejected_by_taking_it_back(build: Callable[..., Path]) -> None:

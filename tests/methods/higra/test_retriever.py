@@ -218,9 +218,6 @@ def test_a_whole_sentence_is_cut_to_its_answer(answer: str, question: str, short
     assert short_answer(answer, question) == short
 
 
-# --- the sample corpus -----------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> gpu_rag.Index:
     folder = tmp_path_factory.mktemp("higra") / "ix"

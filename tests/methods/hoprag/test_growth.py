@@ -192,9 +192,6 @@ def test_an_interrupted_merge_goes_on_at_its_block(
     assert Manifest.read(tmp_path / "ix").digest() == Manifest.read(tmp_path / "whole").digest()
 
 
-# --- random sets of questions, with many ties ----------------------------------------------------------
-
-
 def work_in(folder: Path) -> Work:
     settings = make_settings({"models": {"embedder": "hash", "llm": "none"}})
     return Work(folder, folder, {}, settings, Sources(), ModelSet(settings.models), Silent(), StageReport())

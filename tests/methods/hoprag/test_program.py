@@ -46,9 +46,6 @@ def retrieve(index: gpu_rag.Index, settings: Settings, text: str = QUESTION, lim
     return answer
 
 
-# --- the similarities, from the texts ----------------------------------------------------------------
-
-
 def jaccard(left: set[str] | frozenset[str], right: set[str] | frozenset[str]) -> float:
     return len(left & right) / max(len(left | right), 1)
 
@@ -175,9 +172,6 @@ def test_names_of_a_question() -> None:
     assert names('Who wrote "The Ves" in 1904?') <= keywords('Who wrote "The Ves" in 1904?')
 
 
-# --- a language model decides ------------------------------------------------------------------------
-
-
 def test_a_model_chooses_among_the_questions(hops: gpu_rag.Index, fast: Settings) -> None:
     def say(request: Request) -> str:
         return "A" if isinstance(request.constraint, Choice) else "Piet Ruyven"
@@ -250,9 +244,6 @@ def test_a_passage_rises_by_the_hops_that_could_lead_to_it_and_did(
     assert scores("vertices")[last] > by_counts[last]  # the paper's H counts visits alone
 
 
-# --- one request for a round -------------------------------------------------------------------------
-
-
 def joint(
     index: gpu_rag.Index, fast: Settings, say: Callable[[Request], str], **llm: Any
 ) -> tuple[Answer, ScriptedLLM]:
@@ -293,9 +284,6 @@ def test_ways_of_a_reply_are_the_first_of_each_place() -> None:
     assert texts(places)[2] == "From C\n4. d\n5. e\n6. f"
     every = {"places": places}
     assert HOPS.rule(entry="walk", **every) == Ways(()) and HOPS.rule(entry="edges", **every) == Ways((1, 3, 4))
-
-
-# --- vertices as sentences, and what is missing ------------------------------------------------------
 
 
 def test_sentences_are_vertices_and_passages_are_evidence(build: Build, facts: Any, fast: Settings) -> None:

@@ -163,8 +163,6 @@ def test_statements_and_questions_about_a_pronoun_are_dropped_and_counted(build_
     assert report.stages["hop_questions"].counts["hop_questions_dropped"] == 3
 
 
-# --- questions by templates -------------------------------------------------------------------------
-
 RELATIONS = {
     "is part of": ("What is A part of?", "What is part of B?"),
     "was also born in": ("What was A also born in?", "What was also born in B?"),

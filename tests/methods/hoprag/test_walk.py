@@ -60,9 +60,6 @@ def world(seed: int, *, n: int = 12, n_passages: int = 12) -> World:
     return World(start, out, r.random(n).round(1).tolist(), passage, none)
 
 
-# --- the method over a world -------------------------------------------------------------------------
-
-
 class FakeRun:
     """A run whose steps are answered from a world at once."""
 
@@ -146,8 +143,6 @@ def walk(world: World, params: Params, by: str, limit: int = 99) -> tuple[FakeRu
     assert outcome.error is None, outcome.traceback
     return made[0], [(s.verb, s.n_candidates) for s in outcome.trace if s.verb.startswith("hop_") and "/" not in s.verb]
 
-
-# --- the reference: the paper's algorithm 1 and the spec, one vertex after the other -----------------
 
 Choose = Callable[[World, int], "int | None"]
 
@@ -237,9 +232,6 @@ def test_every_vertex_of_the_queue_with_a_choice_is_asked_about_once() -> None:
         visited = {v for _, v in verbs.asked}
         assert len(verbs.asked) == len(visited) <= sum(n for _, n in hops)
         assert visited >= {v for v in w.start[:5] if w.out[v]}
-
-
-# --- by hand -----------------------------------------------------------------------------------------
 
 
 def test_by_hand() -> None:

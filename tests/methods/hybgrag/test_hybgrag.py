@@ -66,9 +66,6 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> gpu_rag.Index:
     return gpu_rag.Index.open(folder / "ix")
 
 
-# --- a script --------------------------------------------------------------------------------------
-
-
 def entity(name: str, type: str, *relations: str, ways: Sequence[str] = ()) -> dict[str, Any]:
     return {"name": name, "type": type, "relations": list(relations), "ways": list(ways), "negated": False}
 
@@ -141,9 +138,6 @@ def names(answer: Answer) -> list[str]:
     return [node.name for node in answer.nodes]
 
 
-# --- the loop --------------------------------------------------------------------------------------
-
-
 def test_one_iteration_and_the_answer(index: gpu_rag.Index) -> None:
     script = Script(route(MARTA, COMEDY), valid="yes")
     answer = run(index, script)
@@ -213,9 +207,6 @@ def test_a_source_that_was_tried_is_not_offered_again(index: gpu_rag.Index) -> N
     assert script.calls.count("module") == 1
 
 
-# --- each feedback ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("first", "comment", "kind", "words"),
     [
@@ -265,9 +256,6 @@ def test_a_version_whose_order_is_reversed_is_caught(index: gpu_rag.Index, monke
         route(MARTA, COMEDY), route(COMEDY), valid=["no", "yes"], comment=['the entity "comedy"', "the source"]
     )
     assert feedback(run(index, script)) != [INCORRECT]
-
-
-# --- the model fails, and names ----------------------------------------------------------------------
 
 
 def test_a_route_that_cannot_be_read_is_the_rules(index: gpu_rag.Index) -> None:
@@ -323,17 +311,11 @@ def test_a_route_that_is_not_sure_is_fused_with_documents(index: gpu_rag.Index) 
     assert len(names(unsure)) > len(names(sure))
 
 
-# --- without a model -------------------------------------------------------------------------------
-
-
 def test_a_question_without_names_searches_documents(index: gpu_rag.Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Params, "name_threshold", 1.0)
     answer = retrieve(index, "ghost bell ringer steps")
     assert actions(answer)[0] == ["module: text"] and names(answer)[0] == "The Quiet Tower"
     assert len(names(answer)) == len(NODES)
-
-
-# --- the oracle --------------------------------------------------------------------------------------
 
 
 def oracle_for(gold: Sequence[str]) -> Oracle:
@@ -395,9 +377,6 @@ def test_what_the_oracle_says(index: gpu_rag.Index, gold: list[str], topics: Any
     assert answer.text is not None and answer.text.startswith(kind) and what in answer.text, answer.text
 
 
-# --- examples and parameters -------------------------------------------------------------------------
-
-
 def test_packaged_examples() -> None:
     routes = read_examples("", "routes", False)
     experiences = read_examples("", "experiences", True)
@@ -446,8 +425,6 @@ def test_examples_nearest_and_random(index: gpu_rag.Index) -> None:
     assert len(chosen["nearest a"]) == 5 and chosen["nearest a"] != chosen["nearest b"]
     assert chosen["random a"] == chosen["random b"] and len(chosen["random a"]) == 5
 
-
-# --- examples collected by tune ------------------------------------------------------------------------
 
 ASKED = [
     ("Which comedy did Marta Orlo direct?", "f2"),

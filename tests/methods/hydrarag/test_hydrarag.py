@@ -55,9 +55,6 @@ def differences(index: gpu_rag.Index, answer: Answer) -> list[str]:
     return [f"{d.where}: {d.what}" for d in AnswerChecker(index).check(row, row)]
 
 
-# --- rules -----------------------------------------------------------------------------------------
-
-
 def test_topics_by_rule_are_names_and_no_words_of_relations() -> None:
     common = relation_words(["directed_by", "has genre", "starred actors"])
     known = ["director", "some mother's son", "movies", "son"]
@@ -91,9 +88,6 @@ def test_orders_take_every_choice_of_nodes_best_first_and_no_node_twice() -> Non
     assert [answer_place(nodes, {1, 9}) for nodes in ((1, 2, 3), (3, 1, 9), (1, 5, 6, 9), (1, 9))] == [2, 0, 1, None]
 
 
-# --- without a model -------------------------------------------------------------------------------
-
-
 def test_by_rules_the_answer_stands_on_a_path_and_says_which_kinds_verify_it(index: Any, fast: Any) -> None:
     answer = retrieve(index, fast)
     assert answer.paths and "Tamsin" in found(answer, "initial w2") | found(answer, "refined w2")
@@ -118,8 +112,6 @@ def test_sources_can_be_left_out_and_the_others_find_the_same(index: Any, fast: 
         with pytest.raises(UsageError, match="unknown source of hydrarag; given moon; expected facts"):
             index.retrieve([BORN], method=method, settings=settings)
 
-
-# --- with a model ----------------------------------------------------------------------------------
 
 CHAIN = {"entities": ["Halden Bridge", "designer", "ANSWER"], "relations": ["designed by", "born in"]}
 REPLIES: dict[str, Any] = {

@@ -65,9 +65,6 @@ def pairs(sentences: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(sentences[i : i + 2]) for i in range(0, len(sentences), 2)]
 
 
-# --- homonyms --------------------------------------------------------------------------------------
-
-
 def test_a_topic_that_two_nodes_share_weighs_as_one_that_is_one_node(towns: Build, fast: Any) -> None:
     question = "Who was born in Springfield?"
     two = ask(towns([*TOWNS, *PEOPLE], BORN), fast, question)
@@ -122,9 +119,6 @@ def test_once_joins_answers_and_keeps_sources_apart() -> None:
 
     found = once([path("one", 3, 4), path("two", 5), path("one", 4, 6)])
     assert [(one.sources, one.answers) for one in found] == [("one", (3, 4, 6)), ("two", (5,))]
-
-
-# --- sources ---------------------------------------------------------------------------------------
 
 
 def test_a_fact_of_the_graph_that_a_document_states_too_is_verified_by_both(index: Any, fast: Any) -> None:
@@ -205,8 +199,6 @@ def test_sentences_of_all_documents_share_one_request(index: Any, fast: Any) -> 
 def test_windows_of_lengths(hops: int, bounded: bool, topics: int, expected: tuple[int, int]) -> None:
     assert window(hops, bounded, topics) == expected
 
-
-# --- requests --------------------------------------------------------------------------------------
 
 CHAIN = {"entities": ["Marta Orlo", "ANSWER"], "relations": ["born in"]}
 REPLIES: dict[str, Any] = {  # of a model that is never content

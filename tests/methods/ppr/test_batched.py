@@ -164,9 +164,6 @@ def rank(index: Held, params: Varied, asked: Sequence[Asked]) -> list[GraphRanki
     return run(index, "rank_by_graph", (params, params.k), asked)
 
 
-# --- the formula once more: dense, float64, one question at a time -----------------------------------
-
-
 def best(scores: np.ndarray, k: int) -> list[int]:
     return sorted(range(len(scores)), key=lambda i: (-scores[i], i))[:k]
 
@@ -375,9 +372,6 @@ def test_the_dense_formula_tells_wrong_ones_apart(wrong: str) -> None:
     assert not agrees(index, params, questions(index, 8), wrong, atol=1e-3)
 
 
-# --- questions without facts, graphs without relations ------------------------------------------------
-
-
 def test_a_question_that_no_fact_and_no_word_is_near_goes_by_cosine() -> None:
     index = random_index(4)
     away = replace(index, facts=-np.abs(index.facts))
@@ -405,9 +399,6 @@ def test_a_single_passage_scores_zero() -> None:
     two = random_index(7, n_entities=2, n_facts=1, n_passages=2)
     lone = replace(two, points=two.points[:1], texts=two.texts[:1], edges=[(0, 1, 1.0), (1, 2, 1.0)])
     assert rank(lone, PARAMS, questions(lone, 1))[0].scores == (0.0,)  # a constant row is all zeros
-
-
-# --- ties, k, batches ---------------------------------------------------------------------------------
 
 
 def axes(n: int) -> Held:
@@ -470,9 +461,6 @@ def test_a_question_has_the_same_bits_in_any_batch(n_passages: int) -> None:
                 assert run(index, verb, static, part) == whole[start : start + len(part)], (verb, size, start)
         backwards = run(index, verb, static, args[::-1])
         assert backwards[::-1] == whole, verb
-
-
-# --- hybrid -------------------------------------------------------------------------------------------
 
 
 def fused(dense: Sequence[int], words: Sequence[int], constant: float, k: int) -> list[tuple[int, float]]:

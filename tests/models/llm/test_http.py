@@ -113,9 +113,6 @@ def failing_first(n: int, status: int, headers: dict[str, str] | None = None) ->
     return behave
 
 
-# --- what is sent and what comes back --------------------------------------------------------------
-
-
 def test_replies_in_order_with_the_servers_counts(server):
     llm = connect(server, api_key="secret")
     requests = [Request("sys", f"p{i}", max_tokens=9, temperature=0.5, seed=2**63 + i) for i in range(50)]
@@ -231,9 +228,6 @@ def test_what_cannot_be_ranked_is_unscored(server):
     assert reply.finish_reason == "unscored" and len(server.bodies) == 1
 
 
-# --- failures --------------------------------------------------------------------------------------
-
-
 def test_waits_grow_and_retry_after_is_obeyed(server):
     server.behave = failing_first(3, 500)
     connect(server, backoff_s=0.05).complete([Request("", "a")])
@@ -339,9 +333,6 @@ def test_an_engine_that_was_interrupted_can_be_used_again(server):
     assert llm.complete([Request("", "again")])[0].text == "re: again"
 
 
-# --- opening ---------------------------------------------------------------------------------------
-
-
 def test_the_model_is_looked_up(server):
     llm = load_llm(f"{server.url}#tiny-7B", retries=0)
     assert (llm.name, llm.context_tokens, llm.capable) == (f"{server.url}#tiny-7B", 2048 - 64, True)
@@ -375,8 +366,6 @@ def test_a_schema_that_is_not_json_fails_alone(server):
     bad, good = connect(server).complete([Request("", "a", JsonSchema("{")), Request("", "b")])
     assert isinstance(bad, RequestFailed) and good.text == "re: b"
 
-
-# --- replies that come as a stream -----------------------------------------------------------------
 
 EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
 

@@ -17,8 +17,6 @@ from gpu_rag.models import packaged
 from gpu_rag.models.llm import load_llm
 from gpu_rag.types import Choice, JsonSchema, Rank, Request
 
-# --- finding and converting, with an imitated conversion ---------------------------------------------
-
 
 @pytest.fixture
 def cache(tmp_path):
@@ -103,8 +101,6 @@ def test_a_disk_that_refuses(cache, monkeypatch):
     with pytest.raises(StorageError, match="No space left"):
         packaged.packaged_llm_folder()
 
-
-# --- the real model ----------------------------------------------------------------------------------
 
 SYSTEM = "You answer questions from a passage in a few words."
 PASSAGE = "Passage: The Halden Bridge was designed by Marta Orlo. It crosses the river Ves.\nQuestion: "

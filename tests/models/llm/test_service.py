@@ -63,9 +63,6 @@ def drain(llm: StreamingLLM) -> list[tuple[int, Reply | RequestFailed]]:
     return found
 
 
-# --- LLMService ------------------------------------------------------------------------------------
-
-
 def test_what_arrives_during_a_batch_is_the_next_batch():
     gate = Gate()
     engine = ScriptedLLM(gate)
@@ -170,9 +167,6 @@ def test_as_streaming_picks_the_face(tmp_path):
     assert not isinstance(plain, StreamingLLM)
     service = as_streaming(plain)
     assert isinstance(service, LLMService) and service.llm is plain
-
-
-# --- CachedLLM under the streaming face --------------------------------------------------------------
 
 
 def test_hits_are_there_at_once_and_misses_are_kept(tmp_path):
