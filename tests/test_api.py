@@ -1,7 +1,5 @@
 """The Python API: retrieve, ask and answer, models that stay open, results in notebooks and as tables."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The public surface: what builds are made of, arguments that are wrong, and calls from coroutines and threads."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Rules that every command keeps: help with an example, exit statuses, one JSON line on stdout, errors of one line."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

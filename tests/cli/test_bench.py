@@ -1,7 +1,5 @@
 """gpu-rag bench: the rows it prints, what it refuses to time, and the arithmetic in it."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 

@@ -1,7 +1,5 @@
 """gpu-rag bench of every op: rows beside its peers, and wrong versions refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

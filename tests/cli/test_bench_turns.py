@@ -1,7 +1,5 @@
 """The clocks of gpu-rag bench count calls, questions, and the untimed call before them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Damaged indexes: whatever file is missing, cut, empty, swapped or altered, one error says so, with exit status 1."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

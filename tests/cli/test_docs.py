@@ -1,7 +1,5 @@
 """docs/cli.md is what scripts/make_docs.py makes; its commands parse, and its JSON examples have the keys of today."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

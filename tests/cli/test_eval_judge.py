@@ -1,7 +1,5 @@
 """gpu-rag eval --judge, with a judge behind an address: scores, costs, the check of the judge, kept replies."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """index.extract_nodes=false: texts of nodes are passages that nothing is extracted from, and a plan counts exactly."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

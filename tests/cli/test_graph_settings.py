@@ -1,7 +1,5 @@
 """The code that runs the graph ops: chosen by `[graph]`, printed, and recorded by every command that runs them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow.parquet as pq

@@ -1,7 +1,5 @@
 """gpu-rag index: counts, resuming, --fresh, --strict, rejects, --max-failures, ready extractions."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

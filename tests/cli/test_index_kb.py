@@ -1,7 +1,5 @@
 """Knowledge graphs and bases through the command line: index, verify, export, eval; killed builds; real data."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import signal

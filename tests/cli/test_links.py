@@ -1,7 +1,5 @@
 """Links: no path of an index and no file of a corpus folder is followed out of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """gpu-rag merges: lists, filters, edits that the next index run applies, and takes back; alignment in the report."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

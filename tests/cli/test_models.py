@@ -1,7 +1,5 @@
 """gpu-rag models: convert, fetch from a repository on 127.0.0.1, and probe."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

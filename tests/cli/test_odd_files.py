@@ -1,7 +1,5 @@
 """Files that no command writes, and disks that refuse: one line that says what to do, and nothing is left over."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -1,7 +1,5 @@
 """--plan: exact counts, sane predictions, nothing written but plan and replies, and predicted against actual later."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,7 +1,5 @@
 """Progress: what is left of a build, events that only go forward, and no stage that is silent."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An index that is only read: nothing is ever opened for writing in its folder, nor is any file of it changed."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

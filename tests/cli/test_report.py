@@ -1,7 +1,5 @@
 """Reports: one self-contained HTML file each, true to the numbers, safe against hostile text, drawn by a browser."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """An index remembers how it was built, and refuses to lose some of it; --for all."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Terminal escapes of documents, models and arguments are shown and never sent."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

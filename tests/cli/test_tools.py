@@ -1,7 +1,5 @@
 """gpu-rag verify, export, doctor and demo."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

@@ -1,7 +1,5 @@
 """gpu-rag verify-answers: every quotation, offset, path and status, against the index and the corpus; read-only."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

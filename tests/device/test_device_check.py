@@ -1,8 +1,6 @@
 """scripts/device_check.py without a device: it runs to its end, its checks catch a wrong op, and no figure of a CPU is
 taken for one of a GPU."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Every graph op on the stand-in device: the result is there, and is that of the CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property

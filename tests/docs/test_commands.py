@@ -1,7 +1,5 @@
 """Every command of README, docs and the pages of methods runs as written on the files of `gpu-rag sample`."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

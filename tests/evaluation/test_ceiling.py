@@ -1,7 +1,5 @@
 """The ceiling of retrieval: an oracle's choices, and hand-worked shares by stage on six articles."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Metrics, intervals and comparisons: hand cases, slow twins written from the definitions, scipy, wrong intervals."""
 
-from __future__ import annotations
-
 import string
 from collections.abc import Callable, Sequence
 from pathlib import Path

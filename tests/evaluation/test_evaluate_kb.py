@@ -1,7 +1,5 @@
 """Scores over knowledge bases: STaRK's definitions on hand cases, answers on paths, and whole comparisons."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys

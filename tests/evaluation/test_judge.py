@@ -1,7 +1,5 @@
 """The judge: what it is asked, how replies are read, what is settled without it, and what its own check sees."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Sequence

@@ -10,8 +10,6 @@ All embeddings are hashes, so that no CPU changes a digest (the same with AVX-51
 pyarrow does: its version stands in every Parquet file, and so in `versions`. Numbers are compared to five digits.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

@@ -1,7 +1,5 @@
 """Radius clustering against DBSCAN by the book and scikit-learn's; groups by shared keys by brute force."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Balls and induced subgraphs against networkx, limits against sorting by (hop, node)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

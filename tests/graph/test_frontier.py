@@ -1,7 +1,5 @@
 """Frontier steps and the edge ranking against loops over all pairs in whole numbers, ties included."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

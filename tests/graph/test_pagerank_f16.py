@@ -1,7 +1,5 @@
 """PageRank whose first steps have an f16 state: the same promises as without, and what breaks them is caught."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -2,8 +2,6 @@
 their bound says so, and are as few as the solver promises.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Paths and pairs that are not what they should be; compiled joins against torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

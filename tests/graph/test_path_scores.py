@@ -1,7 +1,5 @@
 """Scores of paths against the formula in fractions, beams against sorting, and the search with a beam."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fractions import Fraction
 from math import sqrt

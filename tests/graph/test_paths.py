@@ -1,7 +1,5 @@
 """Path search against networkx: all simple paths, filtered by the rules as they are written in the module."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass

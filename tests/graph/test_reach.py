@@ -1,7 +1,5 @@
 """Typed reachability against networkx multigraphs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import networkx as nx

@@ -1,8 +1,6 @@
 """Inputs at the edge of what the graph ops take, and calls that ask for more memory, threads, results or digits than
 there are: a clear error before any work, or the right answer."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from contextlib import nullcontext

@@ -1,8 +1,6 @@
 """Short calls: compiled checks against slow ones, and scratch that is clean from call to call and from thread to
 thread."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache

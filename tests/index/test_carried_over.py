@@ -1,7 +1,5 @@
 """Stages that keep rows of an earlier run: the files are those of a run from nothing, and little is computed."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from pathlib import Path

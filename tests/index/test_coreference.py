@@ -1,7 +1,5 @@
 """Coreference before extraction: replaced pronouns, rejected rewrites, what a scripted model is asked, fastcoref."""
 
-from __future__ import annotations
-
 import json
 import sys
 from types import ModuleType

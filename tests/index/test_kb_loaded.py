@@ -1,7 +1,5 @@
 """A knowledge base in memory beside networkx and brute force; loaded from an index it is the same."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Large knowledge bases: every part that works on columns beside the plain way, and how much memory a build takes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

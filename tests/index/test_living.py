@@ -1,7 +1,5 @@
 """Documents that are added to an index, updated and removed: equal to a build from nothing, and forgotten."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

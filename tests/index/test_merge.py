@@ -1,7 +1,5 @@
 """Indexes that were built apart and merged: equal to one build, and no model is asked again."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Texts of nodes as passages, in columns: against cutting and naming them one document after the other."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

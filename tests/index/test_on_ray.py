@@ -1,7 +1,5 @@
 """Shards on a Ray cluster of this machine with fewer workers than shards, of which one is killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

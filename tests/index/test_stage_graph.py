@@ -1,7 +1,5 @@
 """The graph layer: the strongest of parallel edges, node numbers, both directions, an adjacency by dictionary."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

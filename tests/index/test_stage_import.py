@@ -1,7 +1,5 @@
 """The extraction layer with ready results: how a document's rows reach its chunks, rejects, absent passages."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The layers of a knowledge base: which records are one thing, and what the tables hold."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

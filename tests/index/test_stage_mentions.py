@@ -1,7 +1,5 @@
 """The mention layer: exact offsets, where a mention comes from, the cap on searched names, a brute-force twin."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The implementation of a kernel that runs, and the references and errors that need no Triton."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager

@@ -2,8 +2,6 @@
 packing, failures that stay with their question.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Each method on six articles, worked by hand: cosine, BM25, rank fusion, and a hop that only the graph can take."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every method, both drivers and every index stage under a server that misbehaves: no reply fails for its form."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator

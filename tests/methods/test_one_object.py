@@ -1,7 +1,5 @@
 """A method is one object: no file outside `methods/` names one, and each folder can be deleted alone."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,8 +1,6 @@
 """Every prompt file of the product: it renders, fits a small context beside its reply, fences what others wrote, and
 its examples are replies that its step can read."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

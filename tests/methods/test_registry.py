@@ -1,7 +1,5 @@
 """The registry: methods of other packages by entry points, and what is imported for a name, a list and a question."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterator

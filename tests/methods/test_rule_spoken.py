@@ -1,7 +1,5 @@
 """A model that says what the rules would say changes nothing: who decides is no part of a program."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

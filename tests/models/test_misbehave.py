@@ -1,7 +1,5 @@
 """The misbehaving server: faults that depend on seed, body and attempt alone, and replies that fit when it behaves."""
 
-from __future__ import annotations
-
 import json
 import urllib.request
 from collections import Counter

@@ -4,8 +4,6 @@ The oracle pops (distance, node, group) from a heap, cuts leaves that are no anc
 nothing of fixpoints, packed numbers or events that may be passed over.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """BubbleRAG's steps against brute force on random graphs: costs, local graphs, trees and what they cost, look-ups."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """CSR building, transposing, symmetry and degrees against scipy; bad edges; wrong versions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

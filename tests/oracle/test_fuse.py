@@ -1,7 +1,5 @@
 """Reciprocal rank fusion with exact fractions, min-max scaling, and wrong versions of both."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any

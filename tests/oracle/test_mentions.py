@@ -3,8 +3,6 @@
 A mention is a span of the ORIGINAL text whose casefold is the casefold of the name, between word boundaries.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The scores of `nearest` bit by bit: their sum in its documented order, rough scores that may not decide, extremes."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Held rows searched by torch tiles and by faiss: against sums in fractions, equal bits, ties, choices."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """normalise_name: hand-worked names, laws over all of Unicode, and wrong versions."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable, Iterator

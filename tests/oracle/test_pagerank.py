@@ -1,7 +1,5 @@
 """Personalized PageRank against a dense float64 solve, networkx, and wrong versions that every check must catch."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """parse_json against json and jsonschema: what is read, what is malformed, and wrong versions."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

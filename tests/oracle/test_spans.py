@@ -1,7 +1,5 @@
 """split_sentences and chunk_spans: cover, order, limits, alignment; hand-worked texts; wrong versions."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """topk_rows against brute force: exact ties, padding, NaN, bit equality; wrong versions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Plans extrapolate with: lines through noisy costs, powers of counts, draws of streams, and pairs of hop questions."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

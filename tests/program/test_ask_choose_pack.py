@@ -1,7 +1,5 @@
 """Programs and models: a request with one repair, a choice by each decider, the packer, and their steps."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field, replace
 from unittest.mock import patch

@@ -1,8 +1,6 @@
 """The algebra of questions: operators and sides read from words, exact execution against sets in plain Python, and what
 only contrary relations join."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from operator import eq, gt, lt
 from typing import Any

@@ -1,7 +1,5 @@
 """Every reader against thousands of broken files each: no error but ours, and nothing of a file is lost."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Answers do not depend on how a corpus is laid out: order of documents, files, places, names of ids."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ Programs are trees; the oracle walks a tree with plain recursion, one node after
 nor coroutines. Plausible wrong drivers run through the same checks and must fail them.
 """
 
-from __future__ import annotations
-
 import random
 from functools import cache
 from unittest.mock import patch

@@ -4,8 +4,6 @@ The service answers any part of what is open, in any order, in any poll; an abor
 reply, or as aborted. Plausible wrong drivers run through the same check and must fail it.
 """
 
-from __future__ import annotations
-
 import random
 from unittest.mock import patch
 

@@ -1,7 +1,5 @@
 """A batched step: one key however it is called, its tile, its answers, and what a type checker refuses."""
 
-from __future__ import annotations
-
 import pytest
 from toy_steps import Toys, graph, llm, pairs, toy
 

@@ -1,7 +1,5 @@
 """A slice of the fault campaign; the whole is run by hand, see docs/reliability.md."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """scripts/evaluate.py: measures of an answer, halves, tables; whose request it is, and how two tries are counted."""
 
-from __future__ import annotations
-
 import numpy as np
 from project_scripts import script
 

@@ -1,7 +1,5 @@
 """The engine behind a server: shared batches, cancellation, deaths and revivals, the end. No socket, no process."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """Keys with rights and limits, deadlines of requests, audit lines, and connections as they are on the wire."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Real server processes: many clients at once, streamed rows, lost and slow clients, signals, the page in a browser."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

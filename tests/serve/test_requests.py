@@ -1,7 +1,5 @@
 """Requests of one client, and their refusals: a server in this process, without a socket."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

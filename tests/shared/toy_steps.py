@@ -1,7 +1,5 @@
 """Steps of a toy world, for tests of the runtime, and random programs over them, as trees."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any

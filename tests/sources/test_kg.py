@@ -1,7 +1,5 @@
 """Files of triples and knowledge bases: what is read, and what becomes a Reject with its line and reason."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Web providers: a snapshot of pages with a local search, and a SearXNG server, which is a stub here."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

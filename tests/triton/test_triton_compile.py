@@ -1,8 +1,6 @@
 """The Triton kernels compiled for an H100 / H200 (sm_90) without one: they compile, without atomics, without registers
 that are spilled, and with offsets of 64 bits."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import subprocess

@@ -4,8 +4,6 @@ Under the interpreter a program takes milliseconds, so the cases are tiny and co
 memory is filled with NaN or large integers, so output that is not written cannot look right.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Kernels read element i of an array at i: with gaps between elements, and beyond 2^31 of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any

@@ -1,7 +1,5 @@
 """The packaged model behind a vLLM server that is started here: the replies of transformers, and what servers do."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

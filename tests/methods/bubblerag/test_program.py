@@ -1,7 +1,5 @@
 """BubbleRAG on six articles: its steps by rules and by a scripted model, what stands in for bad replies, batches."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence

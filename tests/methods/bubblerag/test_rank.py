@@ -1,7 +1,5 @@
 """BubbleRAG's ranking by hand: the formula, the dial alpha, the penalty, order without ranking; passages and rules."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """`fused` and `auto`: the numbers of candidates by a plain twin, the model and its fit, what an index keeps."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

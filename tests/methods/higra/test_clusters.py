@@ -1,7 +1,5 @@
 """Windows that show every near pair, small clusters of near names, and joining groups under forbidden pairs."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The dialogue of Seeker and Librarian, scripted: what is asked, in which order, what is sent back, how it ends."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence

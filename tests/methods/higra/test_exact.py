@@ -1,7 +1,5 @@
 """The exact merge of HiGraAgent: against a brute-force union-find, hand-worked cases, wrong versions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from typing import Any

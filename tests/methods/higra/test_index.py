@@ -1,7 +1,5 @@
 """HiGraAgent's index as a whole: the view of it, statistics, damage that `verify` finds, kills, edits and back."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

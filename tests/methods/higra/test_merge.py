@@ -1,7 +1,5 @@
 """The semantic merge and inferred relations: by rules and by a scripted model, with edits, malformed replies, a log."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """HiGraRetriever and HiGraAgent on six articles and on the sample corpus: seeds, switches, reading order, traces."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Merging and cutting of hop edges, scores of pairs, and candidates: against loops written from their definitions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

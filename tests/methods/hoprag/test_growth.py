@@ -1,7 +1,5 @@
 """Adding, removing and changing passages of a finished hop graph: the same bytes as a rebuild, with less comparing."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

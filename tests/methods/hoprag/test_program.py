@@ -1,7 +1,5 @@
 """HopRAG on six articles: similarities worked out from the texts, the walk told, and a language model that decides."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

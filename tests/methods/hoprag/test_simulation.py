@@ -1,7 +1,5 @@
 """Query simulation by a language model: two requests a vertex, repair tries, counts, failures, interrupts."""
 
-from __future__ import annotations
-
 import doctest
 import json
 from collections.abc import Callable

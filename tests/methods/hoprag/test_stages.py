@@ -1,7 +1,5 @@
 """The hop graph of small corpora: vertices, questions, keywords, edges by hand and by brute force."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace

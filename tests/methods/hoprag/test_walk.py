@@ -1,7 +1,5 @@
 """HopRAG's traversal against a plain sequential reference, on random graphs with a scripted chooser."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

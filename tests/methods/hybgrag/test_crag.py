@@ -1,7 +1,5 @@
 """HybGRAG's variant for CRAG on pages of our own: the graph of pages, rules, the loop by a script, and the fence."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """HybGRAG on a small knowledge base: the loop by a script, each feedback, no action twice, calls, and the oracle."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Orders in the names, relations, types and texts of a knowledge base, and HybGRAG's model."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The hybrid module against networkx: which nodes the topics of a question reach, what they share, how it is ranked."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations, product

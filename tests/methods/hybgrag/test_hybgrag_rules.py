@@ -1,7 +1,5 @@
 """HybGRAG's router by rules: the first action, and the answer to each feedback, one by one."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

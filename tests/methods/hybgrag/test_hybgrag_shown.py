@@ -1,7 +1,5 @@
 """HybGRAG's router before a knowledge base with more types and relations than a prompt holds."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """HydraRAG over six articles, a small knowledge graph and a web snapshot: by rules, and by scripted models."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """HydraRAG's decisions as values: gold of a perfect decider, replies that are checked, requests that are left."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """HydraRAG's bounds: neighbourhoods of at most so many nodes, tiles of bytes, composed edge vectors, requests."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from html import escape

@@ -1,7 +1,5 @@
 """HydraRAG's steps one by one, on a graph and articles made by hand: homonyms, agreement of sources, texts, windows."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence

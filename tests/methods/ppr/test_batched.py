@@ -1,7 +1,5 @@
 """The search verbs, above all `rank_by_graph`: a dense float64 twin of its formula, equal bits in any batch, ties."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

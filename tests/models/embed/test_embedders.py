@@ -1,7 +1,5 @@
 """Embedders: unit rows, a row equal in any company, the model's own pooling and limit, honest identity."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

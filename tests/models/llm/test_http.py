@@ -1,7 +1,5 @@
 """The HTTP engine against a real server on 127.0.0.1 that behaves well, badly, slowly, or not at all."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import math

@@ -1,7 +1,5 @@
 """One request whose reply is wrong in every way that bytes can be: it fails alone, or says nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import random

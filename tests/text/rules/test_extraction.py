@@ -1,7 +1,5 @@
 """Pattern extraction: hand-worked sentences, any text, wrong versions, time, and quality on real passages."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
