@@ -589,7 +589,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--share", type=float, default=1.0, help="share of the cases, drawn by the seed")
     parser.add_argument("--only", default="", metavar="KIND,...", help="kill, full, flip ... or fuzz/.rtf")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop then; run again to continue")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="of cases; run again to continue")
     options = parser.parse_args(arguments)
     folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -603,7 +603,6 @@ def main(arguments: list[str] | None = None) -> int:
     import gpu_rag.api.indexes
     import gpu_rag.cli.main  # noqa: F401  (children start with it)
 
-    until = time.monotonic() + options.seconds
     campaign = Campaign(folder, options.seed)
     journal = folder / "cases.jsonl"
     rows = finished(journal, options.seed)
@@ -614,6 +613,7 @@ def main(arguments: list[str] | None = None) -> int:
         cases = [case for case in campaign.cases() if case[0] not in done]
         random.Random(options.seed).shuffle(cases)
         drawn = [c for c in cases if not only or c[0].startswith(only)]
+        until = time.monotonic() + options.seconds
         for name, case in drawn[: max(1, round(len(drawn) * options.share))]:
             if time.monotonic() > until:
                 break

@@ -1,7 +1,5 @@
 """Shared by all tests: the benchmark data, a tiny corpus of our own, a scripted language model."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """The Python API: retrieve, ask and answer, models that stay open, results in notebooks and as tables."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -61,28 +59,6 @@ def test_one_question_retrieves_its_best_passages_without_a_language_model(folde
         assert item.text[sentence.start : sentence.end] == sentence.text
 
 
-def test_a_list_gives_what_each_question_gives_alone(folder: Path) -> None:
-    index = gpu_rag.Index.open(folder)
-    asked = [QUESTION, Question("mine", "Who founded the University of Loss?")]
-    both = index.retrieve(asked, method="bm25", k=2, settings=FAST)
-    assert [found.question_id for found in both] == ["q1", "mine"]
-    assert [found.evidence for found in both] == [
-        index.retrieve(question, method="bm25", k=2, settings=FAST).evidence for question in asked
-    ]
-    assert not any(found.support for found in both)
-    with pytest.raises(UsageError, match="hopfrog"):
-        index.retrieve(QUESTION, method="hopfrog", settings=FAST)
-
-
-def test_ask_brings_the_answer_with_its_sentences(folder: Path) -> None:
-    answer = gpu_rag.Index.open(folder).ask(QUESTION, settings=FAST, llm=says("Anna Stroud"))
-    assert (answer.status, answer.text, answer.grounding.status) == (
-        "answered",
-        "Anna Stroud",
-        "mentioned",
-    ) and answer.support
-
-
 def test_models_stay_open_until_other_settings_are_named_or_the_block_ends(folder: Path, monkeypatch: Any) -> None:
     loaded: list[str] = []
     plain = models_set.load_embedder
@@ -116,9 +92,6 @@ def test_a_build_keeps_what_the_index_was_built_for_and_refuses_an_index_as_corp
     assert again.report is not None and {"hop_edges", "bm25"} <= set(again.report.stages)
     with pytest.raises(UsageError, match="an index is no corpus"):
         gpu_rag.build(tmp_path / "i", tmp_path / "j", settings=FAST)
-
-
-# --- notebooks and tables ---------------------------------------------------------------------------
 
 
 def test_a_notebook_shows_evidence_then_the_answer_and_its_grounding(folder: Path) -> None:

@@ -1,7 +1,5 @@
 """The rules of the house: no circle of files, one thing under one roof, what is packaged, profiles that are valid."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import re

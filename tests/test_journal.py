@@ -1,7 +1,5 @@
 """Who was in flight when a process died, and what the next runs do with them."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """The public surface: what builds are made of, arguments that are wrong, and calls from coroutines and threads."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -34,9 +32,6 @@ def says(text: str) -> ScriptedLLM:
     return ScriptedLLM(lambda request: text)
 
 
-# --- names ------------------------------------------------------------------------------------------
-
-
 def test_the_public_names_are_listed_and_there() -> None:
     assert dir(gpu_rag) == sorted(gpu_rag.__all__) and {"Index", "Question", "UsageError", "build"} <= set(dir(gpu_rag))
     for name in dir(gpu_rag):
@@ -56,9 +51,6 @@ def test_representations_are_one_short_line(index: gpu_rag.Index) -> None:
     ]
     assert "3 passages" in shown[0] and "retrieved" in shown[1] and "1 retrieved" in shown[2], results
     assert all(len(line) < 250 and "\n" not in line for line in shown)
-
-
-# --- builds -----------------------------------------------------------------------------------------
 
 
 def test_texts_and_tables_are_a_corpus(index: gpu_rag.Index, tmp_path: Path) -> None:
@@ -92,8 +84,6 @@ def test_names_of_files_are_not_taken_for_texts(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="corpora"):
         gpu_rag.build(tmp_path / "a.txt", tmp_path / "iy", corpora=1)  # type: ignore[call-arg]
 
-
-# --- wrong arguments --------------------------------------------------------------------------------
 
 ODD = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.binary(max_size=3),
@@ -163,9 +153,6 @@ def test_auto_is_the_best_method_that_the_index_has(index: gpu_rag.Index, tmp_pa
         bare.retrieve(QUESTION, settings=FAST)
     base = gpu_rag.build(out=tmp_path / "bare", kg=tmp_path / "kg.tsv", methods="hydrarag", settings=FAST)
     assert base.retrieve(QUESTION, settings=FAST).method == "hydrarag"
-
-
-# --- coroutines and threads -------------------------------------------------------------------------
 
 
 def test_awaited_calls_give_what_the_others_give(index: gpu_rag.Index) -> None:

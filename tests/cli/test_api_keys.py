@@ -1,7 +1,5 @@
 """Keys of model servers: one variable for all, or a variable for each address."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpu_rag.cli.options import api_key

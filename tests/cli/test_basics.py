@@ -1,7 +1,5 @@
 """Rules that every command keeps: help with an example, exit statuses, one JSON line on stdout, errors of one line."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -20,9 +18,6 @@ from gpu_rag.cli.main import COMMANDS, build_parser, late_interrupt
 PATIENCE_S = 600  # for a process that ends by itself
 
 
-# --- help ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_a_command_has_an_example_that_can_be_run(name, capsys):
     with pytest.raises(SystemExit) as stopped:
@@ -36,8 +31,6 @@ def test_help_of_a_command_has_an_example_that_can_be_run(name, capsys):
     for option in ("--json", "--debug"):
         assert option in text
 
-
-# --- usage errors: status 2, one line, nothing on stdout -------------------------------------------
 
 USAGE = {
     "no command": ([], "required"),
@@ -97,20 +90,6 @@ def test_a_wrong_setting_stops_before_any_work(run, cli, index, questions, tmp_p
         assert not out.exists()
 
 
-def test_a_missing_layer_names_the_command_to_run(run, cli, tiny_corpus, questions, tmp_path):
-    folder = tmp_path / "words"
-    assert run("index", tiny_corpus, "--out", folder, "--for", "bm25", *cli.NO_LLM).status == 0
-    asked = ("ask", folder, "Who?", "--method", "ppr", "--set", "models.llm=replay:/dev/null")
-    answered = ("answer", folder, questions, "--method", "ppr", "--out", tmp_path / "a.jsonl", *cli.NO_LLM)
-    scored = ("eval", folder, questions, "--method", "bm25,ppr", "--retrieval-only", *cli.NO_LLM)
-    for words in (asked, answered, scored):
-        result = run(*words)
-        assert result.status == 2
-        assert f"run: gpu-rag index CORPUS --out {folder} --for ppr" in result.error
-    assert run("index", tiny_corpus, "--out", folder, "--for", "ppr", *cli.NO_LLM).status == 0
-    assert run(*scored).status == 0
-
-
 def test_an_index_of_another_embedder_is_refused(run, cli, index, questions, tiny_corpus, tmp_path):
     manifest = index / "manifest.json"
     document = manifest_of(index)
@@ -125,41 +104,6 @@ def test_an_index_of_another_embedder_is_refused(run, cli, index, questions, tin
         assert "--fresh" in result.error
 
 
-# --- --json ----------------------------------------------------------------------------------------
-
-
-def check_one_json_line(result) -> None:
-    lines = result.out.split("\n")
-    assert len(lines) == 2 and lines[1] == ""
-    assert isinstance(json.loads(lines[0]), dict)
-
-
-def test_json_is_one_line_and_everything_else_goes_to_stderr(run, cli, index, questions, replay, answer, tmp_path):
-    llm, more = (*cli.HASH, "--set", f"models.llm=replay:{replay}"), tmp_path / "more.txt"
-    more.write_text("Anna Stroud was mayor of Kerling.")
-    results = [
-        answer("--json"),
-        run("index", tmp_path / "tiny.jsonl", "--out", index, *cli.NO_LLM, "--json"),
-        run("ask", index, cli.QUESTIONS[0]["question"], "--method", "ppr", *llm, "--json", "--explain"),
-        run("eval", index, questions, "--method", "ppr", *llm, "--json"),
-        run("explain", tmp_path / "answers.jsonl", "q1", "--json"),
-        run("verify", index, "--json"),
-        run("verify-answers", tmp_path / "answers.jsonl", index, "--json"),
-        run("export", index, "--format", "graphml", "--out", tmp_path / "g.graphml", "--json"),
-        run("models", "probe", f"replay:{replay}", "--json"),
-        run("doctor", *llm, "--json"),
-        run("add", index, more, *cli.NO_LLM, "--json"),
-        run("update", index, *cli.NO_LLM, "--json"),
-        run("remove", index, "--doc", "more.txt", *cli.NO_LLM, "--json"),
-        run("merge", index, "--out", tmp_path / "merged", *cli.NO_LLM, "--json"),
-    ]  # bench, demo (long), serve, mcp: in test_docs.py, test_mcp.py; sample, tune: in files of their own
-    for result in results:
-        assert result.status == 0, result.err
-        check_one_json_line(result)
-    assert len(results) == len(COMMANDS) - 6
-    assert "questions" in results[0].err and "passages" in results[1].err  # progress
-
-
 def test_any_answer_can_be_shown_on_a_terminal_without_unicode(cli, answer, questions, tmp_path):
     asked = "Où est né Łukasz? \U0001f600"
     cli.write_rows(questions, [{"id": "q1", "question": asked}])
@@ -167,9 +111,6 @@ def test_any_answer_can_be_shown_on_a_terminal_without_unicode(cli, answer, ques
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     result = cli.run_process("explain", tmp_path / "answers.jsonl", "q1", env=environment)
     assert result.status == 0 and "O\\xf9 est n\\xe9 \\u0141ukasz? \\U0001f600" in result.out
-
-
-# --- errors ----------------------------------------------------------------------------------------
 
 
 def test_the_disk_refuses_with_status_1(run, cli, index, questions, replay, tmp_path):

@@ -1,7 +1,5 @@
 """gpu-rag bench of every op: rows beside its peers, and wrong versions refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -29,34 +27,11 @@ from gpu_rag.graph.paths import bench as paths
 from gpu_rag.graph.reach import bench as reach
 from gpu_rag.types import Blocks, Ragged, TopK
 
-TINY = ("--sizes", 300, "--batch", 7, "--rounds", 1, "--damping", "0.85", "--json")
 WHOLE = ("components", "groups", "clusters")
 SEVERAL = ("bubble", "paths")  # whose function is called for the inputs or the check too
-PEERS = {
-    "blocks-pagerank": {"igraph prpack", "networkx", "scipy CSR @ vector"},
-    "bubble": {"scipy dijkstra", "igraph distances", "networkx"},
-    "ego": {"igraph", "networkx ego_graph", "scipy", "PyG k_hop_subgraph"},
-    "reach": {"scipy CSR a relation", "Python dict"},
-    "components": {"scipy", "igraph", "networkx"},
-    "groups": {"scipy", "Python dict"},
-    "clusters": {"scikit-learn DBSCAN"},
-    "join": {"numpy + scipy"},
-    "frontier": {"numpy + scipy"},
-    "top-edges": {"numpy + scipy"},
-    "paths": {"igraph", "networkx"},
-}
 
 
 pytestmark = pytest.mark.usefixtures("small_bench")
-
-
-@pytest.mark.parametrize("op", PEERS)
-def test_rows_beside_peers(op, run):
-    rows = run("bench", op, "--peers", *TINY).ok.document["rows"]
-    assert {(row["B"], row["peer"]) for row in rows} == {(1 if op in WHOLE else 7, peer) for peer in PEERS[op]}
-    for row in rows:
-        assert row["ms"] > 0 and row["bytes"] > 0 and row["peer_ms"] > 0 and 1 <= row["sampled"] <= 21
-        assert row["note"] in ("", peer_file("bubble").NOTE, peer_file("paths").NOTE)
 
 
 def test_the_graph_of_an_index(run, index):
@@ -77,8 +52,6 @@ def test_a_walk_that_does_not_move_on_is_refused(run, monkeypatch):
     assert result.status == 1
     assert [row["note"][:8] for row in result.document["rows"]] == ["", "refused:"]
 
-
-# --- wrong ops are refused -------------------------------------------------------------------------
 
 OPS = {
     "pagerank": (pagerank, "personalized_pagerank"),
@@ -227,9 +200,6 @@ def test_a_wrong_op_is_refused_and_not_timed(op, wrong, run, monkeypatch):
     measured = ("ms", "peer", "peer_ms", "ratio", "bytes", "pct_of_copy_bandwidth")
     assert [row[key] for key in measured] == [None] * len(measured)
     assert len(calls) == 1 or op in SEVERAL
-
-
-# --- arithmetic and references ---------------------------------------------------------------------
 
 
 def test_labels_are_compared_as_groups():

@@ -1,7 +1,5 @@
 """The clocks of gpu-rag bench count calls, questions, and the untimed call before them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -35,9 +33,6 @@ def clock(monkeypatch):
     return Clock(monkeypatch)
 
 
-# --- rounds ----------------------------------------------------------------------------------------
-
-
 def test_calls_are_averaged_and_rounds_have_a_median(clock):
     """By hand: 3 calls a round take 1, 2, 3 ms, then 4, 5, 6, then 70, 80, 90; the untimed ones count nowhere."""
     order: list[tuple[int, int]] = []
@@ -50,9 +45,6 @@ def test_calls_are_averaged_and_rounds_have_a_median(clock):
     found = measure.interleaved({"op": measure.Turn(lambda *at: at, run, 3)}, 3, CPU, lambda text: None)["op"]
     assert order == [(r, c) for r in range(3) for c in range(4)]
     assert (found.ms, found.cpu_ms, found.calls) == (pytest.approx(5.0), pytest.approx(2.5), 3)
-
-
-# --- questions -------------------------------------------------------------------------------------
 
 
 def questions(turn: measure.Turn, round_number: int) -> tuple[list[int], list[int]]:
@@ -77,9 +69,6 @@ def test_questions_of_a_turn(batch):
         assert len(before) == batch and not set(timed) & set(before) and max(timed + before) < pool
         starts.add(timed[0])
     assert len(starts) == STARTS
-
-
-# --- rows ------------------------------------------------------------------------------------------
 
 
 def costing(clock: Clock, name: str, call_s: float, question_s: float) -> Callable[[range], range]:

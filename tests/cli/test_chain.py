@@ -1,7 +1,5 @@
 """The chain of a question: which facts join its passages, as a tree and as a picture."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 from xml.etree import ElementTree

@@ -1,7 +1,5 @@
 """The files that start a Ray cluster and build an index in shards on it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

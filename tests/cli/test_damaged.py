@@ -1,7 +1,5 @@
 """Damaged indexes: whatever file is missing, cut, empty, swapped or altered, one error says so, with exit status 1."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random
@@ -64,9 +62,6 @@ def is_refused(folder: Path, method: str) -> bool:
         return True
     assert answer.error is None or answer.error["type"] == "IndexCorrupt"
     return answer.error is not None
-
-
-# --- the manifest --------------------------------------------------------------------------------------
 
 
 def commands(cli: Any, folder: Path, questions: Path, corpus: Path, out: Path) -> list[tuple[Any, ...]]:
@@ -149,24 +144,20 @@ def changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
     return found
 
 
-def check_any_manifest(folder: Path) -> None:
+def test_no_change_of_a_manifest_escapes(broken: Path) -> None:
     """Whatever stands in place of a part of it: it is refused, or what reads it gets on."""
-    document = manifest_of(folder)
+    document = manifest_of(broken)
     refused = 0
     for number, path in enumerate(places(document)):
         value = (KeyError, None, 7, "x", [], {})[number % 6]
-        (folder / "manifest.json").write_text(json.dumps(changed(document, path, value)))
+        (broken / "manifest.json").write_text(json.dumps(changed(document, path, value)))
         try:
-            manifest = Manifest.read(folder)
+            manifest = Manifest.read(broken)
             manifest.model("embedder"), manifest.digest()
-            make_settings(saved_settings(folder))
+            make_settings(saved_settings(broken))
         except GpuRagError as error:
             refused += isinstance(error, IndexCorrupt)
     assert refused > 150
-
-
-def test_no_change_of_a_manifest_escapes(broken):
-    check_any_manifest(broken)
 
 
 def test_a_check_that_finds_what_no_build_writes_names_it(broken):
@@ -175,9 +166,6 @@ def test_a_check_that_finds_what_no_build_writes_names_it(broken):
     del document["stages"]["passage_vectors"]["models"]["embedder"]["dim"]
     (broken / "manifest.json").write_text(json.dumps(document))
     assert verify(broken, stage_checks()) == ["vectors: the check stopped at what no build writes: KeyError 'dim'"]
-
-
-# --- tables and arrays ---------------------------------------------------------------------------------
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -348,9 +336,6 @@ def test_what_no_command_reads_is_noticed_by_verify(broken, sound, name):
     given = {"kg": sound.parent / "kg.tsv", "skb": sound.parent / "med", "settings": FAST}
     gpu_rag.build(sound.parent / "c.jsonl", broken, methods=METHODS, **given)
     assert verify(broken, stage_checks()) == []
-
-
-# --- what is missing of a knowledge base alone -----------------------------------------------------------
 
 
 def test_the_line_to_run_names_what_the_index_was_built_from(run, cli, questions, tmp_path):

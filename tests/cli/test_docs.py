@@ -1,7 +1,5 @@
 """docs/cli.md is what scripts/make_docs.py makes; its commands parse, and its JSON examples have the keys of today."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -42,9 +40,6 @@ def test_environment_variables_are_on_the_page(page):
     read = {name for file in sources for name in re.findall(r'environ\.get\("(\w+)"\)', file.read_text())}
     assert read == {"GPU_RAG_CACHE", "GPU_RAG_API_KEY", "OPENAI_API_KEY", "NO_COLOR", "TERM"}
     assert all(f"`{name}`" in page for name in read)
-
-
-# --- JSON examples ---------------------------------------------------------------------------------
 
 
 def kind(value: Any) -> str:

@@ -1,14 +1,11 @@
 """gpu-rag eval --judge, with a judge behind an address: scores, costs, the check of the judge, kept replies."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpu_rag.evaluation.bootstrap import intervals, paired_difference
 from gpu_rag.models.llm import http_servers
 
 KEYS = {
@@ -66,13 +63,6 @@ def test_answers_are_judged_by_the_model_that_is_named(judged, chat_server):
     assert "verdicts are not kept" in result.err
 
 
-def test_methods_are_compared_in_pairs_by_the_judge_too(judged, chat_server, cli):
-    document = judged(chat_server(grade), "--json", methods="ppr,dense").document
-    ours = [1.0, 1.0, 1.0, 0.0, 0.0]  # the recording says the same under every method
-    assert document["methods"]["dense"]["ci95"]["judge"] == list(intervals({"m": ours})["m"])
-    assert document["paired"]["dense - ppr"]["judge"] == paired_difference(ours, ours)
-
-
 def test_the_judge_is_the_answering_model_unless_another_is_named(run, cli, index, questions, chat_server):
     server = chat_server(lambda prompt: grade(prompt) if "Right answers:" in prompt else (200, cli.say(prompt)))
     llm = (*cli.HASH, "--set", f"models.llm={server.spec}")
@@ -120,16 +110,6 @@ def test_a_judge_without_verdicts_scores_nothing_and_gives_status_3(judged, chat
     assert result.document["judge"]["check"]["planted_right"] == {"n": 5, "right": 0, "unread": 5}
     assert "not to be trusted: it was right about 0 of 5 planted right answers" in result.err
     assert judged(chat_server(lambda prompt: (200, "It is correct.")), "--max-failures", "2").status == 0
-
-
-def test_a_judge_that_says_yes_to_all_is_named_so(judged, chat_server, tmp_path):
-    yes = chat_server(lambda prompt: (200, json.dumps({"reason": "", "verdict": "correct"})))
-    result = judged(yes, "--report", tmp_path / "eval.html")
-    assert result.status == 0
-    said = "not to be trusted: it was right about 0 of 5 planted wrong answers"
-    assert said in result.err and said in (tmp_path / "eval.html").read_text(encoding="utf-8")
-    assert "judge: " in result.out and "0 of 5 planted wrong answers" in result.out
-    assert "60 % of the answers needed no judge, 0 got no verdict" in result.out
 
 
 def test_a_judge_that_cannot_be_reached_is_an_error_before_any_method_runs(judged, chat_server, monkeypatch):

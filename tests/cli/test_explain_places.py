@@ -1,7 +1,5 @@
 """explain: file and line, lines or page of every quotation, from the row or looked up in the index."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

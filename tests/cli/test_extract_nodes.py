@@ -1,7 +1,5 @@
 """index.extract_nodes=false: texts of nodes are passages that nothing is extracted from, and a plan counts exactly."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -128,9 +126,6 @@ def test_pronouns_are_replaced_where_something_is_extracted(tiny_corpus, base, t
     settings = {"models": {"embedder": "hash"}, "index": {"extract_nodes": False, "coref": "llm"}}
     gpu_rag.build(tiny_corpus, tmp_path / "i", skb=base, settings=settings, llm=ScriptedLLM(reply, capable=True))
     assert len(asked) == 6 and not any("Node number" in prompt for prompt in asked)
-
-
-# --- the plan ----------------------------------------------------------------------------------------
 
 
 def said(prompt: str) -> str:

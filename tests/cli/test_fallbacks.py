@@ -1,7 +1,5 @@
 """Exit status 3 and a loud line where rules decided in place of the model, and the counts in every document."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,10 +1,6 @@
 """gpu-rag index: counts, resuming, --fresh, --strict, rejects, --max-failures, ready extractions."""
 
-from __future__ import annotations
-
 import json
-import signal
-import threading
 from pathlib import Path
 
 import pytest
@@ -25,11 +21,6 @@ def build(run, cli, tiny_corpus, tmp_path):
         return run("index", corpus, "--out", tmp_path / "i", *cli.NO_LLM, *options, "--json")
 
     return build
-
-
-def digest(run, folder: Path) -> str:
-    result = run("verify", folder, "--digest", "--json").ok
-    return result.document["digest"]
 
 
 def test_the_document_has_the_counts_of_the_tables(build, tmp_path):
@@ -75,9 +66,6 @@ def test_a_second_writer_is_turned_away(build, tmp_path):
     assert build().status == 0
 
 
-# --- rejects ---------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def flawed(tiny_corpus):
     """The tiny corpus with three bad rows."""
@@ -103,18 +91,6 @@ def test_strict_stops_at_the_first_bad_row_and_a_mended_file_goes_on(build, flaw
     assert "tiny.jsonl:7" in result.error and "--strict" in result.error
     flawed.write_text("".join(line + "\n" for line in flawed.read_text().splitlines()[:6]))
     assert build("--strict").status == 0
-
-
-# --- extraction: ready results, and failures of a model --------------------------------------------
-
-
-def test_openie_switches_the_extractor_and_its_bad_rows_are_rejects(build, cli, tmp_path):
-    rows = [{"id": id, "entities": [t[0][0], t[0][2]], "triples": t} for id, t in EXTRACTED.items()]
-    file = cli.write_rows(tmp_path / "openie.jsonl", [*rows, {"id": "d99", "entities": ["X"], "triples": []}])
-    result = build("--openie", file).ok
-    document = result.document
-    assert document["extraction"] == {"absent": 4, "ok": 2}
-    assert (document["entities"], document["relations"], document["rejects"]) == (3, 2, 1)
 
 
 def extraction_server(chat_server, broken=frozenset()):
@@ -146,39 +122,6 @@ def test_failed_extractions_end_with_status_3_and_only_they_are_asked_again(buil
     assert build(*llm, "--max-failures", "1").status == 0
     assert build(*llm, "--max-failures", "20%").status == 0
     assert build(*llm, "--max-failures", "10%").status == 3
-
-
-def test_an_index_without_enough_extractions_is_an_error(build, chat_server):
-    server = chat_server(lambda prompt: (200, "{}"))
-    result = build(*EXTRACT, "--set", f"models.llm={server.spec}", "--max-failures", "100%")
-    assert result.status == 1 and "0 of 6" in result.error and "index.min_yield" in result.error
-
-
-def test_ctrl_c_stops_and_the_next_run_asks_only_what_is_missing(build, chat_server, run, tmp_path):
-    server = extraction_server(chat_server)
-    behave, interrupted = server.behave, []
-
-    def interrupt(prompt):
-        if "Tamsin is a fishing port" in prompt and not interrupted:
-            interrupted.append(prompt)
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        return behave(prompt)
-
-    server.behave = interrupt
-    stopped = build(*EXTRACT, "--set", f"models.llm={server.spec}")
-    assert (stopped.status, stopped.out) == (1, "")
-    assert "stopped by Ctrl-C; run the same command again to continue" in stopped.error
-    assert "Traceback" not in stopped.err
-    # The same model at another address: what the stopped run had sent may still arrive at the first one.
-    other = extraction_server(chat_server)
-    llm = (*EXTRACT, "--set", f"models.llm={other.spec}")
-    result = build(*llm)
-    assert result.status == 0
-    assert result.document["stages"]["passages"]["skipped"]
-    assert set(other.begun.values()) <= {1}  # those that were open, of six that are asked at once; none may be left
-    whole = run("index", tmp_path / "tiny.jsonl", "--out", tmp_path / "whole", *llm, "--set", "models.embedder=hash")
-    assert whole.status == 0
-    assert digest(run, tmp_path / "i") == digest(run, tmp_path / "whole")
 
 
 def test_a_run_that_makes_other_entities_says_so_and_drops_nothing(run, cli, tiny_corpus, tmp_path):

@@ -1,7 +1,5 @@
 """Knowledge graphs and bases through the command line: index, verify, export, eval; killed builds; real data."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import signal
@@ -175,9 +173,6 @@ def test_texts_of_nodes_are_not_looked_for_in_the_corpus(run, cli, skb, tiny_cor
     assert result.status == 1 and not any("n0" in d["what"] for d in result.document["differences"])
 
 
-# --- killed builds -------------------------------------------------------------------------------------
-
-
 KILLED = """
 import os, signal, sys
 from gpu_rag.index.stages.knowledge_base import stage as kb
@@ -204,9 +199,6 @@ def test_a_killed_build_ends_with_the_digest_of_an_undisturbed_one(run, cli, tmp
     assert run("index", "--kg", path, "--out", tmp_path / "other", *cli.NO_LLM).status == 0
     digests = {Manifest.read(tmp_path / name).digest() for name in ("ix", "other")}
     assert len(digests) == 1 and run("verify", tmp_path / "ix").status == 0
-
-
-# --- real data -------------------------------------------------------------------------------------------
 
 
 def index_of(folder: Path) -> Any:

@@ -1,7 +1,5 @@
 """Processes that are killed or interrupted, and what is left of their work. Real processes and a slow model server."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Links: no path of an index and no file of a corpus folder is followed out of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -76,9 +74,6 @@ def test_a_link_that_stands_for_a_file_that_is_written_beside_is_replaced(run, c
 def test_the_index_folder_itself_may_be_a_link(run, index, tmp_path):
     (tmp_path / "here").symlink_to(index)
     assert run("verify", tmp_path / "here").status == 0
-
-
-# --- sources -------------------------------------------------------------------------------------------
 
 
 def test_links_that_lead_out_of_a_corpus_folder_are_rejects(run, cli, tmp_path):

@@ -1,7 +1,5 @@
 """`gpu-rag mcp` spoken to by the SDK's own client: both transports, budgets, citations, malformed calls."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """gpu-rag merges: lists, filters, edits that the next index run applies, and takes back; alignment in the report."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -100,11 +98,3 @@ def test_the_report_shows_what_alignment_did(build, folder, tmp_path):
     ):
         assert text in words, text
     assert "alignment: 6 entities became 4" in build().out
-
-
-def test_an_index_without_alignment_names_the_command_to_run(run, cli, tiny_corpus, tmp_path):
-    folder = tmp_path / "words"
-    assert run("index", tiny_corpus, "--out", folder, "--for", "bm25", *cli.NO_LLM).status == 0
-    result = run("merges", folder)
-    assert result.status == 2
-    assert f"run: gpu-rag index CORPUS --out {folder} --for higra-retriever" in result.err

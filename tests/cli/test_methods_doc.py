@@ -1,7 +1,5 @@
 """docs/methods.md against the program: a section a method, its settings with their defaults, commands that parse."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

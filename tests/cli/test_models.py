@@ -1,7 +1,5 @@
 """gpu-rag models: convert, fetch from a repository on 127.0.0.1, and probe."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -31,9 +29,6 @@ def cache(tmp_path, monkeypatch) -> Iterator[Path]:
     packaged.set_cache_dir(tmp_path / "cache")
     yield tmp_path / "cache"
     packaged.set_cache_dir(None)
-
-
-# --- convert ---------------------------------------------------------------------------------------
 
 
 def imitated(source: Path, folder: Path) -> None:
@@ -77,9 +72,6 @@ def test_convert_refuses_a_folder_that_is_no_model(run, cache, tmp_path):
 def test_bad_usage(run, cache, words, said):
     result = run("models", *words)
     assert result.status == 2 and said in result.err
-
-
-# --- fetch -----------------------------------------------------------------------------------------
 
 
 class Hub(Stub):
@@ -160,9 +152,6 @@ def test_fetch_of_what_cannot_be_had(fetch, hub, cache, tmp_path):
     offline = fetch("http://127.0.0.1:9", "a/tiny", "--out", tmp_path / "m")
     assert offline.status == 1 and "cannot be reached" in offline.err and "Traceback" not in offline.err
     assert not (tmp_path / "m").exists()
-
-
-# --- probe -----------------------------------------------------------------------------------------
 
 
 def perfect(request: Request) -> str:

@@ -1,7 +1,5 @@
 """Files that no command writes, and disks that refuse: one line that says what to do, and nothing is left over."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource
@@ -94,9 +92,6 @@ def test_answers_that_are_nested_too_deeply(run, cli, index, questions, tmp_path
     answers.with_name("a.jsonl.config.json").write_text(DEEP)
     result = run("answer", index, questions, "--method", "bm25", "--out", answers, *cli.HASH)
     assert result.status == 2 and "internal" not in result.err
-
-
-# --- the disk --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """--plan: exact counts, sane predictions, nothing written but plan and replies, and predicted against actual later."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re
@@ -201,9 +199,6 @@ def test_bad_usage(run, cli, tiny_corpus, tmp_path):
     assert "not a plan" in run(*given).error
 
 
-# --- extraction by an LLM --------------------------------------------------------------------------
-
-
 def extracted(prompt: str) -> str:
     """A reply as long as a model's: the first names of the passage, and facts between neighbours."""
     text = prompt.split("Passage:", 1)[1]
@@ -247,9 +242,6 @@ def test_a_yield_too_low_for_the_build_is_told_and_is_no_error(run, cli, chat_se
     assert result.document["extraction"] == {"failed": 6}
     assert result.document["stages"]["extraction"]["failures"] == 6
     assert any("below index.min_yield" in note for note in result.document["notes"])
-
-
-# --- answers ---------------------------------------------------------------------------------------
 
 
 def check_answer_plan(plan: Json, answered: Json, tokens: float = 0.35) -> None:
@@ -319,9 +311,6 @@ def test_answers_with_other_settings_are_not_compared(job):
     job("--plan")
     result = job("--set", "reader.max_tokens=9")
     assert "plan" not in result.document and "not compared" in result.err
-
-
-# --- the packaged embedder -------------------------------------------------------------------------
 
 
 @pytest.fixture

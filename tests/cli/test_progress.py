@@ -1,7 +1,5 @@
 """Progress: what is left of a build, events that only go forward, and no stage that is silent."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path
@@ -26,9 +24,6 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
-
-
-# --- time left -------------------------------------------------------------------------------------
 
 
 def test_time_left_is_planned_time_corrected_by_what_was_seen(clock: Clock) -> None:
@@ -84,9 +79,6 @@ def test_without_a_plan_a_stage_tells_its_share_and_nobody_the_time_left(clock: 
     event = meter.event("progress")
     assert (event["stage_share"], event["share"], event["left_s"]) == (0.25, None, None)
     assert line_of(event) == "2 of 8 rows (25%), 2/s"
-
-
-# --- events ----------------------------------------------------------------------------------------
 
 
 def events_of(text: str) -> list[dict[str, Any]]:

@@ -1,7 +1,5 @@
 """An index remembers how it was built, and refuses to lose some of it; --for all."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -32,14 +30,10 @@ def build(run: Any, cli: Any, tiny_corpus: Path, tmp_path: Path) -> Any:
     return lambda *options: run("index", tiny_corpus, "--out", tmp_path / "i", "--json", *cli.NO_LLM, *options)
 
 
-def check_found_back(build: Any) -> None:
+def test_settings_of_the_build_are_found_back(build, tmp_path):
     small = ("--set", "index.chunk_words=8", "--set", "index.overlap_words=0")
     assert skipped(build("--for", "dense", *small)) == set()
     assert skipped(build("--for", "bm25")) == {"passages", "passage_vectors"}
-
-
-def test_settings_of_the_build_are_found_back(build, tmp_path):
-    check_found_back(build)
     assert Manifest.read(tmp_path / "i").settings == {
         "models": {"embedder": "hash"}, "index": {"chunk_words": 8, "overlap_words": 0},
     }  # fmt: skip
@@ -61,9 +55,6 @@ def test_from_python_settings_are_over_what_is_remembered(tiny_corpus, tmp_path)
         .report.stages["passages"]
         .skipped
     )
-
-
-# --- what a language model wrote -------------------------------------------------------------------
 
 
 def write(request: Request) -> str:
@@ -146,9 +137,6 @@ def test_rules_that_are_asked_for_by_name_take_its_place(written, tiny_corpus):
     named = {"index": {"extractor": "patterns"}, "hops": {"simulate": "templates"}}
     report = by("b", written, tiny_corpus, capable=False, **named)
     assert not any("llm" in record.models for record in report.manifest.stages.values())
-
-
-# --- --for all -------------------------------------------------------------------------------------
 
 
 def test_for_all_builds_what_every_method_needs(build, run, cli, questions, tmp_path):

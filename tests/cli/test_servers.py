@@ -1,7 +1,5 @@
 """The work of each model server, in the documents, the summaries and the reports."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

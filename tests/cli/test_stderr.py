@@ -1,7 +1,5 @@
 """A stderr that is closed, full or without a reader: remarks are dropped, the command goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

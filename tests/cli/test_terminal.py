@@ -1,7 +1,5 @@
 """Terminal escapes of documents, models and arguments are shown and never sent."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json
@@ -110,16 +108,15 @@ def in_terminal(command: list[str], **variables: str) -> str:
     return written.decode().replace("\r\n", "\n")
 
 
-def test_a_terminal_shows_the_words_that_match(cli, hostile, chat_server):
+def test_a_terminal_shows_the_words_that_match(run, cli, hostile, chat_server):
     server = chat_server(lambda prompt: (200, f"Marta {EVIL} Orlo"))
     words = ("Who designed the Halden Bridge?", "--method", "bm25", *cli.HASH, "--set", f"models.llm={server.spec}")
     command = cli.command_line("ask", hostile, *words)
-    plain = cli.run_process("ask", hostile, *words).out
+    plain = run("ask", hostile, *words).out
     assert "\x1b" not in plain, "no styles in a pipe"
     styled = in_terminal(command)
     assert "\x1b[1;33mdesigned\x1b[0m" in styled and "\x1b[1;32mMarta\x1b[0m" in styled and "\x1b[1msentences" in styled
     bare = re.sub("\x1b\\[[0-9;]*m", "", styled)
     check_tame(bare)
     assert re.sub(r"(?m)^cost .*", "", bare) == re.sub(r"(?m)^cost .*", "", plain)
-    for variables in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
-        assert "\x1b" not in in_terminal(command, **variables)
+    assert "\x1b" not in in_terminal(command, NO_COLOR="1")

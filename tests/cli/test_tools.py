@@ -1,7 +1,5 @@
 """gpu-rag verify, export, doctor and demo."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re
@@ -17,8 +15,6 @@ import torch
 import gpu_rag
 from gpu_rag.errors import BadInput, IndexCorrupt, MissingBackend
 from gpu_rag.index import hetero
-
-# --- verify ----------------------------------------------------------------------------------------
 
 
 def stage_file(index: Path, pattern: str) -> Path:
@@ -57,9 +53,6 @@ def test_verify_for_a_method_names_what_it_lacks(run, index):
     assert "lacks what hoprag needs" in line and "hop_edges" in line and "--for hoprag" in line
     assert len(run("verify", index, "--for", "all", "--json").document["broken"]) > 1
     assert run("verify", index, "--for", "hopfrog").status == 2
-
-
-# --- export ----------------------------------------------------------------------------------------
 
 
 def expected_graph(tables) -> tuple[set, dict]:
@@ -147,9 +140,6 @@ def test_nothing_is_overwritten(form, run, index, tmp_path):
     result = run("export", index, "--format", form, "--out", tmp_path / "mine")
     assert result.status == 2 and "exists already" in result.error
     assert (tmp_path / "mine").read_text() == "precious"
-
-
-# --- doctor and demo -------------------------------------------------------------------------------
 
 
 def test_doctor_tells_what_is_there_and_what_is_missing(run, cli):
@@ -299,20 +289,6 @@ def test_files_and_memory_hold_the_tables(exported, index, tables):
     data["entity", "relation", "entity"].edge_index = data["entity", "relation", "entity"].edge_index.flip(0)
     with pytest.raises(AssertionError):  # a lost direction
         check(data, index, tables)
-
-
-def test_an_index_is_the_feature_and_graph_store_of_pyg(index):
-    """PyG's loaders ask for rows of a kind by number, and for every edge type by its attributes."""
-    pyg = pytest.importorskip("torch_geometric.data")
-    opened = gpu_rag.Index.open(index)
-    data = opened.to_pyg()
-    assert isinstance(data, pyg.FeatureStore) and isinstance(data, pyg.GraphStore)
-    rows = torch.tensor([2, 0])
-    assert torch.equal(data.get_tensor("passage", "x", index=rows), opened.vectors("passage_vectors")[rows])
-    assert data.get_tensor_size("entity", "x")[0] == opened.n_entities
-    asked = {attr.edge_type: torch.stack(data.get_edge_index(attr)) for attr in data.get_all_edge_attrs()}
-    assert set(asked) == set(data.edge_types) and len(asked) == 3
-    assert all(torch.equal(ends, data[kind].edge_index) for kind, ends in asked.items())
 
 
 def test_writing_needs_no_pyg_and_reading_says_what_is_missing(exported, monkeypatch):

@@ -1,7 +1,5 @@
 """explain says in words what each step of a method was; none is left to its bare name."""
 
-from __future__ import annotations
-
 from gpu_rag.cli.trace_text import said, trace_text
 
 

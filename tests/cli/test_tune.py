@@ -1,7 +1,5 @@
 """gpu-rag tune: what it prints and keeps, what `auto` is then, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """An index from somebody else: it names no server, no file and no program, whatever its manifest says."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

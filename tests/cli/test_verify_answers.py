@@ -1,8 +1,5 @@
 """gpu-rag verify-answers: every quotation, offset, path and status, against the index and the corpus; read-only."""
 
-from __future__ import annotations
-
-import copy
 import json
 import shutil
 from collections.abc import Callable
@@ -10,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-import gpu_rag
 
 Row = dict[str, Any]
 
@@ -46,9 +41,6 @@ def test_answers_as_they_were_made(run, out, index, tiny_corpus, cli):
     }
     assert result.document["evidence"] >= 20 and result.document["edges"] >= 5
     assert "all as in" in run("verify-answers", out, index).out
-
-
-# --- rows that were changed ------------------------------------------------------------------------
 
 
 def put(*path: Any) -> Callable[[Row], None]:
@@ -168,52 +160,6 @@ def cut(item: Row, key: str, n: int) -> None:
     item[key] = item[key][: n % len(item[key])] + item[key][n % len(item[key]) + 1 :]
 
 
-def sentence_of(row: Row, n: int) -> Row:
-    return {"passage_id": row["evidence"][n % len(row["evidence"])]["passage_id"], "start": n, "end": n + 3}
-
-
-def moved(item: Row, key: str, n: int) -> None:
-    item[key] += 1 + n
-
-
-EDITS: dict[str, Callable[[Row, int], None]] = {
-    "an answer": lambda row, n: row.update(answer=f"{row['answer']} and {n}"),
-    "another answer": lambda row, n: row.update(answer=("Napoleon Bonaparte", "in 1812", "Vienna", "no")[n % 4]),
-    "a mark": lambda row, n: row["grounding"].update(
-        status=[
-            mark for mark in ("supported", "mentioned", "unsupported", "none") if mark != row["grounding"]["status"]
-        ][n % 3]
-    ),
-    "a status": lambda row, n: row.update(status=("unsupported", "retrieved")[n % 2]),
-    "a sentence": lambda row, n: row.update(support=[{**sentence_of(row, n), "text": "x"}]),
-    "a supporting sentence": lambda row, n: row["grounding"].update(
-        sentences=[{**sentence_of(row, n), "answer": None}]
-    ),
-    "a quotation": lambda row, n: cut(row["evidence"][n % len(row["evidence"])], "text", n),
-    "an offset": lambda row, n: moved(row["evidence"][n % len(row["evidence"])], ("start", "end")[n % 2], n),
-}
-
-
-def test_200_edits_are_refused(out, index, cli):
-    """Each kind of edit on each answered row, 200 and more in all; every edited row is named, and no other."""
-    rows = [row for row in cli.read_rows(out) if row["status"] == "answered"]
-    n_edits = 0
-    for name, edit in EDITS.items():
-        for n in range(8):
-            edited = copy.deepcopy(rows)
-            for row in edited:
-                edit(row, n)
-            cli.write_rows(out, [*edited[1:], rows[0]] if n % 2 else edited)
-            changed = {row["id"] for row in (edited[1:] if n % 2 else edited)}
-            differences = gpu_rag.verify_answers(out, index).differences
-            assert {found.id for found in differences} == changed, (name, n)
-            n_edits += len(changed)
-    assert n_edits >= 200
-
-
-# --- the corpus and the index ----------------------------------------------------------------------
-
-
 def test_quotations_are_compared_with_the_source_itself(run, out, index, tiny_corpus, cli):
     """The corpus changed after indexing: only the source shows it."""
     rows = cli.read_rows(tiny_corpus)
@@ -281,15 +227,6 @@ def test_an_openai_batch_is_checked_inside_and_outside(run, index, replay, cli, 
     put("response", "body", "gpu_rag", "evidence", 0, "end", 2)(raw)
     out.write_text(json.dumps(raw) + "\n")
     assert "evidence 1: passage d5: end is 2" in run("verify-answers", out, index).err
-
-
-def test_nothing_is_written(run, out, index, tiny_corpus, tmp_path):
-    def state() -> dict[str, tuple[int, bytes]]:
-        return {str(p): (p.stat().st_mtime_ns, p.read_bytes()) for p in tmp_path.rglob("*") if p.is_file()}
-
-    before = state()
-    assert run("verify-answers", out, index, "--corpus", tiny_corpus).status == 0
-    assert state() == before
 
 
 def test_bad_input(run, out, index, tmp_path):

@@ -1,7 +1,5 @@
 """--where on the command line: exit statuses, what is shown, and answers that continue under one filter only."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Makes the modules of this folder importable: `from stand_in import stand_in`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rules of the stand-in device: what CUDA refuses of an op, and what it does differently from the CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from typing import Any

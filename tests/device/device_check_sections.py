@@ -4,8 +4,6 @@ In Triton's place stand the kernels' references, and a clock that calls once: wh
 are tiny. Prints nothing; the JSON has the result of each section.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """The record of a stand-in device, and moving data in and out of it."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from copy import copy

@@ -1,7 +1,5 @@
 """Triton's interpreter on the stand-in device: a launch takes tensors of the device, and no others, as on a GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """The checks of graphs on a device: in one pass that the host waits for once, they refuse what the CPU's refuse."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

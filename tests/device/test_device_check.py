@@ -1,8 +1,6 @@
 """scripts/device_check.py without a device: it runs to its end, its checks catch a wrong op, and no figure of a CPU is
 taken for one of a GPU."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -83,9 +81,6 @@ def test_the_json_of_another_device_is_refused(monkeypatch: pytest.MonkeyPatch, 
         assert why in device_check.refused(out) and bool(device_check.refused(out)) == bool(why)
 
 
-# --- checks of kernels -----------------------------------------------------------------------------
-
-
 def case_by_reference(op: str) -> Any:
     """The tiny case of an op, with the reference in the kernel's place."""
     (make,) = device_check.cases(op, CPU, True)
@@ -127,9 +122,6 @@ def timing(ms: float, **more: Any) -> Any:
     """A plan whose clock says `ms`, with the reference in the kernel's place."""
     kind = type("Timing", (device_check.Plan,), {"ms": lambda self, run: ms})
     return kind(CPU, kernel="reference", ceilings={"copy_gb_s": 2000.0, "product_tflop_s": 400.0}, **more)
-
-
-# --- other sections --------------------------------------------------------------------------------
 
 
 def test_residual_is_zero_at_the_pagerank_only() -> None:

@@ -1,7 +1,5 @@
 """The embedder's batches on the stand-in device: how many tokens, how many waits, and that rows do not change."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every graph op on the stand-in device: the result is there, and is that of the CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
@@ -252,9 +250,6 @@ def test_without_its_device_an_op_is_caught(device: Device) -> None:
         forgets(device.put(World().csr))
 
 
-# --- what is refused, and how ----------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Mixed:
     """A call whose second argument is left on the CPU."""
@@ -322,9 +317,6 @@ def test_a_large_state_begins_in_f16(monkeypatch: pytest.MonkeyPatch, device: De
     for state, found in (("f32", small), ("f16", large)):
         assert torch.equal(found, device.back(personalized_pagerank(graph, seeds, state=state)))
     assert not torch.equal(small, large) and float((small - large).abs().sum(1).max()) < 2e-6
-
-
-# --- copies ----------------------------------------------------------------------------------------
 
 
 def test_no_op_moves_its_graph_back_and_forth(device: Device) -> None:

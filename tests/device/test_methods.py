@@ -1,7 +1,5 @@
 """Whole methods over an index on the stand-in device: the answers are those of the CPU."""
 
-from __future__ import annotations
-
 import json
 from itertools import islice
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Products of f16 with sums in f32, on the stand-in: within the error that proofs take, and results as exact."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from stand_in import Device

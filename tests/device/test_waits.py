@@ -3,8 +3,6 @@
 A batch of a step waits as often for many questions as for a few, and no more often than is written here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

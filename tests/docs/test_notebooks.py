@@ -1,7 +1,5 @@
 """The notebooks: cells run in their order in a fresh process, and what a cell ends with is shown, as Jupyter does."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The pages on a method and on an op: their blocks are written and run as a reader would."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

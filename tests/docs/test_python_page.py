@@ -1,7 +1,5 @@
 """The page on the Python API: its blocks run as one program."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

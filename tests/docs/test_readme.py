@@ -1,7 +1,5 @@
 """The figures of README are those of the pages of benchmarks that it names."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The ceiling of retrieval: an oracle's choices, and hand-worked shares by stage on six articles."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +18,6 @@ from gpu_rag.methods.bubblerag.graph import node_texts
 from gpu_rag.methods.bubblerag.rules import Keyword
 from gpu_rag.methods.higra.asks import of_gold
 from gpu_rag.methods.higra.graph import entity_options, passages_of_entities
-from gpu_rag.methods.registry import load_method
 from gpu_rag.models.ask import Choose
 from gpu_rag.program.decide import decide
 from gpu_rag.program.embed import embed
@@ -90,9 +87,6 @@ def scores(index: gpu_rag.Index, method: str, row: QuestionRow, at: Sequence[int
     found = ceiling_scores(engine, method, [row], at)
     assert found["failed"] == [0.0]
     return {name: values[0] for name, values in found.items()}
-
-
-# --- the oracle --------------------------------------------------------------------------------------
 
 
 HELPFUL = Choose(
@@ -195,9 +189,6 @@ def test_gold_of_bubblerags_groups_and_of_whether_passages_suffice(index: gpu_ra
     assert not ENOUGH.helps(Known(index, frozenset(), Gold(frozenset())), 1, (0,))
 
 
-# --- stages ------------------------------------------------------------------------------------------
-
-
 def test_dense_by_hand(index: gpu_rag.Index) -> None:
     """Gold is first and last of the ranking: half of it is among the first, all of it is reached, half is read."""
     engine = index.engine(SETTINGS)
@@ -207,11 +198,6 @@ def test_dense_by_hand(index: gpu_rag.Index) -> None:
     assert found == {
         "index": 1.0, "reached": 1.0, "recall@1": 0.5, "recall@2": 0.5, "prompt": 0.5, "choices": 0, "failed": 0.0,
     }  # fmt: skip
-
-
-def test_bm25_does_not_reach_what_shares_no_word(index: gpu_rag.Index) -> None:
-    found = scores(index, "bm25", asked("d2", "d4", text="Piet Ruyven"), at=(1, 6))
-    assert (found["index"], found["reached"], found["recall@6"]) == (1.0, 0.5, 0.5)
 
 
 def first_edges(index: gpu_rag.Index) -> tuple[int, int, int]:
@@ -240,16 +226,6 @@ def test_hoprag_by_hand(index: gpu_rag.Index) -> None:
     assert found["choices"] == 1
     none = scores(index, "hoprag", asked(f"d{far}", text=title), **start)
     assert none["graph"] == 0.0 and none["choices"] == 1
-
-
-def test_the_oracle_reaches_what_similarity_does_not(index: gpu_rag.Index) -> None:
-    row = asked("d1", "d2", "d5", text="Halden Bridge")
-    start = {"top_k": 3, "n_hop": 4, "entry": "vertices", "inherit": 1.0}
-    with_oracle = scores(index, "hoprag", row, (3,), **start)
-    engine = index.engine({**SETTINGS, "method": {"hoprag": {**start, "n_hop": 0}}})
-    (plain,) = engine.run("hoprag", [row.question], limit=3, retrieval_only=True).answers
-    assert with_oracle["graph"] == 1.0
-    assert {e.passage_id for e in plain.evidence} != {"d1", "d2", "d5"}
 
 
 def test_bubblerag_grows_by_what_gold_passages_state(index: gpu_rag.Index) -> None:
@@ -290,18 +266,6 @@ def test_a_wrong_oracle_is_seen(index: gpu_rag.Index, monkeypatch: pytest.Monkey
     right = scores(index, "hoprag", row, **start)
     monkeypatch.setattr(ceilings, "oracle_of", lambda rows: oracle_of(rows, 0.0))
     assert (right["graph"], scores(index, "hoprag", row, **start)["graph"]) == (1.0, 0.0)
-
-
-# --- around it ---------------------------------------------------------------------------------------
-
-
-def test_methods_do_not_change_by_it(index: gpu_rag.Index) -> None:
-    """The oracle goes in by `Engine.run(program=...)` alone: beside it the method answers as before."""
-    engine = index.engine(SETTINGS)
-    before = engine.run("hoprag", [Question("q", BORN)], retrieval_only=True).answers
-    ceiling_scores(engine, "hoprag", [asked("d0", "d1")], (2,))
-    after = engine.run("hoprag", [Question("q", BORN)], retrieval_only=True).answers
-    assert before[0].evidence == after[0].evidence and "choose" not in vars(load_method("dense"))
 
 
 def test_the_document_has_it_beside_the_scores(index: gpu_rag.Index) -> None:

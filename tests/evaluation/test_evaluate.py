@@ -1,7 +1,5 @@
 """Metrics, intervals and comparisons: hand cases, slow twins written from the definitions, scipy, wrong intervals."""
 
-from __future__ import annotations
-
 import string
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,8 +24,6 @@ from gpu_rag.evaluation.metrics import (
 )
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Question
-
-# --- retrieval ---------------------------------------------------------------------------------------
 
 
 def slow_recall(ranking: Sequence[str], gold: Sequence[str], k: int) -> float:
@@ -65,9 +61,6 @@ def test_recall_and_f1_by_hand() -> None:
     assert retrieval_f1_at(["a"], ["a", "z"], 5) == pytest.approx(2 * 1 * 0.5 / 1.5)  # precision over what came back
     assert retrieval_f1_at([], ["a"], 5) == 0.0
     assert ranked_documents(["d2", "d1", "d2", "d3", "d1"]) == ["d2", "d1", "d3"]
-
-
-# --- answers -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -138,8 +131,6 @@ def test_answers_by_hand() -> None:
     assert token_f1("yes, it is", ["yes"]) == 0.0 and token_f1("yes", ["no", "Yes!"]) == 1.0
     assert token_f1("no man", ["no"]) == 0.0 and token_f1("no", ["no man"]) == 0.0
 
-
-# --- compare -----------------------------------------------------------------------------------------
 
 FAST = {"models": {"embedder": "hash", "llm": "none"}}
 

@@ -1,7 +1,5 @@
 """Scores over knowledge bases: STaRK's definitions on hand cases, answers on paths, and whole comparisons."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys
@@ -34,8 +32,6 @@ SETTINGS = {"models": {"embedder": "hash", "llm": "none"}}
 PathOf = tuple[str, str, str, str]
 
 
-# --- ranked nodes --------------------------------------------------------------------------------------
-
 # ranking, gold: Hit@1, Hit@5, Recall@20, MRR worked by hand
 HAND = [
     ("abc", "a", (1, 1, 1, 1)),
@@ -65,9 +61,6 @@ def test_measures_are_their_definitions(ranking, gold, k):
     assert hit_at(ranking, sorted(gold), k) == (1.0 if any(relevant[:k]) else 0.0)
     first = relevant.index(True) + 1 if any(relevant) else 0
     assert reciprocal_rank(ranking, sorted(gold)) == (1 / first if first else 0)
-
-
-# --- answers on paths ------------------------------------------------------------------------------------
 
 
 def answer(
@@ -121,9 +114,6 @@ def test_owners_of_passages():
     assert owners(kb) == {"p1": "a", "p3": "b", "p4": "b"}
 
 
-# --- rows ----------------------------------------------------------------------------------------------
-
-
 def test_rows_have_nodes_and_pools_where_there_are_some_and_old_rows_are_read(tmp_path: Path):
     plain, full = row_of(answer("x")), row_of(answer("x", nodes=["Bern"], pools=[("beam", ["Ada"])]))
     assert "nodes" not in plain and "pools" not in plain
@@ -132,9 +122,6 @@ def test_rows_have_nodes_and_pools_where_there_are_some_and_old_rows_are_read(tm
     path = tmp_path / "answers.jsonl"
     path.write_text(json.dumps(plain) + "\n" + json.dumps(full) + "\n")
     assert list(read_rows(path)) == [plain, full]
-
-
-# --- comparisons -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """The judge: what it is asked, how replies are read, what is settled without it, and what its own check sees."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -63,9 +61,6 @@ def judge(answer: Callable[[Request], Any] = by_words, *, capable: bool = True, 
 CLAIM = Claim("Who?", ("Hugo Brandt",), "Brandt")
 
 
-# --- what is asked ---------------------------------------------------------------------------------
-
-
 def test_the_judge_reasons_under_a_schema() -> None:
     request = judge().request(CLAIM)
     assert isinstance(request.constraint, JsonSchema) and request.max_tokens == 160
@@ -99,9 +94,6 @@ def test_equal_claims_are_asked_once_and_all_in_one_call() -> None:
     assert asker.verdicts([]) == [] and asker.llm.batches == [2]
 
 
-# --- how replies are read --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -125,8 +117,6 @@ def test_verdicts_that_can_be_read() -> None:
     assert read_verdict(Reply(said(False, "not correct"), "stop", 1, 0, 1)).correct is False
     assert read_verdict(RequestFailed("no")).problem == "failed"
 
-
-# --- what is settled without the judge -------------------------------------------------------------
 
 BY_RULE = [
     (answered("the Hugo Brandt."), "judge_exact", 1.0),
@@ -183,9 +173,6 @@ def test_a_method_alone_scores_as_beside_others() -> None:
     for name, answers in given.items():
         alone, cost, _ = judge_answers(judge(), {name: answers}, ROWS[:1])
         assert alone[name] == both[name] and cost[name] == costs[name]
-
-
-# --- the check of the judge ------------------------------------------------------------------------
 
 
 def check(script: Callable[[Request], Any], **options: Any) -> dict[str, Any]:

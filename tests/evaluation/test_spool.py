@@ -1,7 +1,5 @@
 """Answers of an evaluation stay in a file: equal when read, and none of them in memory."""
 
-from __future__ import annotations
-
 import gc
 import json
 import weakref

@@ -1,7 +1,5 @@
 """The gold answers and verdicts of the fresh questions."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections import Counter
 from collections.abc import Iterable

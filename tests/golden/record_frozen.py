@@ -8,10 +8,7 @@ frozen/given.json is written by hand: sources, questions, models. frozen/replies
 
 All embeddings are hashes, so that no CPU changes a digest (the same with AVX-512, AVX2 and plain kernels). Another
 pyarrow does: its version stands in every Parquet file, and so in `versions`. Numbers are compared to five digits.
-Not here, since rankings.json pins them: rankings of all sample questions, also by MiniLM.
 """
-
-from __future__ import annotations
 
 import contextlib
 import functools

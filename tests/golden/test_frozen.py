@@ -1,7 +1,5 @@
 """Output to a user equals the record. If a part is meant to change: record_frozen.py PART, and say why."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Radius clustering against DBSCAN by the book and scikit-learn's; groups by shared keys by brute force."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -199,8 +197,6 @@ test_bad_input_says_what = refusals(
     ]
 )
 
-
-# --- groups by shared keys -------------------------------------------------------------------------
 
 Group = Callable[[Ragged], torch.Tensor]
 GROUPS: list[Group] = [exact_groups, lambda keys: exact_groups(keys, implementation="torch")]

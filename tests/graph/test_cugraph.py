@@ -4,8 +4,6 @@ The stand-in takes the arguments that the sources in the wheel of 26.10 take, re
 they do, off by a little noise.
 """
 
-from __future__ import annotations
-
 import sys
 import types
 from collections.abc import Callable

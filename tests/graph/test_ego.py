@@ -1,7 +1,5 @@
 """Balls and induced subgraphs against networkx, limits against sorting by (hop, node)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -223,8 +221,6 @@ test_bad_input_says_what = refusals(
     ]
 )
 
-
-# --- balls as bits, against those of `ego_balls` ----------------------------------------------------
 
 WordBalls = Callable[[CSR, Ragged, int, torch.Tensor | None], Ragged]
 

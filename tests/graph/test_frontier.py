@@ -1,7 +1,5 @@
 """Frontier steps and the edge ranking against loops over all pairs in whole numbers, ties included."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -70,9 +68,6 @@ def frontier_of(r: np.random.Generator, w: World) -> list[list[int]]:
     return [r.integers(0, n, k).tolist() for k in r.integers(0, 5, len(w.sim))]
 
 
-# --- what the spec says, as loops --------------------------------------------------------------------
-
-
 def walked(w: World, k: int) -> list[Pairs]:
     """Down each question's ranking of edges until k distinct end vertices are found."""
     found = []
@@ -123,17 +118,11 @@ def test_lists_are_scored_in_their_order(implementation: str, seed: int) -> None
     assert torch.equal(found, torch.tensor([sim[b][x] for b, row in enumerate(lists) for x in row]).float())
 
 
-# --- by hand -----------------------------------------------------------------------------------------
-
-
 def tiny() -> HopEdges:
     """0 -> 1 twice ([1, 0] with {3}; [.6, .8] with {1}), 1 -> 2 with [0, 1] and no word; 2 has no out-edge."""
     vectors = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])
     held = torch.tensor([0, 2, 3, 3]), torch.tensor([1, 1, 2]).int(), torch.tensor([0, 1, 2]).int()
     return hop_edges(*held, vectors, ragged([[3], [1], []]), 4)
-
-
-# --- the same bits -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("implementation", BOTH)
@@ -161,8 +150,6 @@ def test_threads_do_not_change_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     one, three = (top_edges(w.asked, w.edges, 5, implementation="numba", threads=n) for n in (1, 3))
     assert torch.equal(one.ids, three.ids) and torch.equal(one.scores, three.scores)
 
-
-# --- plausible, and wrong ----------------------------------------------------------------------------
 
 Search = Callable[[World, int], list[Pairs]]
 
@@ -228,9 +215,6 @@ def test_wrong_steps_are_caught(wrong: Callable[..., list[Pairs]]) -> None:
     frontier = [[0, 1], [2, 3], [4], [5, 0], [1]]
     with pytest.raises(AssertionError):
         check_top(frontier_topk(w.asked, w.edges, ragged(frontier), 2), wrong(w, frontier, 2), 2)
-
-
-# --- bad input ---------------------------------------------------------------------------------------
 
 
 EDGES = tiny()

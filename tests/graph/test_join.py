@@ -1,7 +1,5 @@
 """The hybrid join against all pairs in whole numbers, ties included; it never builds the full matrix."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

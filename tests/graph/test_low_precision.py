@@ -1,7 +1,5 @@
 """Low-precision products are within their proved error, for rows of any length; the error is not idle."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The memory that PageRank counts is what it allocates, and a device without enough of it gets half the questions."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from typing import Any
 

@@ -1,7 +1,5 @@
 """PageRank whose first steps have an f16 state: the same promises as without, and what breaks them is caught."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -77,9 +75,6 @@ def test_checks_catch(wrong: Solve, undirected: bool) -> None:
             check(wrong, graph("pattern", undirected=undirected), damping)
 
 
-# --- the steps in f16 ------------------------------------------------------------------------------
-
-
 def started(csr: CSR, damping: float, state: str, tol: float = 1e-6) -> tuple[Job, MatrixTile]:
     """The tile of all questions after its steps in f16."""
     prepared = prepare(csr)
@@ -139,9 +134,6 @@ def test_steps_are_counted() -> None:
         personalized_pagerank(csr, ragged([[0]]), implementation="torch", state="f16", max_iter=12)
     assert started(csr, 0.0, "f16")[0].f16_steps == 0
     assert started(csr, 0.5, "f16", tol=0.5)[0].f16_steps == 2, "as many as the tolerance asks for"
-
-
-# --- the same bits, and the options ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("undirected", [True, False], ids=["symmetric", "directed"])

@@ -2,8 +2,6 @@
 their bound says so, and are as few as the solver promises.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -93,15 +91,6 @@ def test_checks_catch_a_shared_step_count(graph: PageRankGraph) -> None:
     with pytest.raises(AssertionError):
         check_bits(graph, stops_with_the_slowest)
 
-
-def test_a_prior_row_does_not_know_its_batch(graph: PageRankGraph) -> None:
-    prior = torch.rand(40, N, generator=torch.Generator().manual_seed(1)) ** 8
-    together = personalized_pagerank(graph, prior=prior)
-    for b in (0, 17, 39):
-        assert torch.equal(personalized_pagerank(graph, prior=prior[b : b + 1])[0], together[b])
-
-
-# --- the stopping rule: the bound holds for any state, in as few steps as the solver promises -------
 
 Bound = Callable[[Plan, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 

@@ -1,7 +1,5 @@
 """Paths and pairs that are not what they should be; compiled joins against torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -50,8 +48,6 @@ def changed(paths: PathSet, name: str, row: int, value: int) -> PathSet:
     return replace(paths, **{name: part})
 
 
-# --- paths that are put together -------------------------------------------------------------------
-
 STRANGE = [-1, 2]  # questions that are none
 
 
@@ -73,8 +69,6 @@ def test_chains_of_other_questions_are_refused(implementation: str, which: str, 
         chain_paths(given["whole"], given["parts"], TOPICS, 1, OPEN, WINDOW, implementation=implementation)
 
 
-# --- costs of pairs --------------------------------------------------------------------------------
-
 EYE = torch.eye(4)
 
 
@@ -86,8 +80,6 @@ def test_costs_of_pairs_that_are_none_are_refused(question: int, node: int, dtyp
     wrong = ("node", node) if question == 0 else ("question", question)
     assert f"the {wrong[0]} of a pair is no node; given {wrong[1]} at position 1" in refusal(call)
 
-
-# --- compiled joins against those in torch, on pruned sets ------------------------------------------
 
 FEWER = settings(max_examples=80, deadline=None, derandomize=True)
 N = 12

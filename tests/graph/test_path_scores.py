@@ -1,7 +1,5 @@
 """Scores of paths against the formula in fractions, beams against sorting, and the search with a beam."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fractions import Fraction
 from math import sqrt
@@ -115,9 +113,6 @@ def test_the_longest_paths_are_exact() -> None:
     assert torch.equal(scores["numba"], scores["torch"])
 
 
-# --- the beam --------------------------------------------------------------------------------------
-
-
 @QUICK
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=20), st.integers(1, 4))
 def test_best_of_groups(rows: list[tuple[int, int]], beam: int) -> None:
@@ -180,9 +175,6 @@ def test_search_with_a_beam() -> None:
     assert torch.equal(found.nodes, again.nodes) and torch.equal(found.edges, again.edges)
     assert max(sizes) == 25 and 0 < found.size <= 75 < whole.size
     assert {tuple(row) for row in found.nodes.tolist()} <= every
-
-
-# --- wrong versions and input ----------------------------------------------------------------------
 
 
 def mean_of_cosines(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor, topics: Ragged) -> Any:

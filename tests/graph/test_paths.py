@@ -1,7 +1,5 @@
 """Path search against networkx: all simple paths, filtered by the rules as they are written in the module."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -146,9 +144,6 @@ HOUSE: Edges = [(0, 1), (1, 2), (2, 3), (3, 0), (2, 4), (3, 4)]
 """A square 0 1 2 3 with a roof 4 over 2 and 3; node 5 is alone."""
 
 
-# --- wrong versions --------------------------------------------------------------------------------
-
-
 def walks(graph: PathGraph, asks: list[Ask], depth: int) -> Found:
     """Follows edges in one direction only."""
     rows = torch.repeat_interleave(torch.arange(graph.n), graph.csr.indptr.diff())
@@ -202,9 +197,6 @@ def test_checks_catch(wrong: Search) -> None:
         check(wrong, HOUSE, 6, asks, 2)
 
 
-# --- input -----------------------------------------------------------------------------------------
-
-
 GRAPH, TOPICS = graph_of(HOUSE, 6), ragged([[0, 4]])
 START = start_paths(GRAPH, TOPICS)
 CLOSED, WINDOW = inputs([Ask([0, 4], False, False, 0, 4)])[1:]
@@ -225,8 +217,6 @@ test_bad_input_says_what = refusals(
     ]
 )  # fmt: skip
 
-
-# --- the reduction before the search: distances of networkx, and no path is lost --------------------
 
 Case = tuple[Edges, int, list[list[int]], list[bool], list[bool], int]
 Reduce = Callable[[PathGraph, Ragged, int, Ends], Ragged]

@@ -1,7 +1,5 @@
 """Typed reachability against networkx multigraphs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import networkx as nx
@@ -143,9 +141,6 @@ def test_checks_catch(wrong: Reach) -> None:
     check(reachable, FILMS, 8, 2, starts, chains)
     with pytest.raises(AssertionError):
         check(wrong, FILMS, 8, 2, starts, chains)
-
-
-# --- input -----------------------------------------------------------------------------------------
 
 
 GRAPH, ZERO = graph_of(FILMS, 8, 2), ragged([[0]])

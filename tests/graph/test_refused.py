@@ -1,8 +1,6 @@
 """Inputs at the edge of what the graph ops take, and calls that ask for more memory, threads, results or digits than
 there are: a clear error before any work, or the right answer."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -43,9 +41,6 @@ def unit(n: int, dims: int = 8) -> torch.Tensor:
 
 
 HOPS = torch.tensor([0, 1, 2]), torch.tensor([1, 0]).int(), torch.tensor([0, 1]).int(), unit(2), ragged([[0], [1]])
-
-
-# --- graphs ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("weight", [torch.tensor([3e38, 3e38]), torch.tensor([1e300, 1.0], dtype=torch.float64)])
@@ -91,9 +86,6 @@ def test_a_radius_beyond_the_graph_ends_with_it(implementation: str, batch: int)
     assert found.values.tolist() == [0, 1, 2] * batch
 
 
-# --- weights of restarts -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("implementation", ["numba", "torch"])
 def test_restart_weights_without_a_finite_sum_are_refused(implementation: str) -> None:
     large = torch.full((1, 4), 1e308, dtype=torch.float64)
@@ -102,9 +94,6 @@ def test_restart_weights_without_a_finite_sum_are_refused(implementation: str) -
     with pytest.raises(BadInput, match="seed weights of a row are too large"):
         weights = Ragged(large[0, :2], torch.tensor([0, 2]))
         personalized_pagerank(PATH, ragged([[0, 1]]), weights, implementation=implementation)
-
-
-# --- rows, ids ------------------------------------------------------------------------------
 
 
 @BOTH
@@ -121,8 +110,6 @@ def test_rankings_of_other_ids_are_refused(implementation: str) -> None:
         with pytest.raises(BadInput, match=what):
             rrf([TopK(ids, scores)], 2, constants=[60], implementation=implementation)
 
-
-# --- numbers of keywords -----------------------------------------------------------------------------
 
 SMALL = [[1, 2], [2], [0], [1], [], [0, 1, 2]]
 
@@ -176,8 +163,6 @@ def test_paths_that_leave_the_graph_are_refused(implementation: str) -> None:
     with pytest.raises(BadInput, match="a path leaves the graph; given node 5; expected < 4"):
         expand_paths(graph, beyond, topics, implementation=implementation)
 
-
-# --- memory ------------------------------------------------------------------------------------------
 
 ENDS = torch.tensor([0])
 ASKED = FrontierQuery(unit(2), ragged([[0], []]))
@@ -269,8 +254,6 @@ def test_more_than_any_machine_has_is_refused() -> None:
     assert 2**20 < room.free_bytes(torch.device("cpu")) < 2**60
 
 
-# --- threads, results ------------------------------------------------------------------------------
-
 THREADED: dict[str, Callable[..., object]] = {
     "nearest_index": lambda **some: nearest_index(unit(3), **some),
     "personalized_pagerank": lambda **some: personalized_pagerank(PATH, ragged([[0]]), **some),
@@ -306,9 +289,6 @@ def test_more_results_than_there_are_ids_are_refused(k: int) -> None:
                 call(batch)
     with pytest.raises(BadInput, match="not enough memory"):
         topk_rows(torch.zeros(2**12, 1), 2**31 - 1)
-
-
-# --- tolerances that rounding keeps away --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("op", ["pagerank", "blocks numba", "blocks torch"])

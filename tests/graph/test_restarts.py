@@ -1,7 +1,5 @@
 """Restarts at a few nodes and among the last ones are those of the same prior written out, by every implementation."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

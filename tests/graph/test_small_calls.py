@@ -1,8 +1,6 @@
 """Short calls: compiled checks against slow ones, and scratch that is clean from call to call and from thread to
 thread."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -28,9 +26,6 @@ from gpu_rag.types import CSR, Ragged
 
 QUICK = settings(max_examples=200, deadline=None, derandomize=True)
 N = 6000
-
-
-# --- checks ----------------------------------------------------------------------------------------
 
 
 def both_ways(call: Callable[[], object]) -> tuple[str, str]:
@@ -129,9 +124,6 @@ def test_a_raw_matrix_is_checked_in_every_call(call: Callable[[], object]) -> No
     for _ in range(2):
         with pytest.raises(BadInput, match="not sorted"):
             call()
-
-
-# --- scratch ---------------------------------------------------------------------------------------
 
 
 @cache
@@ -234,9 +226,6 @@ def test_what_memory_held_before_does_not_matter(monkeypatch: pytest.MonkeyPatch
         assert torch.equal(found.csr.indptr, expected.csr.indptr) and torch.equal(
             found.csr.indices, expected.csr.indices
         )
-
-
-# --- the check of a matrix finds what a look at every row finds --------------------------------------
 
 
 def is_sound(csr: CSR) -> bool:

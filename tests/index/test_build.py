@@ -1,7 +1,5 @@
 """The stage runner: skipping, staleness, refusal of strangers, locks, damaged folders, and kills at any moment."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal

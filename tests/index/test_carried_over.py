@@ -1,7 +1,5 @@
 """Stages that keep rows of an earlier run: the files are those of a run from nothing, and little is computed."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator
@@ -31,9 +29,6 @@ FREE = settings(
     max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 Names = dict[str, tuple[int, ...]]  # a vector of small numbers for each name, so that many cosines are equal
-
-
-# --- synonyms --------------------------------------------------------------------------------------
 
 
 def put_names(bench: Any, names: Names) -> Any:
@@ -103,8 +98,6 @@ def test_wrong_synonyms_are_noticed(benches: Iterator[Any], wrong: str) -> None:
         assert synonym_bytes(bench, 1, before) != expected
     assert synonym_bytes(bench, 1, before) == expected
 
-
-# --- documents -------------------------------------------------------------------------------------
 
 LONG = "One two three four five six. Seven eight nine ten."
 ROWS = st.lists(
@@ -190,8 +183,6 @@ def test_files_that_did_not_change_are_not_read_again(
         assert passage_files(bench, sources, chosen, before) != expected
 
 
-# --- vectors and extractions -----------------------------------------------------------------------
-
 TEXTS = st.lists(
     st.tuples(st.sampled_from(["", "Kerling", "1"]), st.sampled_from([
         "Marta Orlo designed the bridge of Kerling.", "Anna Stroud, also called Annie, was mayor of Tamsin.", "1 x",
@@ -233,9 +224,6 @@ def test_a_text_that_moved_keeps_its_vector_and_costs_nothing(tmp_path: Path) ->
     half = keys.copy()
     half[:, 1] += 1  # a wrong version compares half of the hash
     assert rows_by_key(keys, half).tolist() == [-1] * 50
-
-
-# --- the whole -------------------------------------------------------------------------------------
 
 
 def test_an_added_file_computes_its_own_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """Coreference before extraction: replaced pronouns, rejected rewrites, what a scripted model is asked, fastcoref."""
 
-from __future__ import annotations
-
 import json
 import sys
 from types import ModuleType
@@ -40,8 +38,6 @@ def test_a_rewrite_must_keep_the_text() -> None:
     assert not keeps_text(ANN, RESOLVED * 3)
     assert not keeps_text("born 1902 died 1950 in Orle", "born 1902 died 1902 in Orle 1902")
 
-
-# --- in the extraction layer -----------------------------------------------------------------------
 
 TEXTS = {
     "changed": "Ann Orlo met Piet Ruyven. He taught her in Tamsin.",

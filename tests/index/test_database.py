@@ -1,7 +1,5 @@
 """The table engine: bytes depend on neither memory nor threads, the limit is kept, and nothing is left behind."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

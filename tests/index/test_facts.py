@@ -1,7 +1,5 @@
 """Facts around a name and chains between two names, against brute force over networkx."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import networkx as nx

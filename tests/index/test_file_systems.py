@@ -1,7 +1,5 @@
 """File systems without locks, hard links or durable folders: it works, or one line says what is missing."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """An index that a build has not finished, or has replaced, and names of folders that mean something to DuckDB."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Chapters and sections: where they begin in the text of a file, and the titles of its passages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

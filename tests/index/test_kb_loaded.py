@@ -1,7 +1,5 @@
 """A knowledge base in memory beside networkx and brute force; loaded from an index it is the same."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -130,9 +128,6 @@ def test_a_candidate_that_is_no_node_is_refused():
     kb = knowledge_base([("a", "Ada", "x")], [], embed=embed)
     with pytest.raises(BadInput, match="candidates"):
         score_nodes(kb, torch.from_numpy(embed(["x"])), ragged([1]))
-
-
-# --- from an index -------------------------------------------------------------------------------------
 
 
 def test_loaded_from_an_index_it_is_what_was_made_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,7 +1,5 @@
 """Large knowledge bases: every part that works on columns beside the plain way, and how much memory a build takes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -35,9 +33,6 @@ WORDS = st.sampled_from(["a", "b", "Ada", "É", "a ", "", "日本"])
 
 def text(values: list[str]) -> pa.LargeStringArray:
     return pa.array(values, pa.large_string())
-
-
-# --- columns beside the plain way ------------------------------------------------------------------------
 
 
 @few
@@ -146,9 +141,6 @@ def test_what_stands_in_shows_is_what_all_edges_would_show(edges, names):
         out = [(relations[r], names[t]) for h, r, t in edges if h == node]
         into = [(relations[r], names[h]) for h, r, t in edges if t == node]
         assert standin_text("N", "t", *beside[node]) == standin_text("N", "t", out, into)
-
-
-# --- whole builds ----------------------------------------------------------------------------------------
 
 
 def triples(n: int, seed: int = 0) -> Iterator[str]:

@@ -1,7 +1,5 @@
 """The language of each document is found and kept; patterns, which know English alone, leave the others alone."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

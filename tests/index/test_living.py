@@ -1,7 +1,5 @@
 """Documents that are added to an index, updated and removed: equal to a build from nothing, and forgotten."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -58,9 +56,6 @@ def from_nothing(tmp_path: Path, *sources: Path, methods: str = "dense") -> str:
 
 def digest(out: Path) -> str:
     return str(gpu_rag.verify(out).digest)
-
-
-# --- equal to a build from nothing ------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -199,9 +194,6 @@ def test_a_named_source_leaves(corpus: Path, tmp_path: Path) -> None:
     assert not any(b"Ida Stroud" in path.read_bytes() for path in out.rglob("*") if path.is_file())
 
 
-# --- what is refused --------------------------------------------------------------------------------
-
-
 def test_what_cannot_be_changed_is_refused_and_nothing_changes(corpus: Path, tmp_path: Path) -> None:
     out, apart = tmp_path / "ix", write_document(tmp_path / "apart.txt", 50)
     before = gpu_rag.build([corpus, apart], out, methods=["bm25"], settings=FAST).manifest.digest()
@@ -286,8 +278,6 @@ def test_a_source_that_moved_is_named_once(corpus: Path, tmp_path: Path) -> None
     made = gpu_rag.update(out, tmp_path / "elsewhere" / "corpus", settings=FAST)
     assert (made.added, made.changed, made.removed) == (0, 0, 0) and made.index.manifest.digest() == before
 
-
-# --- forgetting -------------------------------------------------------------------------------------
 
 CANARY = re.compile(rb"(?i)zyx[a-z]{5}\d\d")
 METHODS = ["ppr", "hoprag", "higra-retriever", "bubblerag"]
@@ -449,9 +439,6 @@ def test_ready_triples_that_name_a_removed_document_are_found(tmp_path: Path) ->
     triples.write_text("".join(json.dumps(row) + "\n" for row in ready if row["id"] != "r1"))
     gpu_rag.remove(out, documents="r1", settings=FAST)
     assert not files_with(out, re.compile(rb"(?i)stroud1|tamsin1|\br1\b"))
-
-
-# --- readers and kills ------------------------------------------------------------------------------
 
 
 def test_readers_see_the_old_index_or_the_new_one(

@@ -1,7 +1,5 @@
 """Vectors that are mapped from the file, as those of large indexes are: equal rankings, and no copy in memory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

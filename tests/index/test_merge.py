@@ -1,7 +1,5 @@
 """Indexes that were built apart and merged: equal to one build, and no model is asked again."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import replace
@@ -200,9 +198,6 @@ def test_a_merge_overwrites_no_index(pair: list[Path], tmp_path: Path) -> None:
         with pytest.raises(UsageError):
             gpu_rag.merge([tmp_path / "A", tmp_path / "A"], tmp_path / out, settings=FAST)
     assert gpu_rag.verify(tmp_path / "B").ok and len([*(tmp_path / "letters").iterdir()]) == 1
-
-
-# --- indexes of other machines ------------------------------------------------------------------------
 
 
 def on_another_machine(monkeypatch: pytest.MonkeyPatch, *sources: Path) -> None:

@@ -1,7 +1,5 @@
 """Columns of names: look-ups against dictionaries, and normal forms against the function for one name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Texts of nodes as passages, in columns: against cutting and naming them one document after the other."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -69,9 +67,6 @@ def pieces_of(sources: Sources, settings: Settings) -> Iterator[Pieces | Reject]
         for document, origin in zip(documents, origins, strict=True):
             own = [row for row in passages if row["doc_id"] == document["id"]]
             yield Pieces(document, own, origin["source"], origin["node"])
-
-
-# --- ids that are taken ------------------------------------------------------------------------------
 
 
 def base(folder: Path, nodes: list[tuple[str, str]]) -> NamedSource:
@@ -145,9 +140,6 @@ def test_lost_documents_stop_a_strict_build(tmp_path: Path) -> None:
         list(read_passages(Sources(named=named, strict=True), Settings()))
 
 
-# --- tables --------------------------------------------------------------------------------------------
-
-
 def test_tables_are_those_of_rows_written_at_once(tmp_path: Path) -> None:
     """By `write_rows` of the rows that reading one by one gives: equal bytes."""
     texts = [(f"n{k * 7 % 500:03d}", "" if k % 3 else f"Node {k}. " * (1 + k % 40)) for k in range(500)]
@@ -177,9 +169,6 @@ def test_tables_are_those_of_rows_written_at_once(tmp_path: Path) -> None:
         ({"document": row.document["id"], "source": row.source, "node": row.node} for row in rows),
         key=lambda row: row["document"],
     )
-
-
-# --- texts of edges --------------------------------------------------------------------------------------
 
 
 NAMES = st.text("a_ \u00a0\tB", max_size=5).filter(bool)

@@ -1,6 +1,4 @@
-"""Shards on a Ray cluster of this machine, with one worker and with two, of which one is killed."""
-
-from __future__ import annotations
+"""Shards on a Ray cluster of this machine with fewer workers than shards, of which one is killed."""
 
 import json
 import os
@@ -33,14 +31,14 @@ def _own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
         monkeypatch.setenv(name, value)
 
 
-@pytest.fixture(params=[1, 2])
-def cluster(request: pytest.FixtureRequest) -> Iterator[tuple[str, int]]:
-    """The address of a cluster, and the process that it belongs to. It runs as many tasks at a time as asked for."""
+@pytest.fixture
+def cluster() -> Iterator[tuple[str, int]]:
+    """The address of a cluster, and the process that it belongs to. It runs two tasks at a time."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", f"--port={port}"]
-    command += [f"--num-cpus={request.param}", "--include-dashboard=false", "--node-ip-address=127.0.0.1"]
+    command += ["--num-cpus=2", "--include-dashboard=false", "--node-ip-address=127.0.0.1"]
     command += ["--object-store-memory=100000000", "--disable-usage-stats"]
     head = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     wait_for_port(port)

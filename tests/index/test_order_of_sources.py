@@ -1,7 +1,5 @@
 """The order in which sources are named changes no digest."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """An index that is built anew, sent to another process, or inherited by a fork while somebody answers with it."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Builds in shards, by processes of this machine: equal to one build, whatever dies."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The entity layer: names merged by their normal form, the commonest way of writing, relations, a brute-force twin."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any

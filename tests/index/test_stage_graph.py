@@ -1,7 +1,5 @@
 """The graph layer: the strongest of parallel edges, node numbers, both directions, an adjacency by dictionary."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,9 +27,6 @@ def by_dictionary(edges: list[Edge]) -> list[Edge]:
             key = (min(a, b), max(a, b))
             best[key] = max(best.get(key, -1.0), weight)
     return [(a, b, best[a, b]) for a, b in sorted(best)]
-
-
-# --- the layer ---------------------------------------------------------------------------------------
 
 
 def put(

@@ -1,7 +1,5 @@
 """The extraction layer with ready results: how a document's rows reach its chunks, rejects, absent passages."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -112,8 +110,6 @@ def test_the_import_needs_a_file_and_the_build_reports_its_rejects(tiny_corpus: 
     assert (report.count("extraction_ok"), report.count("extraction_absent")) == (1, 5)
     assert len((tmp_path / "ix" / "rejects.jsonl").read_text().splitlines()) == 1
 
-
-# --- against a plain rewriting of the rule, and the rule written wrongly -----------------------------
 
 Chunks = list[str]
 Shares = list[tuple[list[str], list[list[str]]]]

@@ -1,7 +1,5 @@
 """The layers of a knowledge base: which records are one thing, and what the tables hold."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -57,9 +55,6 @@ def kb_of(index: gpu_rag.Index) -> KnowledgeBase:
 
 def triples(kb: KnowledgeBase) -> list[tuple[str, ...]]:
     return [kb.triple(edge) for edge in range(kb.n_edges)]
-
-
-# --- which records are one thing -----------------------------------------------------------------------
 
 
 def fused(*records: tuple[Any, ...]) -> Fused:
@@ -138,9 +133,6 @@ def test_groups_keep_the_rules(records):
     assert len(found.links) == len(records) - len(members)
 
 
-# --- words ---------------------------------------------------------------------------------------------
-
-
 def test_relations_in_words():
     said = ["__music__album__artist", "film.film.directed_by", "birthPlace", "associated with", "http://x/y#isIn", "?"]
     expected = ["music album artist", "film film directed by", "birth place", "associated with", "http x y is in", "?"]
@@ -178,9 +170,6 @@ def test_relations_with_one_name_are_told_apart_by_their_ids():
     edges = Edges(none, none, none, none)
     one = SourceColumns("a", "kg", [], nothing, nothing, no_lists(0), no_lists(0), edges, relations)
     assert relation_names([one]) == {"http://x/in": "in", "http://y/in": "http://y/in", "on": "on"}
-
-
-# --- whole builds ----------------------------------------------------------------------------------------
 
 
 def test_a_file_of_triples_becomes_nodes_and_edges(tmp_path):
@@ -331,9 +320,6 @@ def test_stand_ins_are_for_nodes_without_passages_alone(tmp_path, skb, monkeypat
     assert kb.text_row.tolist() == [-1, 0, 1]
     assert kb.texts == ["Orlo (gene). Veluxin targets Orlo.", "Orlo (disease). Veluxin treats Orlo."]
     assert [len(kb.vectors(name)) for name in needs] == [3, 2, 2, 2]
-
-
-# --- what a build depends on ---------------------------------------------------------------------------
 
 
 def digest(folder: Path) -> str:

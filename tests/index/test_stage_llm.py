@@ -1,7 +1,5 @@
 """The extraction layer with a language model: repair tries, statuses, counts, failures, and what a second run asks."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The mention layer: exact offsets, where a mention comes from, the cap on searched names, a brute-force twin."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -70,9 +68,6 @@ def test_a_searched_name_in_100_passages_is_kept_only_where_it_was_extracted(ben
         assert ann == extracted
     bo = [m for m in mentions if m[2] == "bo"]
     assert bo == [(7, -1, "bo", -1, "extraction"), *((n_passages + i, 0, "bo", 2, "search") for i in range(3))]
-
-
-# --- a brute-force twin for plain ASCII names, and wrong versions ------------------------------------
 
 
 def brute_force(texts: Sequence[str], found: Found, names: Sequence[str], cap: int = 100) -> list[Mention]:

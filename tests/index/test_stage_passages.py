@@ -1,7 +1,5 @@
 """The passage layer: offsets into the source, chunk ids, names of files, rejects, ids that would collide."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The synonym layer: numbers must agree, the threshold, each pair once, a brute-force twin in float64."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any

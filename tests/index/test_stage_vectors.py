@@ -1,7 +1,5 @@
 """Vectors of texts by windows: the same whatever the window, resumed where a run died; texts are made when read."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Reading the tables of an index."""
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Iterator
 from pathlib import Path

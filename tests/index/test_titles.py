@@ -1,7 +1,5 @@
 """Edges of titles: which passages have one, and what it adds to a graph of four nodes worked by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest

@@ -1,7 +1,5 @@
 """verify: silent on a sound index, and a line for every kind of planted damage, also under redone checksums."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """verify on a knowledge base: silent on a sound one, and a line for every kind of damage under redone checksums."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Filters by metadata: the language against SQLite, its errors, and the table that it reads."""
 
-from __future__ import annotations
-
 import json
 import random
 import sqlite3

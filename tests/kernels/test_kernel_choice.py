@@ -1,7 +1,5 @@
 """The implementation of a kernel that runs, and the references and errors that need no Triton."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -82,8 +80,6 @@ def test_a_matrix_without_gaps_stays_as_it_is() -> None:
     for made, wanted in zip(vars(packed(gaps)).values(), vars(csr).values()):
         assert torch.equal(made, wanted) and made.is_contiguous()
 
-
-# --- ops: names, preferences, and the record of what was chosen -------------------------------------
 
 CPU = torch.device("cpu")
 

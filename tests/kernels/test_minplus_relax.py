@@ -1,7 +1,5 @@
 """The relaxation kernel: every implementation against networkx's Dijkstra, with the predecessors of the smallest id."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import networkx as nx

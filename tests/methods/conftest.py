@@ -1,7 +1,5 @@
 """The six invented articles with facts written by hand, as an index of every layer."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil

@@ -2,11 +2,8 @@
 packing, failures that stay with their question.
 """
 
-from __future__ import annotations
-
 import gc
 import hashlib
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -102,57 +99,12 @@ def test_nothing_found_asks_nobody(index: gpu_rag.Index, fast: Any) -> None:
     assert llm.calls == []
 
 
-@pytest.mark.parametrize("short_by", [1, 40, 90])
-def test_what_does_not_fit_is_cut_from_the_end_and_counted(index: gpu_rag.Index, fast: Any, short_by: int) -> None:
-    whole, llm = ask(index, lambda request: "Marta Orlo", fast)
-    count, system = llm.count_tokens, llm.calls[0].system
-    full = llm.calls[0].prompt
-    context = count(system) + count(full) + 48 - short_by
-    answer, llm = ask(index, lambda request: "Marta Orlo", fast, context_tokens=context)
-    shown = llm.calls[0].prompt
-    assert answer.status == "answered" and answer.evidence == whole.evidence
-    # the same texts from the start, a whole word at the end, the question untouched
-    evidence, question = shown.split("\n\nQuestion: ")
-    assert question == full.split("\n\nQuestion: ")[1]
-    whole_evidence = full.split("\n\nQuestion: ")[0]
-    evidence, whole_evidence = (text.removesuffix("\n</data>") for text in (evidence, whole_evidence))
-    assert whole_evidence.startswith(evidence) and evidence != whole_evidence
-    assert not re.match(r"\w", whole_evidence[len(evidence) :])
-    assert count(system) + count(shown) + 48 <= context
-    lost = count(whole_evidence) - count(evidence)
-    assert answer.usage.cut == pytest.approx(lost, abs=8)  # tokens of parts and of the whole differ by a few
-    assert lost < short_by + 8  # and no more is cut than a word needs
-
-
 def test_a_prompt_that_never_fits_is_that_question_s_failure(index: gpu_rag.Index, fast: Any) -> None:
     answer, llm = ask(index, lambda request: "Marta Orlo", fast, context_tokens=60)
     assert (answer.status, answer.text, llm.calls) == ("failed", None, [])
     assert answer.error is not None and answer.error["type"] == "ContextOverflow"
     assert "<= 60 together" in answer.error["message"]
 
-
-@pytest.mark.parametrize("method", ["dense", "bm25", "hybrid", "ppr"])
-def test_a_failed_request_disturbs_no_other_question(index: gpu_rag.Index, fast: Any, method: str) -> None:
-    questions = [Question(f"q{i}", f"Who designed the Halden Bridge, {name}?") for i, name in enumerate("abcdef")]
-
-    def said(request: Request) -> str:
-        return f"Marta Orlo; {'Halden Bridge ' * ord(request.prompt.split('Bridge, ')[-1][0])}"
-
-    def flaky(request: Request) -> str | RequestFailed:
-        return RequestFailed("the server hung up") if ", c?" in request.prompt else said(request)
-
-    sound = index.answer(questions, method=method, settings=fast, llm=ScriptedLLM(said))
-    hurt = index.answer(questions, method=method, settings=fast, llm=ScriptedLLM(flaky))
-    assert [a.status for a in hurt] == ["answered"] * 2 + ["failed"] + ["answered"] * 3
-    assert hurt[2].error == {"type": "RequestFailed", "message": "the server hung up"}
-    assert hurt[2].evidence == () and hurt[2].trace  # the trace says how far it came
-    for a, b in zip(sound, hurt):
-        if b.status != "failed":
-            assert (a.text, a.evidence, a.paths) == (b.text, b.evidence, b.paths)
-    assert len({a.text for a in sound}) == 6
-
-
-# --- the engine: what a configuration hash covers, budgets, order -----------------------------------
 
 METHODS = ["dense", "bm25", "hybrid", "ppr"]
 
@@ -235,15 +187,6 @@ QUESTIONS = [
 ]
 
 
-def test_batches_are_as_large_as_may_be(index: gpu_rag.Index, fast: Any) -> None:
-    llm = ScriptedLLM(said)
-    index.answer(list(QUESTIONS), method="dense", settings=fast, llm=llm)
-    assert llm.batches == [7]
-    llm = ScriptedLLM(said)
-    index.answer(list(QUESTIONS), method="dense", settings=merge(fast, {"runtime": {"max_live": 3}}), llm=llm)
-    assert max(llm.batches) == 3 and sum(llm.batches) == 7
-
-
 def test_the_run_seed_reaches_the_model(index: gpu_rag.Index, fast: Any) -> None:
     seeds = []
     for run_seed in (0, 0, 1):
@@ -252,14 +195,6 @@ def test_the_run_seed_reaches_the_model(index: gpu_rag.Index, fast: Any) -> None
         seeds.append([request.seed for request in llm.calls])
     assert seeds[0] == seeds[1] != seeds[2]
     assert len(set(seeds[0])) == 7  # each question has its own, also when two ask the same
-
-
-def test_a_budget_ends_its_question_alone(index: gpu_rag.Index, fast: Any) -> None:
-    settings = merge(fast, {"runtime": {"max_calls": 2}})  # bm25 needs two calls, dense three
-    (cheap,) = index.answer("Who designed the bridge?", method="bm25", settings=settings, llm=ScriptedLLM(said))
-    (dear,) = index.answer("Who designed the bridge?", method="dense", settings=settings, llm=ScriptedLLM(said))
-    assert cheap.status != "failed" and dear.status == "failed"
-    assert dear.error is not None and dear.error["type"] == "BudgetExceeded"
 
 
 def test_without_a_model_there_is_evidence_and_another_embedder_is_refused(index: gpu_rag.Index, fast: Any) -> None:

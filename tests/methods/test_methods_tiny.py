@@ -1,7 +1,5 @@
 """Each method on six articles, worked by hand: cosine, BM25, rank fusion, and a hop that only the graph can take."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -85,22 +83,6 @@ def test_a_limit_cuts_the_ranking_and_nothing_else(
     whole, cut = retrieve(index, method, fast), retrieve(index, method, fast, limit)
     assert cut.evidence == whole.evidence[:limit]
     assert len(whole.evidence) == (2 if method == "bm25" else 6)
-
-
-@pytest.mark.parametrize("method", ["dense", "bm25", "hybrid", "ppr"])
-def test_retrieval_alone_asks_no_model_and_says_what_it_did(index: gpu_rag.Index, fast: Settings, method: str) -> None:
-    answer = retrieve(index, method, fast, limit=3)
-    assert (answer.status, answer.text, answer.error, answer.method) == ("retrieved", None, None, method)
-    assert (answer.usage.llm_calls, answer.usage.prompt_tokens) == (0, 0)
-    verb = {"ppr": "rank_by_graph"}.get(method, f"search_{method}")
-    step = next(step for step in answer.trace if step.verb == verb)
-    assert step.n_candidates == 6
-    assert step.chosen == tuple(f"{e.passage_id} {e.title}" for e in answer.evidence)
-    assert all(e.why for e in answer.evidence)
-    rows = {row["id"]: row for row in index.passages.to_pylist()}
-    for e in answer.evidence:
-        row = rows[e.passage_id]
-        assert (e.title, e.text, e.start, e.end) == (row["title"], row["text"], row["start"], row["end"])
 
 
 def test_a_corpus_without_any_entity_still_answers(

@@ -1,7 +1,5 @@
 """Every method, both drivers and every index stage under a server that misbehaves: no reply fails for its form."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -150,8 +148,6 @@ def test_every_index_stage_ends_and_counts(tmp_path: Path, serve: Serve) -> None
         server.close()
     assert len(set(digests)) == 1
 
-
-# --- servers by name ------------------------------------------------------------------------------
 
 DECIDE = [name for name in READS if name not in ("ppr", "fused", "hydrarag-e")]  # methods in which a model decides
 FORMS = ("Where does {} stand?", "Who built {}, and when?", "What is {} known for?", "Who studied or taught with {}?")

@@ -1,7 +1,5 @@
 """A method is one object: no file outside `methods/` names one, and each folder can be deleted alone."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os
@@ -66,8 +64,6 @@ def test_no_file_outside_methods_names_one() -> None:
     found = {str(path.relative_to(PACKAGE)): named(path.read_text("utf-8")) for path in paths}
     assert len(found) > 150 and {path: names for path, names in found.items() if names} == {}
 
-
-# --- deleted folders -------------------------------------------------------------------------------
 
 # One process imports the libraries once, and a child of it works with each copy.
 CHILDREN = """

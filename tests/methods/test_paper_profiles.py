@@ -1,7 +1,5 @@
 """The profiles of the papers: each holds the constants of its paper's tables, and runs to its end with a model."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """Every prompt file of the product: it renders, fits a small context beside its reply, fences what others wrote, and
 its examples are replies that its step can read."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator
@@ -43,7 +41,6 @@ TYPES, RELATIONS = ("person", "film", "genre"), ("directed_by", "has_genre", "st
 CHOICE, TEXT = "a choice", "a text"
 CRAG_LISTS = ("Halden Bridge", "Marta Orlo"), ("opened in", "designed by"), ("graph", "text")
 
-# --- what each step reads, and the room of its reply ------------------------------------------------
 
 STEPS: dict[str, str] = {
     "bubblerag/answer": TEXT,
@@ -112,7 +109,6 @@ ROOMS = {  # of replies whose room is fixed
 JSON = [name for name, schema in STEPS.items() if schema not in (CHOICE, TEXT)]
 MEASURED = {name: STEPS[name] for name in JSON if name not in ROOMS}
 
-# --- what stands in the slots -----------------------------------------------------------------------
 
 # The question and words of our own: no text of a document, page or graph, and none that a reply wrote of these.
 OPEN = {"question", "plan", "notice", "subquestions", "features", "examples", "gold"}
@@ -211,9 +207,6 @@ def room(name: str, model: ScriptedLLM) -> int:
 def example_replies(name: str) -> list[str]:
     """The JSON objects in the static part, each on its own line."""
     return re.findall(r"^(?:Reply: )?(\{.*\})$", prompt(name).system, re.MULTILINE)
-
-
-# --- tests ------------------------------------------------------------------------------------------
 
 
 def test_each_file_has_its_step() -> None:

@@ -1,7 +1,5 @@
 """The registry: methods of other packages by entry points, and what is imported for a name, a list and a question."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -191,9 +189,6 @@ def test_each_hook_of_a_method_of_another_package_is_asked(tiny_corpus: Path, tm
     assert f"lengths: 0 for {n} passages" in verified[-1]
 
 
-# --- packages that are no methods --------------------------------------------------------------------
-
-
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """installed(files, entries): a package in this process, until the end of the test."""
@@ -257,8 +252,6 @@ def test_every_built_in_method_is_whole() -> None:
         assert {*registry.needs(name)} <= {*registry.all_stages()}, name
     assert Method("x", ()).program == "program"
 
-
-# --- what is imported --------------------------------------------------------------------------------
 
 LOADED = "\nprint(json.dumps([name for name in sys.modules if name.startswith(('torch', 'gpu_rag.methods.'))]))"
 

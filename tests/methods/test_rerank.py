@@ -1,7 +1,5 @@
 """A reranker after each method: the order of its scores, what a model chooses, its cost, and nothing without it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from gpu_rag.models.rerank import CrossEncoder
 from gpu_rag.program.reader import Support
 from gpu_rag.settings import merge
 from gpu_rag.sources.questions import QuestionRow
-from gpu_rag.types import Answer, JsonSchema, Question, Rank, Reply, Request
+from gpu_rag.types import Answer, Draft, JsonSchema, Question, Rank, Reply, Request
 
 BORN = "Where was the designer of the Halden Bridge born?"
 METHODS = ("dense", "bm25", "hybrid", "ppr", "hoprag", "bubblerag", "higra-retriever", "dual-agent")
@@ -104,9 +102,6 @@ def test_questions_share_batches(index: gpu_rag.Index, fast: Any, folder: Path) 
     assert stats.steps["rerank"].batch_sizes == {5: 1}
 
 
-# --- a language model --------------------------------------------------------------------------------
-
-
 def by_model(index: gpu_rag.Index, fast: Any, reply: Any, capable: bool = True, **options: Any) -> Answer:
     llm = ScriptedLLM(
         lambda request: reply(request) if request.system.startswith("You order what") else "Tamsin", capable=capable
@@ -146,9 +141,6 @@ def test_without_a_model_there_is_none_to_order(index: gpu_rag.Index, fast: Any)
         engine.run("dense", [Question("q", BORN)])
 
 
-# --- its cost ----------------------------------------------------------------------------------------
-
-
 def test_the_cost_is_shown(index: gpu_rag.Index, fast: Any, folder: Path, tmp_path: Path, capsys: Any) -> None:
     from gpu_rag.cli.main import main
 
@@ -173,9 +165,9 @@ def test_a_program_of_ones_own_is_left_alone(index: gpu_rag.Index, fast: Any, fo
     """An oracle, or any other program that is given in place of the method's, has the limit that was asked for."""
     limits = []
 
-    async def program(question: Question, run: Any, params: Any) -> gpu_rag.Draft:
+    async def program(question: Question, run: Any, params: Any) -> Draft:
         limits.append((run.limit, run.keep))
-        return gpu_rag.Draft(None, (), (), "unsupported")
+        return Draft(None, (), (), "unsupported")
 
     engine = index.engine(with_encoder(fast, folder))
     engine.run("dense", [Question("q", BORN)], limit=3, retrieval_only=True, program=program)

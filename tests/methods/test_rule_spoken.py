@@ -1,7 +1,5 @@
 """A model that says what the rules would say changes nothing: who decides is no part of a program."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
@@ -185,8 +183,6 @@ def silent(engine: ScriptedLLM) -> Callable[[Request], str]:
     return reply
 
 
-# --- over a knowledge base ------------------------------------------------------------------------
-
 GRAPH = [
     ("Halden Bridge", "designed by", "Marta Orlo"),
     ("Halden Bridge", "planned by", "Marta Orlo"),
@@ -249,8 +245,6 @@ def test_each_reply_matters_over_a_knowledge_base(
     rows = [answers(index, "hydrarag", one, one.engine(), fast, question) for one in (spoken, other)]
     assert name in spoken.asked and rows[0] != rows[1]
 
-
-# --- queries that a knowledge base answers exactly ----------------------------------------------------
 
 TYPES = {"company": ["Norvex", "Orbis", "Telva"], "person": ["Ann Lee", "Bob Ray", "Cid Oak"], "prize": ["Gold Cup"],
          "product": ["Salt", "Rain"], "date": ["1990-05-01", "2010-02-03"], "number": ["35", "80"]}  # fmt: skip

@@ -1,7 +1,5 @@
 """A model that says what the rules of index stages would say makes the tables that the rules make, byte for byte."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -226,9 +226,6 @@ def test_a_method_whose_stages_cannot_be_narrowed_is_refused(
     assert engine.run("ppr", QUESTIONS, where=WHERE, retrieval_only=True).answers[0].evidence
 
 
-# --- against an index of the allowed documents alone ------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def by_hand(folder: Path) -> Iterator[tuple[Index, Index, gpu_rag.Index]]:
     """(the part, an index of the open documents alone, the whole), extracted by patterns."""
@@ -288,8 +285,6 @@ def test_questions_of_several_filters_share_one_driver(index: gpu_rag.Index) -> 
     sides = {w: {e.metadata["side"] for e in draft.evidence} for w, draft in found.items()}
     assert sides[WHERE] == {"open"} and sides["side = 'secret'"] == {"secret"}
 
-
-# --- beside knowledge bases -------------------------------------------------------------------------------
 
 GRAPH = [
     ("Marta Orlo", "designed", "Halden Bridge"),

@@ -1,7 +1,5 @@
 """No program asks who decides: its decisions are `Ask` and `Choose` values, and the decider of the run takes them."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

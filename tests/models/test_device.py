@@ -1,7 +1,5 @@
 """Which device and number format a model gets, with torch.cuda answering as the GPUs of each case would."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """The misbehaving server: faults that depend on seed, body and attempt alone, and replies that fit when it behaves."""
 
-from __future__ import annotations
-
 import json
 import urllib.request
 from collections import Counter
@@ -121,9 +119,6 @@ def test_a_thought_takes_the_room_of_the_answer_or_is_switched_off(serve: Open) 
         answer = send(body(MODEL, ASKED, style, think_tokens=1024))
         assert isinstance(read_reply(read_answer(ASKED, answer), ASKED.constraint), Read)
         assert bool(thought(answer)) == (not style.quiet)
-
-
-# --- the styles of servers ------------------------------------------------------------------------
 
 
 def server_that(send: Callable[[dict[str, Any]], Any], *, knows: tuple[str, ...], ranks: bool = True) -> Any:

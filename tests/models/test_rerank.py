@@ -1,7 +1,5 @@
 """The cross-encoder on random weights: its scores are the model's, bit-equal in any batch; what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Shared by the files of replies and of vectors: errors that name the file, and look-ups of many keys."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

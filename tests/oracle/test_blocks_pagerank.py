@@ -3,8 +3,6 @@
 p = (1-d) pi + d (P^T p + (mass on rows without weight) pi) in every block by itself, P = row-normalised weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

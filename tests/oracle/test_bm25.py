@@ -67,9 +67,6 @@ class Lucene:
         return ids, best
 
 
-# --- the checks ------------------------------------------------------------------------------------
-
-
 def texts_and_query(max_words: int = 12) -> st.SearchStrategy:
     text = st.lists(st.sampled_from(WORDS), min_size=0, max_size=max_words).map(" ".join)
     query = st.lists(st.sampled_from([*WORDS, "unheard"]), min_size=1, max_size=4, unique=True).map(" ".join)
@@ -164,9 +161,6 @@ def check_bits(kind: Any) -> None:
 CHECKS: list[Callable[[Any], None]] = [check_scores, check_hand_worked, check_search, check_ties]
 
 
-# --- wrong versions --------------------------------------------------------------------------------
-
-
 class NoLengthNorm(Lucene):
     def tf_part(self, tf: float, doc: Counter) -> float:
         return tf / (tf + self.k1)
@@ -249,9 +243,6 @@ test_wrong_versions_are_caught = caught(WRONG)
 
 test_bm25 = passes([Lucene, Bm25, OnDevice], CHECKS)
 test_bits = passes([Bm25, OnDevice], [check_bits])
-
-
-# --- the rest of Bm25 ------------------------------------------------------------------------------
 
 
 def test_the_words_of_this_file_are_their_own_tokens() -> None:

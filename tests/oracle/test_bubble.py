@@ -4,8 +4,6 @@ The oracle pops (distance, node, group) from a heap, cuts leaves that are no anc
 nothing of fixpoints, packed numbers or events that may be passed over.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 from collections.abc import Callable
@@ -48,9 +46,6 @@ class Instance:
 
     def groups_of(self, v: int) -> int:
         return sum(1 << g for g in {g for a, g in self.anchors if a == v})
-
-
-# --- the oracle ------------------------------------------------------------------------------------
 
 
 def heap_oracle(
@@ -125,9 +120,6 @@ def _candidate(case: Instance, paths: list[list[int]], d: int, kind: int, cut: b
     for v in nodes:
         covered |= case.groups_of(v)
     return nodes, covered, d, kind
-
-
-# --- the op ----------------------------------------------------------------------------------------
 
 
 def blocks_of(cases: list[Instance], shift: int = 0) -> tuple[Blocks, torch.Tensor, Ragged, Ragged]:
@@ -217,8 +209,6 @@ WRONG: dict[str, Grow] = {
 test_checks_catch = caught(WRONG, check, range(400))
 
 
-# --- by hand ---------------------------------------------------------------------------------------
-
 PATH = Instance(5, ((0, 1), (1, 2), (2, 3), (3, 4)), (1, 1, 1, 1, 1), ())
 
 
@@ -226,9 +216,6 @@ PATH = Instance(5, ((0, 1), (1, 2), (2, 3), (3, 4)), (1, 1, 1, 1, 1), ())
 def test_costs_below_one_are_one(name: str) -> None:
     anchored = replace(PATH, anchors=((0, 0), (4, 1)))
     assert grow([replace(anchored, costs=(0, 0, -5, 0, 0))], name) == grow([anchored], name)
-
-
-# --- distances and Steiner trees -------------------------------------------------------------------
 
 
 def steiner(case: Instance, groups: list[int]) -> int | None:
@@ -269,9 +256,6 @@ def test_within_m_of_an_exact_group_steiner_tree() -> None:
     assert len(ratios) >= 30 and max(ratios) <= 4
 
 
-# --- bad input -------------------------------------------------------------------------------------
-
-
 BLOCKS, COSTS, ANCHORS, GROUPS = blocks_of([replace(PATH, anchors=((0, 0), (4, 1))), PATH])
 EYE, ONE = torch.eye(4), torch.ones(1, dtype=torch.int64)
 FAR = Ragged(torch.tensor([0, 9]), ANCHORS.offsets)
@@ -286,8 +270,6 @@ test_bad_input = refusals(
     ]
 )
 
-
-# --- the local graph against a search and a sort, and its costs against whole fractions -------------
 
 Local = Callable[..., Ragged]
 N = 120

@@ -1,7 +1,5 @@
 """BubbleRAG's steps against brute force on random graphs: costs, local graphs, trees and what they cost, look-ups."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -119,9 +117,6 @@ class Made:
         return {u for v in nodes for u in nx.single_source_shortest_path_length(self.nx, v, cutoff=radius)}
 
 
-# --- cosines ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_the_table_and_single_pairs_are_the_same_numbers(seed: int) -> None:
     made = Made(seed, n=30, r=40)
@@ -151,9 +146,6 @@ def test_a_table_that_would_be_too_large_is_not_made(monkeypatch: pytest.MonkeyP
 def test_a_question_that_is_no_unit_vector_is_refused() -> None:
     with pytest.raises(BadInput, match="unit"):
         Cosines(Made(0).graph, torch.ones(1, D))
-
-
-# --- trees -----------------------------------------------------------------------------------------
 
 
 def by_hand(made: Made, params: Growth, q: np.ndarray, groups: tuple[tuple[int, ...], ...]) -> list[Tree]:
@@ -233,9 +225,6 @@ def test_without_anchors_there_are_no_trees_and_too_many_groups_are_refused() ->
     assert grow(made.graph, Growth(), []) == []
     with pytest.raises(BadInput, match="one of the groups is no group"):
         grow(made.graph, Growth(), [(made.queries[0], ((1,),) * 17)])
-
-
-# --- look-ups --------------------------------------------------------------------------------------
 
 
 def both_tables(made: Made, k: int) -> TopK:

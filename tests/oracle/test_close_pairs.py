@@ -1,7 +1,5 @@
 """close_pairs against all pairs: recall, exact scores, groups, and that the order of the rows does not show."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Connected components against scipy: the label is the smallest node id of the component; wrong versions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

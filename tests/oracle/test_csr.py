@@ -1,7 +1,5 @@
 """CSR building, transposing, symmetry and degrees against scipy; bad edges; wrong versions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -65,9 +63,6 @@ def assert_same(got: CSR, want: CSR) -> None:
     assert (got.weight is None) == (want.weight is None)
     if want.weight is not None:
         assert got.weight.dtype == torch.float32 and got.weight.tolist() == want.weight.tolist()
-
-
-# --- csr_from_edges --------------------------------------------------------------------------------
 
 
 def check_build(build: Callable[..., CSR]) -> None:
@@ -191,9 +186,6 @@ def test_mirrored_weights_have_equal_bits() -> None:
     built = csr_from_edges(pairs[0], pairs[1], 4, torch.from_numpy(r.random(3000).astype(np.float32) * 1e-3 + 1e-9))
     a = to_scipy(built).toarray()
     assert np.array_equal(a, a.T)
-
-
-# --- transpose, symmetry, degrees ------------------------------------------------------------------
 
 
 def directed(case: tuple[int, Edges], weighted: bool) -> CSR:

@@ -1,7 +1,5 @@
 """Reciprocal rank fusion with exact fractions, min-max scaling, and wrong versions of both."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
@@ -172,8 +170,6 @@ test_bad_input_says_what = refusals(
     ]
 )
 
-
-# --- minmax_rows -----------------------------------------------------------------------------------
 
 BIG = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)
 NUMBERS = st.one_of(BIG, st.integers(-8, 8).map(lambda i: i / 16))

@@ -1,7 +1,5 @@
 """HiGraRetriever's fused ranking: PageRank on each subgraph against networkx, the whole against the specification."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, cast

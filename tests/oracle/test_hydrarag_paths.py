@@ -1,7 +1,5 @@
 """The path steps of HydraRAG against networkx and brute force on random multigraphs with several sources."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The pruning scores of HydraRAG by hand and against plain loops; the support product against pairs."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable, Sequence

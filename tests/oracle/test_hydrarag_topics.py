@@ -1,7 +1,5 @@
 """Which nodes a mention may be: its own name before near ones, in every source, against plain loops."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -3,8 +3,6 @@
 A mention is a span of the ORIGINAL text whose casefold is the casefold of the name, between word boundaries.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -73,8 +71,6 @@ def overlaps_itself(row: Row, rows: list[Row]) -> bool:
     """Two mentions of the SAME name that overlap: whether both are kept is left open."""
     return any(o[0] == row[0] and o[3] == row[3] and o != row and o[1] < row[2] and row[1] < o[2] for o in rows)
 
-
-# --- the checks ------------------------------------------------------------------------------------
 
 ASCII_WORDS = ["ann", "Ann", "BO", "bo", "c3", "x", "anna"]
 
@@ -174,9 +170,6 @@ def check_capitals(find: Find) -> None:
 
 
 CHECKS = [check_regex, check_unicode, check_hand_worked, check_same_name_twice, check_capitals]
-
-
-# --- wrong versions --------------------------------------------------------------------------------
 
 
 def mentions(rows: list[Row]) -> Any:

@@ -1,7 +1,5 @@
 """The scores of `nearest` bit by bit: their sum in its documented order, rough scores that may not decide, extremes."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -207,9 +205,6 @@ def test_a_base_that_is_not_contiguous() -> None:
     for base in (wide[:, ::2], wide.T[::2][:40].T[:, :40]):
         for batch in (1, 6):
             check(nearest, queries[:batch], base, 5)
-
-
-# --- wrong versions --------------------------------------------------------------------------------
 
 
 def rounded_sum(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:

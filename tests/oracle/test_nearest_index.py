@@ -1,7 +1,5 @@
 """Held rows searched by torch tiles and by faiss: against sums in fractions, equal bits, ties, choices."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable
 from fractions import Fraction
@@ -117,9 +115,6 @@ def test_a_query_does_not_know_its_batch(implementation: str) -> None:
         assert torch.equal(alone.ids[0], together.ids[b]) and torch.equal(alone.scores[0], together.scores[b])
 
 
-# --- wrong versions --------------------------------------------------------------------------------
-
-
 def first_found(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:
     """Candidates as the library sorts them, no second look."""
     return torch_tiles(base)(queries, k)
@@ -148,9 +143,6 @@ def test_checks_catch_candidates_that_are_not_enough() -> None:
         check(not_widened, *case)
 
 
-# --- choice and input ------------------------------------------------------------------------------
-
-
 def test_the_choice_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "find_spec", lambda name: object())
     assert pick_index() == "torch" and pick_index("faiss") == "faiss"
@@ -166,8 +158,6 @@ test_bad_input_says_what = refusals(
     ]
 )
 
-
-# --- rows that are kept for search -----------------------------------------------------------------
 
 BASE, QUERIES = units(300, 24, 0).half(), units(7, 24, 1)
 

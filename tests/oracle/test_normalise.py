@@ -1,7 +1,5 @@
 """normalise_name: hand-worked names, laws over all of Unicode, and wrong versions."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
@@ -187,9 +185,6 @@ test_wrong_versions_are_caught = caught(WRONG)
 
 
 test_normalise_name = passes([fixpoint, normalise_name], CHECKS)
-
-
-# --- tokens -----------------------------------------------------------------------------------------
 
 
 def check_tokenize(tokens_of: Callable[[str], list[str]]) -> None:

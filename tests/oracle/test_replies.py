@@ -1,7 +1,5 @@
 """parse_json against json and jsonschema: what is read, what is malformed, and wrong versions."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re
@@ -145,9 +143,6 @@ def check_monsters(parse: Parse) -> None:
 CHECKS = [check_schemas, check_malformed, check_kept_as_given, check_monsters]
 
 
-# --- a right one and wrong ones --------------------------------------------------------------------
-
-
 def refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is no JSON")
 
@@ -231,9 +226,6 @@ test_wrong_versions_are_caught = caught(WRONG)
 
 
 test_parse_json = passes([parse_by(), parse_json], CHECKS)
-
-
-# --- canonical_schema ------------------------------------------------------------------------------
 
 
 def check_canonical(canonical: Callable[[dict], str]) -> None:

@@ -1,7 +1,5 @@
 """split_sentences and chunk_spans: cover, order, limits, alignment; hand-worked texts; wrong versions."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from itertools import pairwise
@@ -32,9 +30,6 @@ def assert_covered(text: str, spans: Spans) -> None:
     inside = {i for s, e in spans for i in range(s, e)}
     missing = [i for i, c in enumerate(text) if not c.isspace() and i not in inside]
     assert not missing, f"{text!r}: characters {missing} in no span"
-
-
-# --- sentences -------------------------------------------------------------------------------------
 
 
 def check_sentences(split: Callable[[str], Spans]) -> None:
@@ -122,8 +117,6 @@ test_split_sentences = passes([by_regex, split_sentences], [check_sentences, che
 def test_headings() -> None:
     check_headings(split_sentences)
 
-
-# --- chunks ----------------------------------------------------------------------------------------
 
 Chunk = Callable[..., Spans]
 

@@ -1,7 +1,5 @@
 """topk_rows against brute force: exact ties, padding, NaN, bit equality; wrong versions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -34,9 +32,6 @@ def assert_same(got: TopK, want: TopK) -> None:
     assert got.ids.dtype == torch.int32 and got.scores.dtype == torch.float32
     assert got.ids.tolist() == want.ids.tolist()
     assert got.scores.tolist() == want.scores.tolist()
-
-
-# --- topk_rows -------------------------------------------------------------------------------------
 
 
 def check_topk(topk: Fn) -> None:

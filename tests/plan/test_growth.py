@@ -1,7 +1,5 @@
 """Plans extrapolate with: lines through noisy costs, powers of counts, draws of streams, and pairs of hop questions."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable
@@ -21,8 +19,6 @@ from gpu_rag.plan.trial import BuildJob, read_corpus
 from gpu_rag.settings import make_settings
 
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
-
-# --- lines and powers ------------------------------------------------------------------------------
 
 
 @given(st.floats(0, 100), st.floats(0, 10), st.floats(1, 50), st.floats(1.1, 9))
@@ -78,9 +74,6 @@ def test_names_that_passages_share_are_seen_in_the_whole_corpus(tmp_path: Path) 
     assert sample.n_written_names() == 2 + len(set(sample.passages["text"].to_pylist()))
 
 
-# --- draws -----------------------------------------------------------------------------------------
-
-
 def rows(folder: Path, n: int) -> Path:
     path = folder / "c.jsonl"
     path.write_text("".join(json.dumps({"id": f"d{k:03d}", "text": f"text {k}"}) + "\n" for k in range(n)))
@@ -122,9 +115,6 @@ def test_the_check_of_draws_sees_wrong_ones(tmp_path: Path) -> None:
     for wrong in (first, spread):
         with pytest.raises(AssertionError):
             check_draw(wrong, tmp_path)
-
-
-# --- pairs of hop questions ------------------------------------------------------------------------
 
 
 def hop_plan(folder: Path, corpus: Path, **hops: int) -> dict[str, float]:

@@ -1,7 +1,5 @@
 """Programs and models: a request with one repair, a choice by each decider, the packer, and their steps."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field, replace
 from unittest.mock import patch
@@ -123,9 +121,6 @@ def steps(outcome):
     return [(s.verb, s.n_candidates, s.chosen, s.reply_hash) for s in outcome.trace]
 
 
-# --- ask -------------------------------------------------------------------------------------------
-
-
 def test_ask_returns_the_text_and_books_its_cost():
     async def program(run):
         return await ask(run, ASK, {"question": "who?"}, max_tokens=9)
@@ -222,9 +217,6 @@ def test_an_engine_that_loses_replies_is_named():
         assert "words lost replies; given 0; expected 1 replies" in str(outcome_of(program, llm).error)
 
 
-# --- embed -----------------------------------------------------------------------------------------
-
-
 def test_embed_gives_each_its_rows_and_embeds_a_text_once():
     async def program(run):
         rows, other, empty = await gather(embed(["red", "blue", "red"]), embed(["blue"]), embed([]))
@@ -246,9 +238,6 @@ def test_one_bad_text_does_not_fail_the_batch_of_others(bad, kind):
 
     outcomes = run_all(*[program] * 3)
     assert [type(o.error) for o in outcomes] == [type(None), kind, type(None)]
-
-
-# --- choose ----------------------------------------------------------------------------------------
 
 
 def chooser(options=COLOURS, **given):
@@ -342,9 +331,6 @@ def test_an_unreadable_choice_is_repaired_once_then_falls_back_to_similarity(k):
     outcome = outcome_of(chooser(k=k), WordLLM('{"chosen": []}'))
     check_choice(outcome, [1, 0][:k], "fallback")
     assert outcome.usage.malformed == 2 and outcome.usage.llm_calls == 2
-
-
-# --- a reason first --------------------------------------------------------------------------------
 
 
 def reasoning(reply):
@@ -511,9 +497,6 @@ def test_wrong_rules_of_similarity_are_caught(wrong):
     check_best(best)
     with pytest.raises(AssertionError):
         check_best(wrong)
-
-
-# --- the packer ------------------------------------------------------------------------------------
 
 
 def check_pack(packer_, evidence, room):

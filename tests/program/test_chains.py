@@ -1,7 +1,5 @@
 """Chains of relations that a question asks for: polarity, direction, hops, types, and when they are sure."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from typing import Any, cast

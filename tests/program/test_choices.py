@@ -1,7 +1,5 @@
 """Choices with mass: agreement by exact fractions, trust by pairs, any order, and what they leave as it is."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from random import Random
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """A question that comes after others: what the rule does with it."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpu_rag.program.history import with_names

@@ -1,7 +1,5 @@
 """The steps of the product: a name for each; `llm` behind real services, and what it leaves in the reply cache."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import threading

@@ -1,8 +1,6 @@
 """The algebra of questions: operators and sides read from words, exact execution against sets in plain Python, and what
 only contrary relations join."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from operator import eq, gt, lt, ne
 from typing import Any
@@ -49,9 +47,6 @@ MEDICAL = frozenset({"indicated", "contraindicated", "unapproved"})
 def read(question: str, *topics: str, known: frozenset[str] = frozenset()) -> Operators:
     spans = [(question.index(topic), question.index(topic) + len(topic)) for topic in topics]
     return operators_of(question, spans, known)
-
-
-# --- operators --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -148,9 +143,6 @@ def test_words_that_are_not_understood_are_told() -> None:
     assert read("Who has no children?").unread == ("no",)
 
 
-# --- sides ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("label", "side"),
     [("acquired", AGENT), ("acquired by", PATIENT), ("works for", AGENT), ("born in", PATIENT), ("director", PATIENT),
@@ -219,8 +211,6 @@ def test_a_label_denies_another_by_its_form() -> None:
         assert denial is not None and denied in denial.denied
     assert denial_of("indication", stems) is None and denial_of("uncle", {"uncl"}) is None
 
-
-# --- execution --------------------------------------------------------------------------------------
 
 NAMES = ["Ann", "Bob", "1990", "2001-05-04", "1,200", "Eva", "Fay", "35"]
 PEOPLE = [(f"n{i}", name, "xy"[i % 2]) for i, name in enumerate(NAMES)]

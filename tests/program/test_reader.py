@@ -1,7 +1,5 @@
 """The shared reader: what of an answer may be handed on while its reply comes."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

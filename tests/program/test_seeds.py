@@ -1,7 +1,5 @@
 """Names in questions: words, the longest name, homonyms, aliases, capitals, titles; worked by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

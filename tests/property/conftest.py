@@ -1,7 +1,5 @@
 """The generator of broken inputs, with one seed for all of these tests."""
 
-from __future__ import annotations
-
 import pytest
 from mutator import Mutator
 

@@ -1,7 +1,5 @@
 """The readers of graphs and knowledge bases against thousands of broken files each: no error but ours, no row lost."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

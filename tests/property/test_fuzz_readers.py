@@ -1,7 +1,5 @@
 """Every reader against thousands of broken files each: no error but ours, and nothing of a file is lost."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -112,17 +110,11 @@ def pdf(packed):
     return b"%sxref\n0 %d\n0000000000 65535 f \n%s%s" % (out, len(starts) + 1, table, tail)
 
 
-# --- inputs ------------------------------------------------------------------------------------------
-
-
 def array_from(mutator, rows):
     """A JSON text of which some values are others, or some bytes."""
     if mutator.random.random() < 0.6:
         return mutator.dumped(mutator.value(rows))
     return mutator.raw(mutator.dumped(rows))
-
-
-# --- what must hold ----------------------------------------------------------------------------------
 
 
 def marked_lines(raw):

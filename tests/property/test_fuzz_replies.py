@@ -1,7 +1,5 @@
 """Readers of a model's words, against thousands of broken replies each."""
 
-from __future__ import annotations
-
 import os
 import re
 

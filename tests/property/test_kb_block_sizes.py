@@ -1,7 +1,5 @@
 """The size of the blocks of a file changes nothing that is read, counted or written."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

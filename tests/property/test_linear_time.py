@@ -1,7 +1,5 @@
 """The check that tests of hostile input use: it lets pass what is linear, and nothing that grows as a square."""
 
-from __future__ import annotations
-
 import pytest
 
 

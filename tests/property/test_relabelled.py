@@ -1,7 +1,5 @@
 """Answers do not depend on how a corpus is laid out: order of documents, files, places, names of ids."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Sequence
@@ -115,9 +113,6 @@ def test_a_word_more_gives_other_answers(plain: gpu_rag.Index, tmp_path: Path) -
     other = index_of(as_it_is, tmp_path / "other", listed)
     for method in METHODS:
         assert [essence(a) for a in answers(other, method)] != [essence(a) for a in answers(plain, method)]
-
-
-# --- other ids: the rows of all tables are in another order, so sums run in another order ------------
 
 
 def renamed(listed: list[Row]) -> tuple[list[Row], dict[str, str]]:

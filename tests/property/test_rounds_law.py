@@ -4,8 +4,6 @@ Programs are trees; the oracle walks a tree with plain recursion, one node after
 nor coroutines. Plausible wrong drivers run through the same checks and must fail them.
 """
 
-from __future__ import annotations
-
 import random
 from functools import cache
 from unittest.mock import patch
@@ -50,9 +48,6 @@ def oracle(tree):
                 return oracle(part)
             finally:
                 oracle(call)
-
-
-# --- running and checking --------------------------------------------------------------------------
 
 
 def run(forest, max_live=1024, max_batch=1024, core=Core, batches=cheapest_batches, answer=run_batch):
@@ -135,8 +130,6 @@ def test_many_large_programs_keep_the_law():
     rng = random.Random(0)
     check([grown(rng, 4) for _ in range(60)])
 
-
-# --- wrong drivers ---------------------------------------------------------------------------------
 
 FOREST = [
     ("seq", [("call", "graph", 1, 0), ("call", "llm", 2, 9)]),

@@ -1,7 +1,5 @@
 """Nodes read as blocks of columns against nodes read row by row: the same nodes, lines and rejects, always."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import subprocess

@@ -4,8 +4,6 @@ The service answers any part of what is open, in any order, in any poll; an abor
 reply, or as aborted. Plausible wrong drivers run through the same check and must fail it.
 """
 
-from __future__ import annotations
-
 import random
 from unittest.mock import patch
 
@@ -143,8 +141,6 @@ def test_many_large_programs():
     rng = random.Random(0)
     check([grown(rng, 4) for _ in range(60)])
 
-
-# --- wrong drivers ---------------------------------------------------------------------------------
 
 FOREST = [
     ("gather", [("seq", [("call", "graph", 1, i), ("call", "llm", 1, i)]) for i in range(4)]),

@@ -1,7 +1,5 @@
 """A clock for the drivers that passes when a test says so."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpu_rag.runtime import batches, core, rounds, service, streaming

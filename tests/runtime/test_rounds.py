@@ -33,9 +33,6 @@ def test_the_example_of_the_package_runs():
     assert [step.verb for step in outcome.trace] == ["search"]
 
 
-# --- order of work ---------------------------------------------------------------------------------
-
-
 def test_cheap_calls_are_drained_before_one_large_dear_batch():
     def program(n_cheap):
         async def run(ctx):
@@ -89,9 +86,6 @@ def test_seeds_follow_the_question_and_the_place_of_the_call():
     assert request_seed(0, "q", (0,), 0) == 725422461
     seeds = {request_seed(s, q, slot, a) for s in (0, 1) for q in "pq" for slot in ((0,), (0, 0), (1,)) for a in (0, 1)}
     assert len(seeds) == 24 and all(0 <= seed < 2**31 for seed in seeds)
-
-
-# --- gather and cancellation -----------------------------------------------------------------------
 
 
 def test_await_while_unwinding_is_refused():
@@ -165,9 +159,6 @@ def test_what_gather_takes():
         gather(strand, strand)
     with pytest.raises(UsageError, match="gather takes coroutines and calls; given int"):
         gather(ask(graph, 1), gather(ask(graph)), 5)
-
-
-# --- failures of programs --------------------------------------------------------------------------
 
 
 class Foreign:
@@ -263,9 +254,6 @@ def test_one_error_value_for_many_calls_is_not_shared():
     assert len({id(o.error) for o in outcomes}) == 3 and shared.__traceback__ is None
     assert len({o.traceback for o in outcomes}) == 1
     assert all((type(o.error), str(o.error), o.error.what) == (RequestFailed, "the same", "the same") for o in outcomes)
-
-
-# --- failures of steps -----------------------------------------------------------------------------
 
 
 def failing(error):
@@ -380,9 +368,6 @@ def test_errors_of_the_caller_stop_the_run_and_close_the_rest():
     assert closed == ["3"]
 
 
-# --- budgets ---------------------------------------------------------------------------------------
-
-
 async def five_asks(ctx):
     for i in range(5):
         try:
@@ -452,9 +437,6 @@ def test_a_budget_met_in_a_gather_ends_the_whole_question():
         Budget(max_calls=0)
     with pytest.raises(UsageError, match="max_s=nan"):
         Budget(max_s=float("nan"))
-
-
-# --- size ------------------------------------------------------------------------------------------
 
 
 def test_wide_long_and_deep_programs_need_no_recursion():

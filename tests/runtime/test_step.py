@@ -1,7 +1,5 @@
 """A batched step: one key however it is called, its tile, its answers, and what a type checker refuses."""
 
-from __future__ import annotations
-
 import pytest
 from toy_steps import Toys, graph, llm, pairs, toy
 
@@ -20,9 +18,6 @@ def search(toys, queries, k=5, depth=3):
 
 def run(*programs, toys=None, **options):
     return run_rounds(pairs(programs), (toys or Toys()).resources, **options)
-
-
-# --- one key, one batch ------------------------------------------------------------------------------
 
 
 def calls():
@@ -56,9 +51,6 @@ def test_two_steps_of_one_name_and_key_share_no_batch():
     assert toys.log == [("graph", [1, 3]), ("graph", [2])]
 
 
-# --- tiles -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("tile", [None, 1, 3, 7, 100])
 def test_a_tile_cuts_what_the_function_sees_alone(tile):
     step, toys, stats = toy("step", max_batch=5, tile=tile), Toys(), RunStats()
@@ -87,9 +79,6 @@ def _asks(step, query=1):
     return program
 
 
-# --- answers -----------------------------------------------------------------------------------------
-
-
 def test_a_metered_answer_is_unwrapped_and_its_tokens_are_booked():
     def answers(queries, k):
         return [
@@ -102,6 +91,3 @@ def test_a_metered_answer_is_unwrapped_and_its_tokens_are_booked():
     usage = good.usage
     assert (usage.llm_calls, usage.prompt_tokens, usage.cached_tokens, usage.generated_tokens) == (2, 7, 3, 2)
     assert (usage.malformed, bad.usage.llm_calls, bad.usage.prompt_tokens) == (1, 1, 5), "a failed request has a cost"
-
-
-# --- what cannot be a step ---------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """scripts/evaluate.py: measures of an answer, halves, tables; whose request it is, and how two tries are counted."""
 
-from __future__ import annotations
-
 import numpy as np
 from project_scripts import script
 
@@ -17,9 +15,6 @@ def test_a_table_has_means_and_paired_differences() -> None:
     lines = evaluate.compared({"a": first, "b": second}, ["a"], ["hit"])
     assert [line[0] for line in lines] == ["a", "b", "b - a"]
     assert [line[1].split(" [")[0] for line in lines] == ["0.750", "0.250", "-0.500"]
-
-
-# --- prompts ---------------------------------------------------------------------------------------
 
 
 def test_a_request_is_of_the_prompt_whose_static_part_it_holds() -> None:

@@ -1,7 +1,5 @@
 """Pages name scripts that are there; scripts/install.sh."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,8 +1,6 @@
 """The example of a GNN ranker learns, on balls of our own sampler and of PyG's; an index is PyG's feature and graph
 store."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Shared by the tests of the server: server processes, a server in this process, and what the tests of the command
 line have (a tiny index, scripted model servers)."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """A server whose index changes while it answers: documents that clients add and remove, and builds beside it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -1,7 +1,5 @@
 """The engine behind a server: shared batches, cancellation, deaths and revivals, the end. No socket, no process."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import threading
@@ -33,9 +31,6 @@ def asked(n: int, method: str = "ppr") -> dict:
         "method": method,
         "questions": [{"id": f"q{i}", "question": f"Which town is number {i}?"} for i in range(n)],
     }
-
-
-# --- the live driver -------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -125,9 +120,6 @@ def test_groups_take_turns_where_questions_wait(driver):
     assert ended == ["running", "many1", "few2", "alone", "many2", "again", "many3", "many4"]
 
 
-# --- batches ---------------------------------------------------------------------------------------
-
-
 def test_questions_of_clients_and_methods_share_batches(here):
     server = here(llm=lambda: ScriptedLLM(lambda request: "x"))
     gate, reached = threading.Event(), threading.Event()
@@ -163,9 +155,6 @@ def test_questions_of_clients_and_methods_share_batches(here):
     for step, n in (("embed", 48), ("rank_by_graph", 16), ("search_dense", 16)):
         assert (steps[step].n_calls, steps[step].batch_sizes) == (n, {n: 1}), step
     assert steps["llm"].n_calls == 64 and steps["llm"].n_batches < 64
-
-
-# --- clients that go away --------------------------------------------------------------------------
 
 
 class Gated:
@@ -247,9 +236,6 @@ def test_a_client_that_does_not_read_is_taken_to_be_gone(here):
     assert server.n_refused("client gone") == 1
 
 
-# --- room ------------------------------------------------------------------------------------------
-
-
 def test_more_questions_than_there_is_room_for_are_refused(here):
     gated = Gated()
     settings = {"runtime": {"max_live": 2}, "serve": {"max_queue": 3}}
@@ -301,9 +287,6 @@ def test_a_single_question_does_not_wait_for_all_of_another_request(here):
     many, single = asyncio.run(clients())
     assert (many.status_code, single.status_code, len(order)) == (200, 200, 9)
     assert order.index(0) in (1, 2), "after one or two questions of the other request, not after eight"
-
-
-# --- deaths ----------------------------------------------------------------------------------------
 
 
 def test_a_dead_engine_is_told_and_comes_back(here):
@@ -372,9 +355,6 @@ def test_an_engine_that_is_not_revived_makes_the_process_worthless(here, monkeyp
     until(lambda: server.ask("GET", "/health").status_code == 503)
 
 
-# --- a changed index -------------------------------------------------------------------------------
-
-
 def test_a_slow_question_keeps_its_index_and_delays_nobody(here, index, tmp_path):
     gated = Gated()
     server = here(llm=lambda: ScriptedLLM(gated))
@@ -428,9 +408,6 @@ def test_an_index_that_cannot_be_opened_is_said_once_and_tried_more_and_more_sel
 
 def fails():
     raise IndexCorrupt("broken")
-
-
-# --- counts ----------------------------------------------------------------------------------------
 
 
 NAMES = """ready uptime_seconds questions questions_open questions_running questions_queued refused requests llm_calls

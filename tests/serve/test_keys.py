@@ -1,7 +1,5 @@
 """Keys with rights and limits, deadlines of requests, audit lines, and connections as they are on the wire."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil
@@ -48,9 +46,6 @@ def bearer(key: str) -> dict[str, str]:
 def keys(tmp_path: Path):
     (tmp_path / "keys.toml").write_text(KEYS)
     return read_keys(tmp_path / "keys.toml", {"READER_KEY": f"{READER}\n"})
-
-
-# --- rights and limits -----------------------------------------------------------------------------
 
 
 def test_each_key_may_what_its_rights_say(here, keys):
@@ -129,9 +124,6 @@ def test_files_of_keys_that_are_none(tmp_path):
     assert read_keys(tmp_path / "key", {}).client("Bearer one-key-alone").name == "key"
 
 
-# --- deadlines -------------------------------------------------------------------------------------
-
-
 def test_a_deadline_ends_a_question_and_its_row_says_so(here):
     held = threading.Event()
     server = here(llm=lambda: ScriptedLLM(lambda request: held.wait(300) and "x"))
@@ -150,9 +142,6 @@ def test_a_deadline_ends_a_question_and_its_row_says_so(here):
             assert refused.status_code == 400 and "not a deadline" in refused.json()["error"]["message"], wrong
     finally:
         held.set()
-
-
-# --- the audit -------------------------------------------------------------------------------------
 
 
 def test_a_line_a_request_without_a_word_of_the_question(here, keys, tmp_path):
@@ -184,9 +173,6 @@ def test_a_line_a_request_without_a_word_of_the_question(here, keys, tmp_path):
     assert said == [f"the audit cannot be written: {tmp_path / 'audit.jsonl'}"], "said once, and the server goes on"
     with pytest.raises(StorageError, match="audit"):
         Audit(tmp_path / "none" / "a.jsonl", said.append)
-
-
-# --- on the wire -----------------------------------------------------------------------------------
 
 
 async def exchange(app, settings: ServeSettings, sent: bytes, context: ssl.SSLContext | None = None) -> bytes:

@@ -1,7 +1,5 @@
 """The official client of OpenAI's protocol against a real server: replies, streams, models, errors; and batch rows."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import time

@@ -1,7 +1,5 @@
 """Real server processes: many clients at once, streamed rows, lost and slow clients, signals, the page in a browser."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib
@@ -27,9 +25,6 @@ COLD = ("--set", "serve.warm=false")
 
 def say(prompt: str) -> tuple[int, str]:
     return 200, f"word {sum(map(ord, prompt)) % 997}"
-
-
-# --- answers ---------------------------------------------------------------------------------------
 
 
 def test_sixty_four_clients_get_the_rows_of_answer(served, index, run, cli, chat_server, tmp_path):
@@ -95,9 +90,6 @@ def test_rows_come_as_questions_end_and_the_reply_to_a_lost_client_is_kept(serve
     assert row["status"] == "unsupported" and sum(server.begun.values()) == 3, "it was asked once"
 
 
-# --- clients that take their time ------------------------------------------------------------------
-
-
 def test_slow_clients_are_cut_off(served, index):
     process = served(index, "--set", "models.llm=none", "--set", "serve.client_seconds=4", *COLD)
     head = b"POST /v1/retrieve HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 30\r\n"
@@ -120,9 +112,6 @@ def test_slow_clients_are_cut_off(served, index):
             hostile.recv(4096)
     assert process.ask("/v1/retrieve", question=QUESTION, method="ppr").json()["status"] == "retrieved"
     assert process.stop() == 0 and process.err == "", "what clients do wrong does not fill the log"
-
-
-# --- the end ---------------------------------------------------------------------------------------
 
 
 def test_a_signal_lets_questions_in_flight_end(served, index, chat_server):
@@ -169,9 +158,6 @@ def test_what_lasts_longer_than_the_grace_is_failed(served, index, chat_server, 
         gate.set()
 
 
-# --- the command -----------------------------------------------------------------------------------
-
-
 def test_what_keeps_a_server_from_starting(run, cli, index, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -203,9 +189,6 @@ def test_the_parser_loads_neither_torch_nor_the_server():
         "print([m for m in ('torch', 'uvicorn', 'starlette', 'numba', 'prometheus_client') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
-
-
-# --- the packaged model, and the page --------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """Requests of one client, and their refusals: a server in this process, without a socket."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any
@@ -24,9 +22,6 @@ def post(server, path: str = "/v1/answer", **body: Any):
 
 def message(response) -> str:
     return response.json()["error"]["message"]
-
-
-# --- rows ------------------------------------------------------------------------------------------
 
 
 def test_a_row_is_that_of_answer(here, index, cli):
@@ -153,9 +148,6 @@ def test_parameters_are_set_only_where_the_server_allows_it(here, cli):
     assert "did you mean depth?" in message(unknown)
 
 
-# --- descriptions ----------------------------------------------------------------------------------
-
-
 def test_methods_say_what_they_lack_and_the_line_to_run(here, index):
     found = {row["method"]: row for row in here().ask("GET", "/v1/methods").json()["methods"]}
     assert found["ppr"]["answers"] and found["ppr"]["retrieves"] and found["ppr"]["params"]["damping"] == 0.85
@@ -192,9 +184,6 @@ def test_index_and_health(here):
     assert got.status_code == 404 and got.json()["error"]["message"] == "Not Found; given GET /v1/nothing"
     assert server.ask("DELETE", "/v1/answer").status_code == 405
     assert server.ask("GET", "/v1/index/").status_code == 404, "no redirect to what the Host header says"
-
-
-# --- OpenAI's protocol -----------------------------------------------------------------------------
 
 
 def chat(server, content: Any = QUESTION, **more: Any):
@@ -292,9 +281,6 @@ def test_chat_errors_have_openai_s_shape(here):
     assert streamed[1:] == ["data: [DONE]", ""]
 
 
-# --- the guard -------------------------------------------------------------------------------------
-
-
 def test_only_names_of_ours_on_loopback(here):
     server = here()
     for name, status in {
@@ -369,8 +355,6 @@ def test_sizes(here, monkeypatch):
     assert server.ask("POST", "/v1/answer", content=pieces(), headers=JSON).status_code == 413
 
 
-# --- bad input -------------------------------------------------------------------------------------
-
 BAD = [
     (b"", "the body is not JSON"),
     (b"{", "the body is not JSON"),
@@ -439,9 +423,6 @@ def test_a_bug_is_an_internal_error_that_tells_nothing(here):
     got = server.ask("GET", "/metrics")
     assert got.status_code == 500
     assert got.json() == {"error": {"type": "AttributeError", "message": "internal error"}}
-
-
-# --- filters ---------------------------------------------------------------------------------------
 
 
 def test_a_filter_a_request(here, tmp_path, cli):

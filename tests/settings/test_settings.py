@@ -1,7 +1,5 @@
 """Settings: types, choices, bounds and names, --set, profiles, which source wins; refusals say why and what to do."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import math

@@ -1,7 +1,5 @@
 """Notes of an answer on how it was found, and the task of a request."""
 
-from __future__ import annotations
-
 from functools import cache
 from importlib.resources import files
 

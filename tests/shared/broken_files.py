@@ -1,7 +1,5 @@
 """Broken files for readers: how they are made and read, and what holds of every table."""
 
-from __future__ import annotations
-
 from io import BytesIO
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """The browser that draws the pages of reports and of the server."""
 
-from __future__ import annotations
-
 import os
 import shutil
 

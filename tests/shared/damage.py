@@ -1,7 +1,5 @@
 """Damage to columns of tables of an index, for `plant`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """HTTP servers in a thread of this process, for tests of clients."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Mapping

@@ -1,8 +1,6 @@
 """Hybrid similarity of all pairs in whole numbers, and rows and keywords with many ties: the brute force that joins,
 frontiers and scores of pairs are compared with."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """HydraRAG over the six invented articles: the index, and a capable model that says what it is given to say."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Packages installed in a folder of their own, as by pip, for a Python that has the folder on its path."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

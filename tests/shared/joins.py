@@ -1,7 +1,5 @@
 """A join of two sides in one call, as the tests compare it."""
 
-from __future__ import annotations
-
 import torch
 
 from gpu_rag.graph.join import join_index

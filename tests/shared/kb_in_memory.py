@@ -1,7 +1,5 @@
 """A small knowledge base made in memory, without files: for tests and examples."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

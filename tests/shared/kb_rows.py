@@ -1,7 +1,5 @@
 """Triples, edges and nodes read row by row: the plain reference of the readers of blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """An index that is a knowledge base in memory, for steps that read no more."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A seeded generator of broken inputs, made from small valid ones."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

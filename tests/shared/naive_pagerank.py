@@ -1,7 +1,5 @@
 """Personalized PageRank in its direct form: read this before the plan. Tests compare every backend with it."""
 
-from __future__ import annotations
-
 import torch
 
 from gpu_rag.graph.csr import degrees, row_of_entry

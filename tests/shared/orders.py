@@ -1,7 +1,5 @@
 """Orders in what others wrote: the text of one, what stands outside the fences, and a model that obeys all it reads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Word documents and e-books written by hand: zip files of XML."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Mapping

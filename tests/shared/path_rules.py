@@ -1,7 +1,5 @@
 """Simple paths by networkx, and the rules of `graph.paths` for one of them, written from their definition."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

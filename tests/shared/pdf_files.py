@@ -1,7 +1,5 @@
 """PDF files written by hand: of numbered objects, and of pages of lines."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The scripts of the project as modules."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Lists of lists as the graph ops take them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An engine that writes the replies of another one to a file for `ReplayLLM`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

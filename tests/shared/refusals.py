@@ -1,7 +1,5 @@
 """Tests made of tables: calls that are refused, wrong versions that are caught, versions that pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Files of rows for the readers of sources, and what they read of them: (rows, rejects)."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """A cross-encoder of random weights, made in a second: a folder as transformers and sentence-transformers save it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """A graph with the edges of titles, made in memory."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import torch

@@ -1,7 +1,5 @@
 """Steps of a toy world, for tests of the runtime, and random programs over them, as trees."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -86,7 +84,6 @@ def pairs(programs: Iterable[Any]) -> list[tuple[Question, Any]]:
     return [(Question(f"q{i}", "?"), program) for i, program in enumerate(programs)]
 
 
-# --- programs as trees -----------------------------------------------------------------------------
 # ("call", step, k, query) | ("seq", [tree]) | ("gather", [tree]) | ("fail", tag) | ("try", tree)
 # ("finally", tree, call); a query below 0 is refused
 

@@ -18,8 +18,6 @@ from source_files import documents_of as read
 from gpu_rag.errors import BadInput
 from gpu_rag.sources.corpus import read_corpus, unread
 
-# --- formats -----------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("name", ["c.jsonl", "c.jsonl.gz", "c.json", "C.JSONL", "c.parquet"])
 def test_the_same_rows_in_every_container(tmp_path, name):
@@ -91,9 +89,6 @@ def test_broken_contexts_are_rejects_and_the_others_stay(tmp_path):
     path.write_text(json.dumps([{"id": "1", "question": "q", "paragraphs": paragraphs}]))
     documents, rejects = read(path)
     assert [d.title for d in documents] == ["A"] and len(rejects) == 3
-
-
-# --- folders of text ---------------------------------------------------------------------------------
 
 
 def test_folder_of_text_files(tmp_path):

@@ -128,9 +128,6 @@ def test_leaders_of_contents_are_left_out_of_a_pdf(tmp_path):
     assert not rejects
 
 
-# --- html --------------------------------------------------------------------------------------------
-
-
 def page(path, markup):
     path.write_bytes(markup if isinstance(markup, bytes) else markup.encode())
     documents, rejects = read(path)
@@ -281,9 +278,6 @@ def test_files_that_are_no_readable_page_are_rejects(tmp_path):
     assert not documents and reasons.keys() == cases.keys()
     for name, (_, said) in cases.items():
         assert said in reasons[name], (name, reasons[name])
-
-
-# --- the extra, and where the parser runs --------------------------------------------------------------
 
 
 def test_without_the_extra_a_file_is_an_error_and_a_file_in_a_folder_a_reject(tmp_path, monkeypatch):

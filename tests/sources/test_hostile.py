@@ -221,8 +221,6 @@ def test_the_process_serves_many_files_and_ends_with_its_block(tmp_path):
     documents.close()
 
 
-# --- bombs ---------------------------------------------------------------------------------------------
-
 REPEATED = "x" * 2_600_000
 
 

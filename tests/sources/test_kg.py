@@ -1,7 +1,5 @@
 """Files of triples and knowledge bases: what is read, and what becomes a Reject with its line and reason."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import pickle
@@ -42,9 +40,6 @@ def split(rows: Any) -> tuple[list[Any], list[tuple[int, str]]]:
     return [r for r in found if not isinstance(r, Reject)], [(r.line, r.reason) for r in found if isinstance(r, Reject)]
 
 
-# --- tab-separated -----------------------------------------------------------------------------------
-
-
 def test_tsv_rows_header_provenance_and_gzip(tmp_path):
     text = "head\trelation\ttail\nAda\tborn in\tBern\tby hand\n\nA B\tr\tC\r\n"
     expected = [Triple("Ada", "born in", "Bern", 2, "by hand"), Triple("A B", "r", "C", 4)]
@@ -76,9 +71,6 @@ def test_missing_and_unknown_files_are_named_at_once(tmp_path):
         same_triples(tmp_path / "none.tsv")
     with pytest.raises(BadInput, match=r"not known.*\.tsv"):
         same_triples(put(tmp_path / "a.csv", "a,b,c"))
-
-
-# --- N-Triples ---------------------------------------------------------------------------------------
 
 
 def one(head, relation, tail):
@@ -187,9 +179,6 @@ def test_ntriples_made_to_be_slow_are_not(begin, unit, takes_linear_time):
     takes_linear_time(work, 160_000)
 
 
-# --- Parquet -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("names", [("head", "relation", "tail"), ("subject", "predicate", "object")])
 def test_parquet_triples(tmp_path, names):
     columns = {names[0]: ["a", "b", None], names[1]: ["r", "r", "r"], names[2]: [1, 2, 3]}
@@ -206,9 +195,6 @@ def test_parquet_with_other_columns_or_types_is_one_reject(tmp_path):
     for name, word in (("a", "expected head"), ("b", "relation has the type"), ("c", "")):
         found, rejects = split(same_triples(tmp_path / f"{name}.parquet"))
         assert found == [] and len(rejects) == 1 and word in rejects[0][1]
-
-
-# --- nodes and edges ---------------------------------------------------------------------------------
 
 
 def lines(rows: list[Any]) -> str:
@@ -280,9 +266,6 @@ def test_folders_that_are_no_knowledge_base_say_what_is_missing(tmp_path):
         same_edges(tmp_path)
 
 
-# --- STaRK -------------------------------------------------------------------------------------------
-
-
 def put_stark(folder: Path) -> None:
     info = {"0": {"title": "On graphs", "abstract": "Long.", "year": 1999}, "1": {"name": "Ada"}, "2": {"name": 3}}
     put(folder / "node_info.json", json.dumps(info))
@@ -346,9 +329,6 @@ def test_a_numpy_header_that_promises_more_than_the_file_holds_costs_nothing(tmp
     put(tmp_path / "edge_index.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
     found, rejects = split(same_edges(tmp_path))
     assert found == [] and "no NumPy array" in rejects[0][1]
-
-
-# --- names of sources --------------------------------------------------------------------------------
 
 
 def test_sources_are_named_after_their_files_or_as_asked(tmp_path):

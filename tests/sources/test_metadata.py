@@ -1,7 +1,5 @@
 """Metadata: the other columns of a row, as a document brings them."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, date, datetime
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """Questions that bring web pages: CRAG's rows and one's own; a page that cannot be read costs itself alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

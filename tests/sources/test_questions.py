@@ -11,8 +11,6 @@ from gpu_rag.sources.corpus import read_corpus
 from gpu_rag.sources.questions import read_questions
 from gpu_rag.types import Document
 
-# --- our own rows ------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("name", ["q.jsonl", "q.jsonl.gz"])
 def test_our_rows(tmp_path, name):
@@ -96,9 +94,6 @@ def test_texts_and_tables_of_questions(tmp_path):
     assert "question" in read(tmp_path / "none.csv")[1][0].reason
 
 
-# --- OpenAI batch ------------------------------------------------------------------------------------
-
-
 def batch(id, messages, **more):
     body = {"model": "m", "messages": messages, "temperature": 0}
     return {"custom_id": id, "method": "POST", "url": "/v1/chat/completions", "body": body, **more}
@@ -170,8 +165,6 @@ def test_real_questions(shared_data, name, n):
     ids = {d.id for d in read_corpus([corpus]) if isinstance(d, Document)}
     assert all(row.gold_ids and set(row.gold_ids) <= ids and row.answers and row.meta["hops"] >= 2 for row in found)
 
-
-# --- benchmarks --------------------------------------------------------------------------------------
 
 HOTPOT = {
     "_id": "h1",

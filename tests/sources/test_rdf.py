@@ -1,7 +1,5 @@
 """RDF in all its forms: one graph gives one index, and files made to harm cost one Reject."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import socket

@@ -13,8 +13,6 @@ from source_files import documents_of as read
 from gpu_rag.errors import BadInput
 from gpu_rag.sources.corpus import read_corpus
 
-# --- what is refused at once, and what is a reject -----------------------------------------------------
-
 
 def test_missing_paths_and_unknown_types_are_refused_at_once(tmp_path):
     (tmp_path / "x.doc").touch()

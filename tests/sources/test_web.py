@@ -1,7 +1,5 @@
 """Web providers: a snapshot of pages with a local search, and a SearXNG server, which is a stub here."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -81,9 +79,6 @@ def test_a_snippet_is_the_beginning_of_a_page() -> None:
     text = "One sentence. " * 60
     assert beginning(text).endswith("One sentence.") and len(beginning(text)) <= 300
     assert beginning("short") == "short" and beginning("") == "" and len(beginning("x" * 999)) <= 300
-
-
-# --- SearXNG ---------------------------------------------------------------------------------------
 
 
 class Stub(BaseHTTPRequestHandler):

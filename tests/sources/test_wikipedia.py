@@ -1,7 +1,5 @@
 """Dumps of Wikipedia: articles without markup; hostile and broken files are rejects."""
 
-from __future__ import annotations
-
 import bz2
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Grounding: a labelled set of pairs, rules one by one, and laws that hold for any text."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

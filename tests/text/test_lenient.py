@@ -1,7 +1,5 @@
 """Replies in another form: read where the meaning is certain, in part where a list was cut, else Malformed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Mentions: offsets into the original, blocks of texts, names in questions; see also tests/oracle/test_mentions.py."""
 
-from __future__ import annotations
-
 import unicodedata
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Clean text, sentences and chunks by hand, keywords; laws: tests/oracle/test_normalise.py and test_spans.py."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

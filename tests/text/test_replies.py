@@ -110,8 +110,6 @@ def test_reading_takes_linear_time(unit, takes_linear_time):
     takes_linear_time(work, 200_000)
 
 
-# --- fuzzing -------------------------------------------------------------------------------------------
-
 MARKS = list("{}[]:,\"'\\ \n\x00\ufeff\udc00é#")
 WORDS = ['"answer"', '"ids"', '"Vell"', "1", "-0", "1e5", "NaN", "Infinity", "null", "true", "//", "\\u", "\\ud800"]
 WHOLES = ["```json\n", "```", "<think>", "</think>", '{"answer":', "9" * 30, GOOD]
@@ -144,9 +142,6 @@ def test_any_text_is_valid_or_malformed(text):
         jsonschema.Draft202012Validator(SCHEMA_DICT).validate(found)
         json.dumps(found, ensure_ascii=False, allow_nan=False).encode("utf-8")
         assert loads(json.dumps(found)) == found
-
-
-# --- schemas and arrays --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """JSON Schemas of typed replies whose options and sizes are known per question alone."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """Sentences that support an answer: labelled pairs, offsets, and wrong rules that the pairs must catch."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

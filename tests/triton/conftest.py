@@ -1,7 +1,5 @@
 """Makes the modules of this folder importable, `from kernel_device import DEVICE`, and what the kernels' tests need."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable, Iterator

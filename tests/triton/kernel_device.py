@@ -1,7 +1,5 @@
 """Where the kernels run: interpreted on the CPU (scripts/test_triton.sh), or on a GPU; what their tests are given."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The kernels pass the checks of scripts/device_check.py on its tiny cases, under Triton's interpreter."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from kernel_device import NEEDS_INTERPRETER, Script

@@ -1,8 +1,6 @@
 """The Triton kernels compiled for an H100 / H200 (sm_90) without one: they compile, without atomics, without registers
 that are spilled, and with offsets of 64 bits."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import subprocess
@@ -215,8 +213,6 @@ def check_no_atomics(ptx: str) -> None:
 def atomics(ptx: str) -> list[str]:
     return [line for line in ptx.splitlines() if re.search(r"\b(atom|red)\.", line)]
 
-
-# --- what a compiled kernel needs -------------------------------------------------------------------
 
 MOST_SHARED = 227 << 10  # bytes that a program may take there
 REGISTERS = 65536  # of a multiprocessor

@@ -3,8 +3,6 @@
 The reference runs everywhere; Triton interpreted on the CPU (scripts/test_triton.sh), or on a GPU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -34,9 +32,6 @@ def small_tiles(lowered: Callable[..., None]) -> None:
 def dot(query: torch.Tensor, row: torch.Tensor) -> Fraction:
     whole = [np.rint(v.double().cpu().numpy() * 2**24).astype(np.int64) for v in (query, row)]
     return Fraction(sum(int(x) * int(y) for x, y in zip(*whole)), 2**48)
-
-
-# --- dot products ------------------------------------------------------------------------------------
 
 
 @BOTH
@@ -72,9 +67,6 @@ def test_rows_that_are_no_unit_rows_do_not_look_like_some(implementation: str, s
     queries, place = torch.tensor([[1.0, 0.5]], device=DEVICE), torch.arange(2, device=DEVICE)
     found = gather_dots(queries, torch.zeros_like(place), vectors, place, implementation=implementation)
     assert not abs(float(found[0])) <= 1.03 and float(found[1]) == 0.5
-
-
-# --- the best of lists -------------------------------------------------------------------------------
 
 
 def check(find: Find, dtype: torch.dtype, k: int, alike: int) -> None:
@@ -151,9 +143,6 @@ def test_checks_catch(wrong: Find) -> None:
         for alike in (1, 2):
             for k in (1, 5, 45):
                 check(wrong, torch.float32, k, alike)
-
-
-# --- HopRAG's step -----------------------------------------------------------------------------------
 
 
 def world(seed: int) -> tuple[FrontierQuery, HopEdges, Ragged]:

@@ -4,8 +4,6 @@ Under the interpreter a program takes milliseconds, so the cases are tiny and co
 memory is filled with NaN or large integers, so output that is not written cannot look right.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -22,9 +20,6 @@ from gpu_rag.types import CSR
 @pytest.fixture(autouse=True)
 def small_chunks(lowered: Callable[..., None]) -> None:
     lowered("ego", CHUNK=6, PARTS=2)
-
-
-# --- msbfs_or --------------------------------------------------------------------------------------
 
 
 def random_words(n: int, width: int, seed: int) -> torch.Tensor:

@@ -1,7 +1,5 @@
 """Kernels read element i of an array at i: with gaps between elements, and beyond 2^31 of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -81,9 +79,6 @@ def gather(way: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 def test_gaps_change_nothing(op: Callable[[Callable[[torch.Tensor], torch.Tensor]], Any]) -> None:
     for one, other in zip(op(spaced), op(lambda a: a), strict=True):
         assert torch.equal(one, other)
-
-
-# --- rows beyond 2^31 elements: memory that nobody touches costs nothing ----------------------------
 
 
 def untouched(n: int, width: int) -> torch.Tensor:

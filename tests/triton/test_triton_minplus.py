@@ -1,7 +1,5 @@
 """`minplus_relax` in Triton against the plain reference, bit by bit: interpreted on the CPU, or on a GPU."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from typing import Any

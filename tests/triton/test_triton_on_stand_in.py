@@ -1,7 +1,5 @@
 """Graph ops with the Triton kernels on the stand-in device of tests/device: all that a launch is handed lies there."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 The reference runs everywhere; Triton interpreted on the CPU (scripts/test_triton.sh), or on a GPU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """One vLLM server for all tests of this folder: a start takes about a minute on a CPU."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path

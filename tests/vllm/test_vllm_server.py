@@ -1,7 +1,5 @@
 """The packaged model behind a vLLM server that is started here: the replies of transformers, and what servers do."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -73,9 +71,6 @@ def wait_until(reached: Callable[[], bool]) -> None:
     while not reached():
         assert time.monotonic() < until, "nothing happened"
         time.sleep(0.1)
-
-
-# --- replies ---
 
 
 def test_greedy_texts_and_counts_are_those_of_transformers(served, plain):
@@ -150,9 +145,6 @@ def test_the_cache_keeps_what_the_server_says(served, tmp_path):
     fresh = cached.complete(asked())
     assert cached.complete(asked()) == [replace(reply, from_cache=True) for reply in fresh]
     cached.file.close()  # the server stays open for other tests
-
-
-# --- servers ---
 
 
 def test_an_aborted_request_stops_in_the_server(served):

@@ -1,7 +1,5 @@
 """Shared by the tests of answers: the expected answers of QUESTIONS, and the check of rows."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """gpu-rag answer, run again: what is kept, what is asked, and what is refused."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import signal

@@ -11,16 +11,6 @@ def stream(answer):
     return lambda *options: answer("--driver", "streaming", *options)
 
 
-def test_the_rows_are_those_of_the_rounds_driver(answer, stream, out, cli, check_rows):
-    answer()
-    rounds = {row["id"]: cli.settled(row) for row in cli.read_rows(out)}
-    out.unlink()
-    assert stream("--set", "runtime.low_water=2", "--set", "runtime.max_live=2").status == 0
-    rows = cli.read_rows(out)
-    check_rows(rows)
-    assert {row["id"]: cli.settled(row) for row in rows} == rounds
-
-
 def test_a_question_that_the_engine_names_as_its_killer_is_set_aside(driver, answer, out, cli, monkeypatch):
     from gpu_rag.errors import ModelError
     from gpu_rag.models.llm.replay import ReplayLLM
@@ -43,9 +33,6 @@ def test_a_question_that_the_engine_names_as_its_killer_is_set_aside(driver, ans
     rows = {row["id"]: row for row in cli.read_rows(out)}
     assert rows["q4"]["error"]["type"] == "SetAside" and rows["q4"]["config_hash"] == rows["q1"]["config_hash"]
     assert answer("--driver", driver, "--max-failures", 1, "--json").document["asked"] == 0
-
-
-# --- accounts --------------------------------------------------------------------------------------
 
 
 def test_the_accounts_of_a_run_add_up(driver, answer):

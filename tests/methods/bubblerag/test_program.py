@@ -1,7 +1,5 @@
 """BubbleRAG on six articles: its steps by rules and by a scripted model, what stands in for bad replies, batches."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -56,9 +54,6 @@ def ask(index: gpu_rag.Index, fast: Any, llm: ScriptedLLM, text: str = BORN, **s
     (answer,) = index.answer(text, method="bubblerag", settings=merge(fast, settings), llm=llm)
     assert answer.error is None, answer.error
     return answer
-
-
-# --- without a model -------------------------------------------------------------------------------
 
 
 def test_the_steps_without_a_model(index: gpu_rag.Index, fast: Any) -> None:
@@ -160,8 +155,6 @@ def test_where_nothing_meets_the_anchors_are_the_trees(build: Any, facts: Any, f
     assert answer.evidence
 
 
-# --- with a capable model --------------------------------------------------------------------------
-
 GOOD: dict[str, str | Callable[[Request], str]] = {
     "enough": "A",
     "keywords": json.dumps({"keywords": ["Halden  Bridge", "designer", "place of birth", "designer"]}),
@@ -261,38 +254,6 @@ def test_passages_that_do_not_fit_are_not_judged(index: gpu_rag.Index, fast: Any
     assert judged(400)[0] == []
 
 
-def test_switches_leave_requests_out(index: gpu_rag.Index, fast: Any) -> None:
-    llm = scripted()
-    answer = ask(index, fast, llm, method={"bubblerag": {"specialise": False, "relax": False, "depth": 0}})
-    assert [role(request, "bubblerag") for request in llm.calls] == ["enough", "keywords", "groups", "answer"]
-    assert chosen(answer, "keywords/model")[1] == "concept: designer"
-
-
-def test_neighbours_that_the_model_picks_lead_on(index: gpu_rag.Index, fast: Any) -> None:
-    """From the bridge alone, hop by hop: its designer, then where she was born; then the model has enough."""
-
-    def pick(request: Request) -> str:
-        for wanted in (DESIGNED, CAME):
-            found = re.findall(rf"^(\w+)\. {re.escape(wanted)}$", request.prompt, re.MULTILINE)
-            if found:
-                return json.dumps({"chosen": found})
-        return json.dumps({"chosen": []})
-
-    llm = scripted(groups=grouped(("the bridge", 1.0, ["Halden Bridge"])), expand=pick)
-    answer = ask(index, fast, llm)
-    assert chosen(answer, "expand_1_1/model") == (DESIGNED,) and chosen(answer, "expand_1_2/model") == (CAME,)
-    assert not [verb for verb in verbs(answer) if verb.startswith("expand_1_3")]  # nothing leads on from Tamsin
-    assert [edge[:3] for edge in answer.paths[0].edges] == [
-        ("Halden Bridge", "designed by", "Marta Orlo"),
-        ("Marta Orlo", "born in", "Tamsin"),
-    ]
-    assert f"Evidence so far\n<data>\n{DESIGNED}\n" in prompts(llm, "expand")[1]
-    short = ask(index, fast, llm, method={"bubblerag": {"depth": 1}})
-    assert "expand_1_2/model" not in verbs(short)
-    (alone,) = chosen(answer, "trees/alone")
-    assert alone.endswith(": Halden Bridge")
-
-
 BAD = "not what was asked"
 
 
@@ -340,34 +301,6 @@ def test_groups_are_scaled_and_twelve_at_most_by_a_model(index: gpu_rag.Index, f
     ] * 2
     many = [(f"g{i}", 1 / (i + 1), ["Halden Bridge"]) for i in range(16)]
     assert len(chosen(ask(index, fast, scripted(groups=grouped(*many))), "groups/model")) == 12
-
-
-def test_an_unsupported_answer_keeps_its_evidence(index: gpu_rag.Index, fast: Any) -> None:
-    answer = ask(index, fast, scripted(answer="unknown"))
-    assert (answer.status, answer.text) == ("unsupported", None) and answer.evidence and answer.paths
-
-
-# --- with a small model ----------------------------------------------------------------------------
-
-
-def test_a_small_model_only_reads_or_ranks_choices(index: gpu_rag.Index, fast: Any) -> None:
-    def answer(request: Request) -> str:
-        return request.constraint.options[0] if isinstance(request.constraint, Rank) else "Tamsin"
-
-    llm = ScriptedLLM(answer, capable=False)
-    by_similarity = ask(index, fast, llm)
-    assert len(llm.calls) == 1 and by_similarity.text == "Tamsin" and "enough/rule" in verbs(by_similarity)
-    assert llm.calls[0].prompt.count("\n[") == 5  # the reader's passages; there are more as evidence
-    assert len(by_similarity.evidence) == 6
-    ranked = ask(index, fast, llm, models={"decider": "model"})
-    assert {"enough/rank", "keywords/rule", "groups/rule", "expand_1_1/rank"} <= set(verbs(ranked))
-    assert not any(isinstance(request.constraint, JsonSchema) for request in llm.calls)
-
-
-# --- batches, settings -----------------------------------------------------------------------------
-
-
-# --- limits ----------------------------------------------------------------------------------------
 
 
 def test_retrieval_alone_does_not_end_at_what_was_found_before(index: gpu_rag.Index, fast: Any) -> None:
@@ -422,21 +355,6 @@ def test_no_more_passages_are_read_than_asked_for(index: gpu_rag.Index, fast: An
     assert len(answer.evidence) == n
     (read,) = prompts(llm, "answer")
     assert f"[{n}] " in read and f"[{n + 1}] " not in read
-
-
-def test_candidates_are_shown_with_kind_title_and_keywords(index: gpu_rag.Index, fast: Any) -> None:
-    llm = scripted()
-    ask(index, fast, llm)
-    (shown,) = prompts(llm, "groups")
-    assert "Keywords\n<data>\n1. Halden Bridge\n2. Halden Bridge designed by\n3. born in\n" in shown
-    lines = re.findall(r"^\d+\. (.+?) \| (entity|relation) \| (.+) \| ([\d, ]+)$", shown, re.MULTILINE)
-    assert len(lines) == len(re.findall(r"^\d+\. .* \| ", shown, re.MULTILINE))
-    kinds = {name: (kind, title, numbers) for name, kind, title, numbers in lines}
-    assert kinds["Halden Bridge"][:2] == ("entity", "Halden Bridge") and "1" in kinds["Halden Bridge"][2]
-    assert kinds[DESIGNED][:2] == ("relation", "Halden Bridge") and "2" in kinds[DESIGNED][2]
-
-
-# --- the random walk from the trees ------------------------------------------------------------------
 
 
 def by_walk(index: gpu_rag.Index, text: str, nodes: list[int], anchors: list[int], wrong: str = "") -> dict[str, float]:

@@ -1,7 +1,5 @@
 """BubbleRAG's ranking by hand: the formula, the dial alpha, the penalty, order without ranking; passages and rules."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -102,9 +100,6 @@ def test_passages_are_fused_by_reciprocal_ranks_or_appended() -> None:
     assert fused([], before, 3.0, 9) == [(5, 0.25), (9, 0.2)]
     assert appended(found, before, 9) == [(7, 0.4), (5, 0.9), (9, 0.8)]
     assert appended(found, before, 2) == [(7, 0.4), (5, 0.9)]
-
-
-# --- keywords by rules -----------------------------------------------------------------------------
 
 
 def test_names_are_extended_to_entities_and_sub_questions_are_bound_or_open() -> None:

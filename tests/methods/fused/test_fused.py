@@ -1,7 +1,5 @@
 """`fused` and `auto`: the numbers of candidates by a plain twin, the model and its fit, what an index keeps."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 from dataclasses import replace
@@ -203,9 +201,6 @@ def test_a_question_has_the_same_numbers_in_any_batch(index: gpu_rag.Index, fast
             assert (alone.pairs == other.pairs).all()
 
 
-# --- the model ------------------------------------------------------------------------------------------
-
-
 def learnt(n: int = 40, width: int = 7, names: int = 3) -> Learnt:
     """Questions whose gold candidate has the highest first number, mostly."""
     g = np.random.default_rng(3)
@@ -302,9 +297,6 @@ def test_the_weights_of_the_package_fit_the_columns(lists: tuple[str, ...]) -> N
             model_of(wrong, names, TUNED)  # type: ignore[arg-type]
 
 
-# --- over an index --------------------------------------------------------------------------------------
-
-
 def own_weights(lists: tuple[str, ...], name: str, weight: float) -> dict[str, Any]:
     """Weights of one column alone."""
     numbers = {column: [0, 1, 0, weight if column == name else 0] for column in (*columns(lists), *PAIRS)}
@@ -374,9 +366,6 @@ def test_a_filter_keeps_the_weights_of_the_index(tiny_corpus: Path, tmp_path: Pa
     for method in ("fused", "auto"):
         found = ids(engine.run(method, questions(), limit=6, where="year < 4").answers)
         assert found == [row[::-1] for row in by_ppr]
-
-
-# --- tune -----------------------------------------------------------------------------------------------
 
 
 def rows(n: int) -> list[QuestionRow]:

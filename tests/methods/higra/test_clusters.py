@@ -1,7 +1,5 @@
 """Windows that show every near pair, small clusters of near names, and joining groups under forbidden pairs."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -57,9 +55,6 @@ def test_against_scikit_learn(most: int) -> None:
         vectors = torch.from_numpy(rng.normal(size=(60, 3)).astype(np.float32))
         vectors = vectors / vectors.norm(dim=1, keepdim=True)
         assert near_clusters(vectors, 0.1, 2, most) == by_scikit_learn(vectors, 0.1, most), seed
-
-
-# --- windows ---------------------------------------------------------------------------------------
 
 
 def work_of(**alignment: Any) -> Any:
@@ -149,9 +144,6 @@ def test_windows_are_made_on_the_device_of_the_models(monkeypatch: pytest.Monkey
         entity_windows(work_of(), vectors, 0.1)
 
 
-# --- the paper's clusters --------------------------------------------------------------------------
-
-
 def never_split(vectors: torch.Tensor, eps: float, most: int) -> Clusters:
     return near_clusters(vectors, eps, 2, len(vectors))
 
@@ -182,8 +174,6 @@ def test_equal_rows_are_cut_into_runs() -> None:
     assert near_clusters(vectors, SMALLEST_EPS / 4, 2, 4) == [[0, 1, 2, 3], [4, 5, 6]]
     assert near_clusters(torch.zeros(0, 2), 0.15, 2, 3) == []
 
-
-# --- joining ---------------------------------------------------------------------------------------
 
 PAIRS = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=12)
 

@@ -1,7 +1,5 @@
 """The dialogue of Seeker and Librarian, scripted: what is asked, in which order, what is sent back, how it ends."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +11,7 @@ from answer_notes import noted, role
 import gpu_rag
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.settings import merge
-from gpu_rag.types import Answer, Question, Request
+from gpu_rag.types import Answer, Request
 
 BORN = "Where was the designer of the Halden Bridge born?"
 MEET = "Did the mayor of Kerling visit the founder of Loss?"
@@ -79,9 +77,6 @@ def run(
 TWO_STEPS = plan("Halden Bridge", (1, "Who designed the Halden Bridge?", []), (2, "Where was #1 born?", [1]))
 
 
-# --- the Seeker by the model -----------------------------------------------------------------------
-
-
 def test_a_dependent_step_is_asked_with_the_answer_in_it(index: gpu_rag.Index, fast: Any) -> None:
     script = Script(
         {"Who designed the Halden Bridge?": ["Marta Orlo"], "Where was Marta Orlo born?": ["Tamsin"]},
@@ -98,15 +93,6 @@ def test_a_dependent_step_is_asked_with_the_answer_in_it(index: gpu_rag.Index, f
     ]
     assert noted(answer, "seeker/answer") == [("answer: Tamsin", "rests on: Where was Marta Orlo born?")]
     assert answer.evidence and answer.usage.malformed == 0
-
-
-def test_independent_steps_go_in_one_call(index: gpu_rag.Index, fast: Any) -> None:
-    steps = [(1, "Who was mayor of Kerling?", []), (2, "Who founded Loss?", []), (3, "Did #1 visit #2?", [1, 2])]
-    script = Script({}, plan=plan("Kerling", *steps), seeker=done("no", 1, 2))  # type: ignore[arg-type]
-    llm = ScriptedLLM(script)
-    answer = run(index, fast, script, MEET, llm=llm)
-    assert llm.batches == [1, 2, 1]  # the plan, both sub-questions, the Seeker
-    assert noted(answer, "ask_librarian") == [("turn 1 of 8", "Who was mayor of Kerling?", "Who founded Loss?")]
 
 
 def test_references_are_sent_back_once_and_then_left_out(index: gpu_rag.Index, fast: Any) -> None:
@@ -151,17 +137,6 @@ def test_what_was_asked_is_not_asked_again(index: gpu_rag.Index, fast: Any) -> N
     partly = Script({}, plan=TWO_STEPS, seeker=[ask(first, "Who was she?"), done("x", 1)])
     run(index, fast, partly)
     assert partly.asked == [first, "Who was she?"]
-
-
-def test_every_valid_answer_is_kept(index: gpu_rag.Index, fast: Any) -> None:
-    script = Script(
-        {"Who designed the Halden Bridge?": ["Marta Orlo", "Piet Ruyven", "Marta Orlo", "unknown", " "]},
-        plan=TWO_STEPS,
-        seeker=[ask("Where was Marta Orlo born?", "Where was Piet Ruyven born?"), done("Tamsin; Loss", 2, 3)],
-    )
-    answer = run(index, fast, script)
-    assert "answers: Marta Orlo; Piet Ruyven\n" in script.seen["seeker"][0]
-    assert answer.text == "Tamsin; Loss" and len(noted(answer, "seeker/answer")[0]) == 3
 
 
 def test_the_last_turn_ends_in_one_forced_answer(index: gpu_rag.Index, fast: Any) -> None:
@@ -220,9 +195,6 @@ def test_only_what_does_not_begin_like_a_question_is_rewritten(index: gpu_rag.In
         asked = Script({}, plan=TWO_STEPS, seeker=done("x"))
         run(index, fast, asked, question)
         assert "clarify" not in asked.seen
-
-
-# --- the Seeker by rules ---------------------------------------------------------------------------
 
 
 def by_rules(index: gpu_rag.Index, fast: Any, knows: Replies, question: str = BORN, **options: Any) -> Any:
@@ -291,26 +263,3 @@ def test_rules_compare(index: gpu_rag.Index, fast: Any) -> None:
         index, fast, {**knows, "When was Ves Bridge built?": ["later"], question: ["x"]}, question
     )
     assert answer.text == "x" and noted(answer, "seeker/forced_answer")  # no date: the model reads once more
-
-
-def test_a_whole_question_is_asked_once(index: gpu_rag.Index, fast: Any) -> None:
-    script, answer = by_rules(index, fast, {}, "Who designed the Halden Bridge?")
-    assert script.asked == ["Who designed the Halden Bridge?"] * 2  # the Librarian, then the forced answer
-    assert answer.status == "unsupported"
-
-
-def test_rules_stop_at_the_last_turn(index: gpu_rag.Index, fast: Any) -> None:
-    script, answer = by_rules(index, fast, {BORN: ["Loss"]}, max_turns=1)
-    assert script.asked == ["Who is the designer of the Halden Bridge?", BORN] and answer.text == "Loss"
-
-
-# --- many questions --------------------------------------------------------------------------------
-
-
-def test_all_live_sub_questions_are_one_batch(index: gpu_rag.Index, fast: Any) -> None:
-    llm = ScriptedLLM(lambda request: "unknown", capable=False)
-    engine = index.engine(fast, llm=llm)
-    questions = [Question(f"q{i}", MEET) for i in range(10)]
-    stats = engine.run("dual-agent", questions).stats
-    assert llm.batches[0] == 20 and stats.steps["embed"].batch_sizes[20] >= 1
-    assert stats.steps["search_hybrid"].largest_batch == 20

@@ -1,7 +1,5 @@
 """The exact merge of HiGraAgent: against a brute-force union-find, hand-worked cases, wrong versions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from typing import Any
@@ -93,15 +91,6 @@ def test_against_union_find(keys: list[Key]) -> None:
     assert groups_of(exact_merge(keys)) == brute_force(keys)
 
 
-@given(KEYS, st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None, derandomize=True)
-def test_the_order_of_the_entities_does_not_matter(keys: list[Key], random: Any) -> None:
-    order = list(range(len(keys)))
-    random.shuffle(order)
-    shuffled = groups_of(exact_merge([keys[row] for row in order]))
-    assert sorted(sorted(order[row] for row in rows) for rows in shuffled) == groups_of(exact_merge(keys))
-
-
 def types_ignored(keys: Sequence[Key]) -> list[int]:
     return exact_merge([(name, frozenset(), aliases) for name, _, aliases in keys])
 
@@ -129,8 +118,6 @@ def test_names_told_apart_do_not_merge_by_their_aliases() -> None:
     apart = frozenset({frozenset("ab"), frozenset("ac"), frozenset("bc")})
     assert groups_of(exact_merge(keys, apart)) == [[0], [1], [2], [3, 4]]
 
-
-# --- unambiguous aliases ---------------------------------------------------------------------------
 
 CAREFUL: dict[str, tuple[list[Key], Groups]] = {
     "an alias of one": ([key("ann orlo", "", ["orlo"]), key("orlo")], [[0, 1]]),
@@ -183,16 +170,6 @@ def test_a_component_of_too_many_names_is_set_aside() -> None:
     assert careful_merge(keys, 6)[0] == [0] * 6 + [6, 6]
     group, aside = careful_merge(keys, 5)
     assert group == [0, 1, 2, 3, 4, 5, 6, 6] and aside == [[f"n{i}" for i in range(6)]]
-
-
-def test_surnames_join_no_two_people() -> None:
-    people = [f"{first} {last}" for first in ("ann", "bo", "cy") for last in ("orlo", "vale")] + ["di tamsin"]
-    keys = [key(name, "", [name.split()[1]]) for name in people]
-    assert len(set(exact_merge(keys))) == 3  # every Orlo one, every Vale one
-    assert len(set(careful_merge(keys, 20)[0])) == len(people)
-
-
-# --- the layer -------------------------------------------------------------------------------------
 
 
 def profile(name: str, types: Sequence[str] = (), aliases: Sequence[str] = (), description: str = "") -> dict[str, Any]:

@@ -1,9 +1,6 @@
 """HiGraAgent's index as a whole: the view of it, statistics, damage that `verify` finds, kills, edits and back."""
 
-from __future__ import annotations
-
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,11 +16,8 @@ from gpu_rag.index.name_table import NAMES
 from gpu_rag.index.verify import verify
 from gpu_rag.methods.higra.graph import WALK, HigraGraph, higra_graph
 from gpu_rag.methods.higra.merges import FILE, open_merges
-from gpu_rag.methods.higra.settings import AlignmentSettings
-from gpu_rag.methods.registry import profiles, stage_checks
+from gpu_rag.methods.registry import stage_checks
 from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.settings import make_settings, read_profile
-from gpu_rag.types import Request
 
 FAST = {"models": {"embedder": "hash", "llm": "none"}}
 METHODS = ("higra-retriever",)
@@ -71,9 +65,6 @@ def view(folder: Path) -> HigraGraph:
 def digest(folder: Path) -> str:
     assert verify(folder, stage_checks()) == []
     return Manifest.read(folder).digest()
-
-
-# --- the view --------------------------------------------------------------------------------------
 
 
 def test_the_view_of_a_tiny_corpus(build: Callable[..., Path]) -> None:
@@ -143,8 +134,6 @@ def test_a_corpus_without_entities(tmp_path: Path) -> None:
     graph = view(tmp_path / "ix")
     assert graph.n_entities == 0 and graph.full_graph.n == 1 and verify(tmp_path / "ix", stage_checks()) == []
 
-
-# --- verify ----------------------------------------------------------------------------------------
 
 Columns = dict[str, list[Any]]
 Change = Callable[[Any], Any]
@@ -237,40 +226,6 @@ def test_a_triple_may_end_in_an_alias_of_an_entity_of_its_passage(tiny_corpus: P
     assert verify(tmp_path / "ix", stage_checks()) == []
 
 
-@pytest.mark.parametrize("name", ["higra-paper", "higra-no-refinement"])
-def test_the_profiles_hold_the_values_of_the_paper(name: str) -> None:
-    chosen = make_settings(read_profile(profiles()[name])).section(AlignmentSettings)
-    assert (chosen.tau, chosen.min_samples, chosen.max_cluster, chosen.link_radius) == (0.15, 2, 20, 0.3)
-    assert (chosen.confidence, chosen.theta, chosen.top_words) == (0.8, 100, 1000)
-    assert chosen.refine is (name == "higra-paper")
-
-
-# --- edits -----------------------------------------------------------------------------------------
-
-
-def test_edits_round_trip(build: Callable[..., Path], tmp_path: Path) -> None:
-    folder = build()
-    before = digest(folder)
-    merges = open_merges(folder)
-    bridge = next(row for row in merges.log if row["entity"] == "halden bridge")
-    merges.reject([bridge["id"]])
-    merges.force("Tamsin", "PORT")
-    merges.save()
-    assert digest(folder) == before  # nothing is applied yet
-    after = view(build())
-    assert after.entities["id"].to_pylist() == [
-        "halden bridge", "kerling", "marta orlo", "tamsin", "the halden bridge", "ves",
-    ]  # fmt: skip
-    assert verify(folder, stage_checks()) == [] and Manifest.read(folder).digest() != before
-    log = {row["why"]: row for row in open_merges(folder).log}
-    assert log["forced"]["members"] == ["port", "tamsin"] and log["semantic"]["entity"] == "ves"
-    merges = open_merges(folder)
-    merges.undo([edit.id for edit in merges.edits])
-    merges.save()
-    build()
-    assert digest(folder) == before  # to the bit, as if nobody had edited
-
-
 def test_a_forced_merge_is_rejected_by_taking_it_back(build: Callable[..., Path]) -> None:
     folder = build()
     before = digest(folder)
@@ -311,57 +266,3 @@ def test_edits_survive_a_fresh_build(build: Callable[..., Path], tiny_corpus: Pa
     merges.save()
     gpu_rag.build(tiny_corpus, folder, methods=METHODS, openie=openie, settings=FAST, fresh=True)
     assert [row["why"] for row in open_merges(folder).found(why="forced")] == ["forced"]
-
-
-# --- kills -----------------------------------------------------------------------------------------
-
-LLM = {
-    "models": {"embedder": "hash", "max_batch": 1},
-    "index": {"block": 8, "coref": "llm"},
-    "alignment": {"decider": "llm", "tau": 0.6, "link_radius": 0.9, "max_cluster": 3},
-}
-
-
-def says(request: Request) -> str:
-    """A different reply to each of the three kinds of request."""
-    if "Passage:" in request.prompt:
-        return json.dumps({"text": request.prompt.split("Passage: ")[1].replace("She", "Marta Orlo")})
-    numbers = [int(line.split(".")[0]) for line in request.prompt.splitlines() if line[:1].isdigit()]
-    if "Group the numbers" in request.system:
-        return json.dumps({"groups": [numbers[:2]] if "Halden" in request.prompt else []})
-    relation = {"source": 1, "label": f"near {len(request.prompt)}", "target": 2, "confidence": 0.9}
-    return json.dumps({"relations": [relation]})
-
-
-@pytest.mark.slow
-def test_a_killed_build_resumes_to_the_same_digest(tiny_corpus: Path, tmp_path: Path) -> None:
-    whole = ScriptedLLM(says)
-    gpu_rag.build(tiny_corpus, tmp_path / "whole", methods=METHODS, settings=LLM, llm=whole)
-    n, expected = len(whole.calls), digest(tmp_path / "whole")
-    systems = [request.system for request in whole.calls]
-    assert len(set(systems)) == 3  # coreference, merge, links: all were asked
-    asked: set[str] = set()
-    for stop in (3, n // 2, n - 1):
-        left = stop - len(asked)
-
-        def killed(request: Request, left: int = left, before: int = len(asked)) -> str:
-            if len(asked) - before == left:
-                raise KeyboardInterrupt
-            assert request.prompt + request.system not in asked  # every reply is kept
-            asked.add(request.prompt + request.system)
-            return says(request)
-
-        with pytest.raises(KeyboardInterrupt):
-            gpu_rag.build(tiny_corpus, tmp_path / "ix", methods=METHODS, settings=LLM, llm=ScriptedLLM(killed))
-    rest = ScriptedLLM(says)
-    gpu_rag.build(tiny_corpus, tmp_path / "ix", methods=METHODS, settings=LLM, llm=rest)
-    assert len(rest.calls) == n - len(asked) and digest(tmp_path / "ix") == expected
-    assert "inferred" in view(tmp_path / "ix").relations["origin"].to_pylist()
-
-
-def test_equal_builds_have_equal_digests(build: Callable[..., Path]) -> None:
-    folder = build()
-    before = digest(folder)
-    shutil.rmtree(folder / "stages" / Path(Manifest.read(folder).stages["higra_merge"].folder).name)
-    build()
-    assert digest(folder) == before

@@ -1,7 +1,5 @@
 """HiGraAgent's entity-passage links: against a regex oracle, at the limits, and wrong versions of the two tests."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

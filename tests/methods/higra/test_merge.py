@@ -1,7 +1,5 @@
 """The semantic merge and inferred relations: by rules and by a scripted model, with edits, malformed replies, a log."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -101,9 +99,6 @@ def says(*replies: Any) -> ScriptedLLM:
     return ScriptedLLM(answer)
 
 
-# --- by rules --------------------------------------------------------------------------------------
-
-
 def test_names_that_agree_become_one_and_lose_nothing(bench: Any) -> None:
     entities = run(bench)
     assert set(entities) == {"ann orlo", "anne orlo", "bo", "vale", "vale  [song]"}  # Ann and Anne are two
@@ -146,9 +141,6 @@ def test_what_would_be_too_many_is_set_aside_and_listed(bench: Any) -> None:
         ("more than 2 entities", ["the vale", "vale", "vale  [song]"], "")
     ]
     assert bench.counts["higra_quarantined_merges"] == 1
-
-
-# --- by a model ------------------------------------------------------------------------------------
 
 
 def test_a_model_s_groups_are_merged(bench: Any) -> None:
@@ -230,9 +222,6 @@ def test_a_prompt_stays_short() -> None:
     assert lines[0].startswith("1. Bo | Bo 0, Bo 1, ") and "Bo 8" not in lines[0] and "| person | x x" in lines[0]
 
 
-# --- edits -----------------------------------------------------------------------------------------
-
-
 def edited(tmp_path: Path, *edits: Edit) -> Path:
     path = tmp_path / "merges.jsonl"
     write_edits(path, edits)
@@ -283,9 +272,6 @@ def test_edits_are_part_of_what_a_stage_depends_on(tmp_path: Path) -> None:
     assert layer.params(settings, Sources(edits=tmp_path / "none")) == plain
     first = layer.params(settings, Sources(edits=edited(tmp_path, one, other)))
     assert first != plain and layer.params(settings, Sources(edits=edited(tmp_path, other, one))) == first
-
-
-# --- inferred relations ----------------------------------------------------------------------------
 
 
 def relation(source: int, label: str, target: int, confidence: float) -> Row:
@@ -351,9 +337,6 @@ def test_malformed_relations_add_nothing(bench: Any, reply: Any) -> None:
 def test_without_a_model_there_are_none(bench: Any, settings: Row) -> None:
     assert linked(bench, settings) == [EXTRACTED]
     assert links_stage.roles(make_settings(settings)) == ()
-
-
-# --- wrong versions of applying --------------------------------------------------------------------
 
 
 def keep_only_the_first(rows: Sequence[Row]) -> list[Row]:

@@ -1,7 +1,5 @@
 """Names that stand for several things, under a filter: nothing is looked up by its name alone."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """HiGraRetriever and HiGraAgent on six articles and on the sample corpus: seeds, switches, reading order, traces."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +9,6 @@ import pytest
 from answer_notes import chosen, ranking
 
 import gpu_rag
-from gpu_rag.cli.trace_text import trace_text
 from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
 from gpu_rag.methods.higra import retriever
@@ -19,12 +16,11 @@ from gpu_rag.methods.higra.batched import Params, Walked, higra_walk
 from gpu_rag.methods.higra.graph import HigraGraph, higra_graph
 from gpu_rag.methods.higra.rules import short_answer
 from gpu_rag.models.embed.hashing import HashEmbedder
-from gpu_rag.models.llm import load_llm
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.sample import corpus_path, questions_path
 from gpu_rag.settings import merge
 from gpu_rag.text.normalise import normalise_name
-from gpu_rag.types import Answer, JsonSchema, Question, Rank, Request
+from gpu_rag.types import Answer, JsonSchema, Question, Request
 
 BORN = "Where was the designer of the Halden Bridge born?"
 METHODS = ("higra-retriever", "dual-agent", "higra-agent")
@@ -193,18 +189,6 @@ def test_picks_of_a_model_are_all_seeds_if_one_is_the_rules(
     assert seeds("BCDE", walk="subgraph") == ()  # the paper's walk takes what the model picks
 
 
-def test_a_small_model_may_rank_seeds(index: gpu_rag.Index, fast: Any) -> None:
-    def answer(request: Request) -> str:
-        if isinstance(request.constraint, Rank):
-            return request.constraint.options[0]
-        return "Tamsin"
-
-    settings = merge(fast, {"models": {"decider": "model"}})
-    llm = ScriptedLLM(answer, capable=False)
-    (found,) = index.answer(BORN, method="higra-retriever", settings=settings, llm=llm)
-    assert chosen(found, "seeds/rank") == ("Halden Bridge",) and found.text == "Tamsin"
-
-
 def test_a_graph_without_entities_is_hybrid_search(build: Any, fast: Any) -> None:
     index = build({"d0": []}, methods=METHODS)
     answer = retrieve(index, fast)
@@ -232,9 +216,6 @@ def test_a_whole_sentence_is_cut_to_its_answer(answer: str, question: str, short
     assert short_answer(answer, question) == short
 
 
-# --- the sample corpus -----------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> gpu_rag.Index:
     folder = tmp_path_factory.mktemp("higra") / "ix"
@@ -245,16 +226,6 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> gpu_rag.Index:
 def sample_questions() -> list[Question]:
     rows = [json.loads(line) for line in questions_path().read_text(encoding="utf-8").splitlines()]
     return [Question(row["id"], row["question"]) for row in rows]
-
-
-def check_readable(answer: Answer) -> str:
-    """The story of an answer; every part of the dialogue is told."""
-    text = trace_text(row_of(answer))
-    for words in ("plan, by", "- #1 ", "the Seeker asks the Librarian", "- turn 1 of 8", "the Librarian says"):
-        assert words in text
-    assert "- question: " in text and "- evidence: " in text
-    assert "the Seeker answers" in text or "the Seeker must answer" in text
-    return text
 
 
 def scripted_sample(request: Request) -> str:
@@ -276,20 +247,6 @@ def scripted_sample(request: Request) -> str:
     return json.dumps(action if begun else {"action": "answer", "subquestions": [], "answer": "1902", "evidence": [2]})
 
 
-def test_a_scripted_model_goes_through_the_whole_dialogue(sample: gpu_rag.Index) -> None:
-    llm = ScriptedLLM(scripted_sample)
-    engine = sample.engine({"models": {"embedder": "hash"}}, llm=llm)
-    result = engine.run("higra-agent", sample_questions())
-    assert {a.status for a in result.answers} == {"answered"} and {a.text for a in result.answers} == {"1902"}
-    assert all(a.usage.malformed == 0 for a in result.answers)
-    for answer in result.answers:
-        told = check_readable(answer)
-        assert "plan, by the model" in told and "- rests on: When was it?" in told
-    # one sub-question of each question, all at once; three questions were rewritten first and come one reply later
-    assert result.stats.steps["higra_walk"].batch_sizes == {27: 2, 3: 2}
-    assert max(llm.batches) == 30
-
-
 def test_paths_over_aligned_entities_pass_verify_answers(sample: gpu_rag.Index) -> None:
     llm = ScriptedLLM(scripted_sample)
     settings = {"models": {"embedder": "hash"}}
@@ -302,13 +259,3 @@ def test_paths_over_aligned_entities_pass_verify_answers(sample: gpu_rag.Index) 
     edge[0] = "Nobody"
     checker = AnswerChecker(sample)
     assert "no relation of the index is 'Nobody'" in next(checker.check(rows[0], rows[0])).what
-
-
-@pytest.mark.slow
-def test_the_packaged_model_goes_through_the_whole_dialogue(sample: gpu_rag.Index) -> None:
-    llm = load_llm("smollm2", device="cpu")
-    asked = [q for q in sample_questions() if q.id == "q07"]
-    (answer,) = sample.answer(asked, method="higra-agent", settings={"models": {"embedder": "hash"}}, llm=llm)
-    assert answer.status in ("answered", "unsupported") and answer.usage.llm_calls >= 2
-    assert "plan, by rule" in check_readable(answer)
-    llm.close()

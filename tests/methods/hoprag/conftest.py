@@ -1,7 +1,5 @@
 """Fixtures for tests of stages: a bench for one stage, an index with hops, planted damage."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Merging and cutting of hop edges, scores of pairs, and candidates: against loops written from their definitions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any
@@ -35,9 +33,6 @@ EDGES = st.lists(
 def columns(edges: list[Edge]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     source, target, strength = ([e[k] for e in edges] for k in range(3))
     return np.asarray(source, np.int32), np.asarray(target, np.int32), np.asarray(strength, np.float64)
-
-
-# --- one of parallel edges ----------------------------------------------------------------------------
 
 
 def strongest_by_hand(edges: list[Edge]) -> list[int]:
@@ -74,9 +69,6 @@ def test_wrong_choices_among_parallel_edges_are_caught(wrong: Callable[..., np.n
     check_strongest(strongest_parallel, edges)
     with pytest.raises(AssertionError):
         check_strongest(wrong, edges)
-
-
-# --- the cut ------------------------------------------------------------------------------------------
 
 
 def cut_by_hand(edges: list[Edge], budget: int) -> list[int]:
@@ -124,9 +116,6 @@ def test_the_budget_is_n_log_n() -> None:
     assert edge_budget(1000, 0.5) == math.floor(500 * math.log2(1000)) and edge_budget(9, 0.0) == 0
 
 
-# --- from matches to edges ----------------------------------------------------------------------------
-
-
 def test_edges_of_matches_by_hand() -> None:
     """Vertices 0, 1, 2 with in-questions 0 | 1 2 | 3; out-questions 0 1 2 | 3 | 4 (no match)."""
     in_vertex, out_vertex = np.array([0, 1, 1, 2]), np.array([0, 0, 0, 1, 2])
@@ -153,9 +142,6 @@ def test_a_smaller_budget_keeps_a_part_of_the_edges(data: Any) -> None:
         assert {v for v, _ in sets[-1]} == {int(v) for v in out_vertex[question >= 0]}
         assert len(sets[-1]) >= min(n_uncut, edge_budget(n, factor))
     assert sets[0] <= sets[1] <= sets[2] <= sets[3] and len(sets[3]) == n_uncut
-
-
-# --- scores of pairs ----------------------------------------------------------------------------------
 
 
 def drawn_sides(seed: int, n_left: int = 7, n_right: int = 9) -> tuple[torch.Tensor, Ragged, torch.Tensor, Ragged]:
@@ -204,9 +190,6 @@ def test_rows_without_a_pair_have_no_best() -> None:
     empty = torch.zeros(0, dtype=torch.int64)
     assert set(hybrid_best_of(*sides, empty, empty)[0].tolist()) == {-1}
     assert hybrid_scores(*sides, empty, empty).shape == (0,)
-
-
-# --- candidates ---------------------------------------------------------------------------------------
 
 
 def pairs_of(made: WordBuckets, rows: torch.Tensor, lists: Ragged) -> set[tuple[int, int]]:

@@ -1,7 +1,5 @@
 """The hop graph of a whole build: sound, loaded as its retrieval reads it, and its figures in a report."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

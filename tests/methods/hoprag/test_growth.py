@@ -1,7 +1,5 @@
 """Adding, removing and changing passages of a finished hop graph: the same bytes as a rebuild, with less comparing."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil
@@ -190,9 +188,6 @@ def test_an_interrupted_merge_goes_on_at_its_block(
     report = build_hops(corpus, tmp_path / "ix")
     assert sum(calls) == report.count("hop_out_questions") - 3 * 4
     assert Manifest.read(tmp_path / "ix").digest() == Manifest.read(tmp_path / "whole").digest()
-
-
-# --- random sets of questions, with many ties ----------------------------------------------------------
 
 
 def work_in(folder: Path) -> Work:

@@ -1,7 +1,5 @@
 """HopRAG on six articles: similarities worked out from the texts, the walk told, and a language model that decides."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable
@@ -13,7 +11,6 @@ import pytest
 from answer_notes import ranking
 
 import gpu_rag
-from gpu_rag import load_questions
 from gpu_rag.methods.hoprag.asks import HOPS, Place, Ways, chosen, texts
 from gpu_rag.methods.hoprag.batched import HopGraph, hop_graph
 from gpu_rag.methods.hoprag.program import Params, question_words
@@ -21,7 +18,6 @@ from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.program.choices import MASS, Choices
 from gpu_rag.program.oracle import Gold, Oracle
-from gpu_rag.sample import corpus_path, questions_path
 from gpu_rag.text.keywords import keywords, names
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.types import Answer, Choice, Question, Rank, Request
@@ -46,9 +42,6 @@ def retrieve(index: gpu_rag.Index, settings: Settings, text: str = QUESTION, lim
     (answer,) = index.retrieve([text], method="hoprag", settings=settings, k=limit)
     assert answer.error is None, answer.error
     return answer
-
-
-# --- the similarities, from the texts ----------------------------------------------------------------
 
 
 def jaccard(left: set[str] | frozenset[str], right: set[str] | frozenset[str]) -> float:
@@ -177,44 +170,6 @@ def test_names_of_a_question() -> None:
     assert names('Who wrote "The Ves" in 1904?') <= keywords('Who wrote "The Ves" in 1904?')
 
 
-# --- the trace ---------------------------------------------------------------------------------------
-
-
-def test_the_trace_tells_the_walk(hops: gpu_rag.Index, fast: Settings) -> None:
-    answer = retrieve(hops, with_params(fast, top_k=2, n_hop=3))
-    assert answer.paths == () and answer.usage.llm_calls == 0
-    entry, *rounds, prune = (step for step in answer.trace if "/rule" not in step.verb and "/only" not in step.verb)
-    assert (entry.verb, prune.verb) == ("hop_entry/vertices", "hop_prune")
-    titles = set(hops.passages["title"].to_pylist())
-    questions = set(hop_graph(hops).question_texts)
-    assert [r.verb for r in rounds] == [f"hop_{i}" for i in range(1, len(rounds) + 1)] and rounds
-    queue = list(entry.chosen)
-    met = set(queue)
-    for step in rounds:
-        assert step.n_candidates == len(step.chosen) == len(queue)
-        following = []
-        for told, start in zip(step.chosen, queue):
-            parts = told.split(" -> ")
-            assert parts[0] == start and (parts[1:] == ["none"] or (parts[1] in questions and parts[2] in titles))
-            if parts[1:] != ["none"] and parts[2] not in met:
-                following.append(parts[2])
-                met.add(parts[2])
-        queue = following
-    assert {e.title for e in answer.evidence} <= met
-
-
-def test_each_round_is_one_batch_of_all_questions(hops: gpu_rag.Index, fast: Settings) -> None:
-    engine = hops.engine(with_params(fast, top_k=3, n_hop=2))
-    result = engine.run("hoprag", [Question(str(i), text) for i, text in enumerate(OTHERS)], retrieval_only=True)
-    batches = result.stats.steps
-    assert (batches["enter_hops"].n_batches, batches["enter_hops"].n_calls) == (1, 4)
-    assert batches["out_edges"].n_batches <= 2 and batches["near_vertices"].n_calls == 4
-    engine.models.close()
-
-
-# --- a language model decides ------------------------------------------------------------------------
-
-
 def test_a_model_chooses_among_the_questions(hops: gpu_rag.Index, fast: Settings) -> None:
     def say(request: Request) -> str:
         return "A" if isinstance(request.constraint, Choice) else "Piet Ruyven"
@@ -287,9 +242,6 @@ def test_a_passage_rises_by_the_hops_that_could_lead_to_it_and_did(
     assert scores("vertices")[last] > by_counts[last]  # the paper's H counts visits alone
 
 
-# --- one request for a round -------------------------------------------------------------------------
-
-
 def joint(
     index: gpu_rag.Index, fast: Settings, say: Callable[[Request], str], **llm: Any
 ) -> tuple[Answer, ScriptedLLM]:
@@ -332,15 +284,6 @@ def test_ways_of_a_reply_are_the_first_of_each_place() -> None:
     assert HOPS.rule(entry="walk", **every) == Ways(()) and HOPS.rule(entry="edges", **every) == Ways((1, 3, 4))
 
 
-def test_a_reply_that_cannot_be_read_leaves_the_hops_to_the_rule(hops: gpu_rag.Index, fast: Settings) -> None:
-    answer, _ = joint(hops, fast, lambda request: "no idea")
-    assert "hops/fallback" in {step.verb for step in answer.trace} and answer.usage.fallbacks["hops/rule"] == 1
-    assert ranking(answer) == ranking(retrieve(hops, with_params(fast, top_k=6, n_hop=1), limit=5))
-
-
-# --- vertices as sentences, and what is missing ------------------------------------------------------
-
-
 def test_sentences_are_vertices_and_passages_are_evidence(build: Build, facts: Any, fast: Settings) -> None:
     settings = {**fast, "hops": {"granularity": "sentence"}}
     index = build(facts, ["hoprag"], True, settings)
@@ -359,20 +302,3 @@ def test_a_corpus_without_questions_still_retrieves(build: Build, fast: Settings
     assert len(hop_graph(index).target) == 0
     assert len(ranking(retrieve(index, fast))) == 6
     assert ranking(retrieve(index, with_params(fast, entry="edges"))) == []
-
-
-# --- the packaged model ------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_the_packaged_model_walks_the_sample_corpus(tmp_path: Any) -> None:
-    settings = {"models": {"device": "cpu", "embedder": "hash", "llm": "smollm2"}}
-    gpu_rag.build(corpus_path(), tmp_path / "ix", methods=["hoprag"], settings=settings)
-    index = gpu_rag.Index.open(tmp_path / "ix")
-    questions = [row.question for row in load_questions(questions_path(), 1)[0]]
-    params = with_params({"models": {**settings["models"], "decider": "model"}}, top_k=2, n_hop=2)
-    for answer in index.answer(questions, method="hoprag", settings=params):
-        assert answer.status in ("answered", "unsupported"), answer.error
-        ranked = [s for s in answer.trace if re.fullmatch(r"hop_\d/rank", s.verb)]
-        assert answer.usage.llm_calls == len(ranked) + 1 and len(ranked) >= 2
-        assert len(answer.evidence) == 2

@@ -1,7 +1,5 @@
 """The hop graph of small corpora: vertices, questions, keywords, edges by hand and by brute force."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
@@ -29,9 +27,6 @@ from gpu_rag.text.keywords import keywords
 FAST = {"models": {"embedder": "hash", "llm": "none"}}
 
 
-# --- vertices -----------------------------------------------------------------------------------------
-
-
 def test_a_vertex_is_a_passage_or_a_sentence(bench: Any) -> None:
     bench.put_passages(["Ann won. She left.", "", "One sentence"])
     assert bench.run(vertices_stage) == {"hop_vertices": 3}
@@ -46,8 +41,6 @@ def test_a_vertex_is_a_passage_or_a_sentence(bench: Any) -> None:
         ("p000@0", 0, 0, 8), ("p000@1", 0, 9, 18), ("p001@0", 1, 0, 0), ("p002@0", 2, 0, 12)
     ]  # fmt: skip
 
-
-# --- questions and keywords ---------------------------------------------------------------------------
 
 FOUND = [
     (["Ann Lee", "Tamsin", "Ves"], [("Ann Lee", "is", "engineer"), ("Ann Lee", "born in", "Tamsin")]),
@@ -134,9 +127,6 @@ def test_keywords_are_those_of_each_text(bench: Any) -> None:
         assert found == [sorted(keywords(text)) for _, text in questions_of(bench, side)]
     lists = read_lists(folder / "vertex.safetensors")
     assert {words[v] for v in lists.values[: int(lists.offsets[1])].tolist()} == keywords("Ann Lee is an engineer.")
-
-
-# --- edges --------------------------------------------------------------------------------------------
 
 
 def put_sides(bench: Any, n_vertices: int, sides: dict[str, list[tuple[int, set[int], Sequence[float]]]]) -> None:

@@ -1,7 +1,5 @@
 """verify on hop layers: silent on a sound index, and a line for every kind of damage under redone checksums."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from argparse import Namespace

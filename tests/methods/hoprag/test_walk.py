@@ -1,7 +1,5 @@
 """HopRAG's traversal against a plain sequential reference, on random graphs with a scripted chooser."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpu_rag.methods.hoprag import program as hoprag
 from gpu_rag.methods.hoprag.batched import AtVertices, OutEdge
-from gpu_rag.methods.hoprag.program import Params, Walk, helpfulness, pruned
+from gpu_rag.methods.hoprag.program import Params
 from gpu_rag.program.decide import RULE
 from gpu_rag.program.search import Ranking
 from gpu_rag.runtime.rounds import run_rounds
@@ -58,9 +56,6 @@ def world(seed: int, *, n: int = 12, n_passages: int = 12) -> World:
     passage = sorted(r.integers(0, n_passages, n).tolist()) if n_passages < n else list(range(n))
     none = set(r.choice(n, 3, replace=False).tolist())
     return World(start, out, r.random(n).round(1).tolist(), passage, none)
-
-
-# --- the method over a world -------------------------------------------------------------------------
 
 
 class FakeRun:
@@ -146,8 +141,6 @@ def walk(world: World, params: Params, by: str, limit: int = 99) -> tuple[FakeRu
     assert outcome.error is None, outcome.traceback
     return made[0], [(s.verb, s.n_candidates) for s in outcome.trace if s.verb.startswith("hop_") and "/" not in s.verb]
 
-
-# --- the reference: the paper's algorithm 1 and the spec, one vertex after the other -----------------
 
 Choose = Callable[[World, int], "int | None"]
 
@@ -239,9 +232,6 @@ def test_every_vertex_of_the_queue_with_a_choice_is_asked_about_once() -> None:
         assert visited >= {v for v in w.start[:5] if w.out[v]}
 
 
-# --- by hand -----------------------------------------------------------------------------------------
-
-
 def test_by_hand() -> None:
     """0 and 1 hop to 2, which is new; 2 hops to 0, which is not, so the third round is empty."""
     out = [[OutEdge(0, 2, 0.9)], [OutEdge(1, 2, 0.5), OutEdge(2, 3, 0.4)], [OutEdge(3, 0, 0.1)], []]
@@ -259,23 +249,6 @@ def test_by_hand() -> None:
     assert hops == [] and verbs.found == Ranking((0, 1), (0.7, 0.7 - 0.1))
     verbs, hops = walk(w, replace(params, entry="walk", inherit=0.9), "llm")  # only trusted choices move passages
     assert hops == [("hop_1", 2), ("hop_2", 1)] and verbs.found == Ranking((0, 1), (0.7, 0.7 - 0.1))
-
-
-def test_the_walk_alone() -> None:
-    walk = Walk([4, 7])
-    assert walk.counts == {4: 1, 7: 1}
-    walk.hop([9, 9])  # both to a new one: counted twice, queued once
-    assert (walk.queue, walk.counts) == ([9], {4: 1, 7: 1, 9: 2})
-    walk.hop([4])
-    assert (walk.queue, walk.counts) == ([], {4: 2, 7: 1, 9: 2})
-    scores = helpfulness(walk.counts, {4: 0.5, 7: 0.9, 9: -0.1})
-    assert scores == pytest.approx({4: 0.45, 7: 0.55, 9: 0.15})
-    assert pruned(scores, {4: 1, 7: 0, 9: 0}).rows == (0, 1)  # a passage counts as its best sentence
-    assert pruned({5: 0.3, 2: 0.3}, {5: 5, 2: 2}) == Ranking((2, 5), (0.3, 0.3))
-    assert Walk([]).counts == {} and pruned({}, {}) == Ranking((), ())
-    refused = Walk([1, 2])
-    refused.hop([None, None])
-    assert (refused.queue, refused.counts) == ([], {1: 1, 2: 1})
 
 
 def test_nothing_to_start_from_finds_nothing() -> None:

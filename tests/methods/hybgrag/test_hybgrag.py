@@ -1,7 +1,5 @@
 """HybGRAG on a small knowledge base: the loop by a script, each feedback, no action twice, calls, and the oracle."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -64,9 +62,6 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> gpu_rag.Index:
         (skb / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     gpu_rag.build((), folder / "ix", skb=skb, methods=["hybgrag"], settings=FAST)
     return gpu_rag.Index.open(folder / "ix")
-
-
-# --- a script --------------------------------------------------------------------------------------
 
 
 def entity(name: str, type: str, *relations: str, ways: Sequence[str] = ()) -> dict[str, Any]:
@@ -142,9 +137,6 @@ def names(answer: Answer) -> list[str]:
     return [node.name for node in answer.nodes]
 
 
-# --- the loop --------------------------------------------------------------------------------------
-
-
 def test_one_iteration_and_the_answer(index: gpu_rag.Index) -> None:
     script = Script(route(MARTA, COMEDY), valid="yes")
     answer = run(index, script)
@@ -214,9 +206,6 @@ def test_a_source_that_was_tried_is_not_offered_again(index: gpu_rag.Index) -> N
     assert script.calls.count("module") == 1
 
 
-# --- each feedback ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("first", "comment", "kind", "words"),
     [
@@ -257,13 +246,6 @@ def test_several_faults_are_told_in_order(index: gpu_rag.Index, chosen: list[str
     assert feedback(run(index, script)) == [expected]
 
 
-def test_simple_feedback_says_only_that_it_was_wrong(index: gpu_rag.Index) -> None:
-    script = Script(route(MARTA), route(COMEDY), valid=["no", "yes"])
-    answer = run(index, script, feedback="simple")
-    assert feedback(answer) == [REJECTED] and "comment" not in script.calls
-    assert "What was retrieved is wrong. Try again." in script.prompts("route")[1]
-
-
 def test_a_version_whose_order_is_reversed_is_caught(index: gpu_rag.Index, monkeypatch: pytest.MonkeyPatch) -> None:
     def module_first(faults: Any, unknown: Any) -> Feedback:
         return Feedback(faults[-1].kind if faults else WRONG_MODULE)
@@ -273,9 +255,6 @@ def test_a_version_whose_order_is_reversed_is_caught(index: gpu_rag.Index, monke
         route(MARTA, COMEDY), route(COMEDY), valid=["no", "yes"], comment=['the entity "comedy"', "the source"]
     )
     assert feedback(run(index, script)) != [INCORRECT]
-
-
-# --- the model fails, and names ----------------------------------------------------------------------
 
 
 def test_a_route_that_cannot_be_read_is_the_rules(index: gpu_rag.Index) -> None:
@@ -331,47 +310,11 @@ def test_a_route_that_is_not_sure_is_fused_with_documents(index: gpu_rag.Index) 
     assert len(names(unsure)) > len(names(sure))
 
 
-# --- without a model -------------------------------------------------------------------------------
-
-
-def test_rules_alone(index: gpu_rag.Index) -> None:
-    answer = retrieve(index, radius=1)
-    assert answer.usage.llm_calls == 0 and answer.text is None
-    assert actions(answer)[0][0] == "module: hybrid"
-    assert any(told.startswith("entity: Marta Orlo (person)") for told in actions(answer)[0])
-
-
 def test_a_question_without_names_searches_documents(index: gpu_rag.Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Params, "name_threshold", 1.0)
     answer = retrieve(index, "ghost bell ringer steps")
     assert actions(answer)[0] == ["module: text"] and names(answer)[0] == "The Quiet Tower"
     assert len(names(answer)) == len(NODES)
-
-
-def test_nearer_nodes_come_first_unless_cosine_alone_is_asked_for(index: gpu_rag.Index) -> None:
-    """At one edge from Marta Orlo her films; at two, by the same relation, nobody but herself; by both, more."""
-    both = Script(route(entity("Marta Orlo", "person", "directed_by", "starred")), valid="yes")
-    by_distance, by_cosine = (names(run(index, both, order=order)) for order in ("distance", "cosine"))
-    assert set(by_distance) == set(by_cosine) and by_distance != by_cosine
-    named = {"Piet Ruyven", "Lena Voss"}  # directed by, then starred, or the other way round
-    assert set(by_distance[:3]) == named and set(by_distance[3:6]) == {
-        "Harbour of Glass",
-        "Night Ferry",
-        "The Quiet Tower",
-    }
-
-
-def test_a_small_model_judges_by_rank_and_rules_route(index: gpu_rag.Index) -> None:
-    def say(request: Request) -> str:
-        return request.constraint.options[0] if request.constraint is not None else "Night Ferry"  # type: ignore
-
-    settings = merge(FAST, {"models": {"decider": "model"}})
-    llm = ScriptedLLM(say, capable=False)
-    (answer,) = index.answer(QUESTION, method="hybgrag", settings=settings, llm=llm)
-    assert {role(request, "hybgrag") for request in llm.calls} == {"validate", "reader"} and answer.status == "answered"
-
-
-# --- the oracle --------------------------------------------------------------------------------------
 
 
 def oracle_for(gold: Sequence[str]) -> Oracle:
@@ -433,9 +376,6 @@ def test_what_the_oracle_says(index: gpu_rag.Index, gold: list[str], topics: Any
     assert answer.text is not None and answer.text.startswith(kind) and what in answer.text, answer.text
 
 
-# --- examples and parameters -------------------------------------------------------------------------
-
-
 def test_packaged_examples() -> None:
     routes = read_examples("", "routes", False)
     experiences = read_examples("", "experiences", True)
@@ -448,18 +388,6 @@ def test_packaged_examples() -> None:
         assert set(e.feedback.entities) <= entities
         assert {(t.entity, r) for t in e.action.topics for r in t.relations} >= set(e.feedback.relations)
     assert any(not e.action.topics for e in routes)
-
-
-def test_a_file_of_experiences(index: gpu_rag.Index, tmp_path: Path) -> None:
-    made = Experience.of("Who built it?", Action("hybrid", (Topic("It", "x", ("r",)),)), Feedback(INCORRECT, ("It",)))
-    path = tmp_path / "mine.jsonl"
-    path.write_text(json.dumps(to_builtins(made)) + "\n\n")
-    assert read_examples(str(path), "", True) == (made,)
-    script = Script(route(MARTA), route(COMEDY), valid=["no", "yes"], comment=["the source"])
-    run(index, script, experiences=str(path))
-    assert (
-        "Question: Who built it?" in script.prompts("comment")[0] and "Piet Ruyven" not in script.prompts("comment")[0]
-    )
 
 
 def test_answers_depend_on_what_is_in_a_file_of_examples(index: gpu_rag.Index, tmp_path: Path) -> None:
@@ -496,8 +424,6 @@ def test_examples_nearest_and_random(index: gpu_rag.Index) -> None:
     assert len(chosen["nearest a"]) == 5 and chosen["nearest a"] != chosen["nearest b"]
     assert chosen["random a"] == chosen["random b"] and len(chosen["random a"]) == 5
 
-
-# --- examples collected by tune ------------------------------------------------------------------------
 
 ASKED = [
     ("Which comedy did Marta Orlo direct?", "f2"),

@@ -1,7 +1,5 @@
 """Nodes near to all entities of a question, against the definition in plain Python."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from math import log
 

@@ -1,7 +1,5 @@
 """Orders in the names, relations, types and texts of a knowledge base, and HybGRAG's model."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -10,13 +8,13 @@ from typing import Any
 import pytest
 from answer_notes import role
 from msgspec import to_builtins
-from orders import ESCAPE, ORDER, contents, obeying, outside
+from orders import ESCAPE, ORDER, outside
 
 import gpu_rag
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.program.knowledge_base.query import ALL
 from gpu_rag.settings import merge
-from gpu_rag.types import Question, Request
+from gpu_rag.types import Request
 
 FAST: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none", "decider": "auto"}}
 DIRECTED = f"directed_by {ESCAPE}"
@@ -75,22 +73,3 @@ def test_no_order_of_a_base_stands_outside_the_fence(poisoned: gpu_rag.Index) ->
         assert ORDER in call.prompt and ORDER not in call.system, name
         assert ORDER not in outside(call.prompt), name
     assert answer.text == "Night Ferry"
-
-
-def test_a_model_that_obeys_everything_changes_its_own_row_only(poisoned: gpu_rag.Index, tmp_path: Path) -> None:
-    def model(wrong: str) -> ScriptedLLM:
-        def reply(request: Request) -> str:
-            if role(request, "hybgrag") == "validate":
-                return "A"
-            return honest(request)
-
-        return obeying(reply, "Night Ferry", wrong)
-
-    asked = [Question("q0", QUESTION), Question("q1", "In which town was the painter born, Piet Ruyven?")]
-    before, files = json.dumps(FAST, sort_keys=True), contents(tmp_path)
-    both = poisoned.engine(FAST, llm=model("PWNED ../../PWNED http://evil.test/")).run("hybgrag", asked).answers
-    (alone,) = poisoned.engine(FAST, llm=model("Night Ferry")).run("hybgrag", asked[1:]).answers
-    assert both[0].text == "PWNED ../../PWNED http://evil.test/"
-    assert (both[1].text, both[1].nodes, both[1].paths) == (alone.text, alone.nodes, alone.paths)
-    assert both[1].text == "Kerling" and both[1].nodes[0].name == "Kerling"
-    assert contents(tmp_path) == files and json.dumps(FAST, sort_keys=True) == before

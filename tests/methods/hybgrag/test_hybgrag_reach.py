@@ -1,7 +1,5 @@
 """The hybrid module against networkx: which nodes the topics of a question reach, what they share, how it is ranked."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations, product
@@ -194,8 +192,6 @@ def test_how_a_topic_leads_to_gold_nodes(case: tuple[KnowledgeBase, list[Asked],
         assert set(leads.relations) == useful
 
 
-# --- by hand -----------------------------------------------------------------------------------------
-
 FILMS = knowledge_base(
     [("a", "Ash", "film"), ("b", "Birch", "film"), ("c", "Cedar", "film"), ("p", "Piet", "person"),
      ("q", "Quinn", "person"), ("y", "1931", "year")],
@@ -243,9 +239,6 @@ def test_a_version_that_takes_the_nearer_of_two_topics_is_caught(monkeypatch: py
 
     monkeypatch.setattr(batched, "_candidates", nearer)
     assert run(kb, asked, ["v (x)"])[0].rows[0] == v
-
-
-# --- documents and types ---------------------------------------------------------------------------
 
 
 @settings(max_examples=40, deadline=None)

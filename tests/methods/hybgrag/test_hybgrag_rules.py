@@ -1,7 +1,5 @@
 """HybGRAG's router by rules: the first action, and the answer to each feedback, one by one."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,9 +43,6 @@ def hybrid(*topics: Topic) -> Action:
 BOTH = hybrid(topic("Marta", "directed"), topic("Piet", "starred"))
 
 
-# --- the first action ------------------------------------------------------------------------------
-
-
 def test_first_every_plain_name_along_its_nearest_relation(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first_action(RANKED, ONE) == BOTH  # not the town, which is read out of the same words
     monkeypatch.setattr(Params, "max_topics", 1)
@@ -66,9 +61,6 @@ def test_sets_of_relations_come_by_rank_and_can_begin_a_walk() -> None:
     assert more == [*found, ("a", "b", "c")]  # and no set is looked for where there are no more relations
     assert [t.relations for t in candidate("x", 0, 1, "-b", "a").topics(1)] == [("a",)]
     assert [t.relations for t in MARTA.topics(1)] == [("directed",), ("starred",), ("wrote",)]
-
-
-# --- each feedback ---------------------------------------------------------------------------------
 
 
 MARTA_DIRECTED, PIET_STARRED = topic("Marta", "directed"), topic("Piet", "starred")
@@ -175,8 +167,6 @@ def test_what_was_called_wrong_does_not_come_back() -> None:
         raise AssertionError("it never ends")
 
 
-# --- never twice, and to the end -------------------------------------------------------------------
-
 KINDS = tuple(Fault)
 RELATIONS = st.lists(st.sampled_from("abcd"), min_size=1, max_size=3, unique=True)
 
@@ -219,8 +209,6 @@ def test_a_version_that_forgets_earlier_actions_is_caught(monkeypatch: pytest.Mo
     assert next_action(history, RANKED, ONE) == BOTH
 
 
-# --- names in a question ---------------------------------------------------------------------------
-
 KNOWN = {"halden bridge", "halden", "marta orlo", "bridge", "drama", "of the", "x", "o'hara", "krl2"}
 
 
@@ -238,12 +226,6 @@ def test_names_in_a_question_by_how_plain_they_are(text: str, expected: list[str
     found = mentions(text, lambda name: name.casefold() in KNOWN)
     assert [text[m.start : m.end] for m in found] == expected
     assert [m.score for m in found] == sorted((m.score for m in found), reverse=True)
-
-
-def test_tiers_of_names() -> None:
-    text = "a drama at Halden Bridge"
-    scores = {text[m.start : m.end]: int(m.score) for m in mentions(text, lambda name: name.casefold() in KNOWN)}
-    assert scores == {"Halden Bridge": 3, "drama": 2, "Halden": 1, "Bridge": 1}
 
 
 def test_a_name_is_masked_by_its_type() -> None:

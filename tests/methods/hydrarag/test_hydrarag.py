@@ -1,7 +1,5 @@
 """HydraRAG over six articles, a small knowledge graph and a web snapshot: by rules, and by scripted models."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,13 +19,12 @@ from gpu_rag.methods.hydrarag.batched.subgraphs import Order
 from gpu_rag.methods.hydrarag.graphs import answer_place, orders_of
 from gpu_rag.methods.hydrarag.replies import chain_of
 from gpu_rag.methods.hydrarag.rules import mentions_by_rules
-from gpu_rag.methods.hydrarag.state import Chain, Match, Mention, Params
-from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.methods.hydrarag.state import Chain, Match, Mention
 from gpu_rag.settings import merge
 from gpu_rag.sources.web.cached import FAILED_S, MAX_AGE_S, CachedProvider
 from gpu_rag.sources.web.types import WebPage, WebResult
 from gpu_rag.text.rules.relations.hops import relation_words
-from gpu_rag.types import Answer, Question
+from gpu_rag.types import Answer
 
 BORN = "Where was the designer of the Halden Bridge born?"
 GRAPH = [
@@ -54,9 +51,6 @@ def retrieve(index: gpu_rag.Index, fast: Any, **params: Any) -> Answer:
 def differences(index: gpu_rag.Index, answer: Answer) -> list[str]:
     row = json.loads(json.dumps(row_of(answer)))
     return [f"{d.where}: {d.what}" for d in AnswerChecker(index).check(row, row)]
-
-
-# --- rules -----------------------------------------------------------------------------------------
 
 
 def test_topics_by_rule_are_names_and_no_words_of_relations() -> None:
@@ -92,9 +86,6 @@ def test_orders_take_every_choice_of_nodes_best_first_and_no_node_twice() -> Non
     assert [answer_place(nodes, {1, 9}) for nodes in ((1, 2, 3), (3, 1, 9), (1, 5, 6, 9), (1, 9))] == [2, 0, 1, None]
 
 
-# --- without a model -------------------------------------------------------------------------------
-
-
 def test_by_rules_the_answer_stands_on_a_path_and_says_which_kinds_verify_it(index: Any, fast: Any) -> None:
     answer = retrieve(index, fast)
     assert answer.paths and "Tamsin" in found(answer, "initial w2") | found(answer, "refined w2")
@@ -104,17 +95,6 @@ def test_by_rules_the_answer_stands_on_a_path_and_says_which_kinds_verify_it(ind
     assert size[0].startswith("neighbourhood: ") and size[1].startswith("clustered: ")
     assert answer.evidence and all(e.why for e in answer.evidence)
     assert differences(index, answer) == []
-
-
-def test_a_question_alone_is_that_question_in_a_batch(index: Any, fast: Any) -> None:
-    texts = [BORN, "Which town lies on the Ves and is a twin town of Tamsin?", "?", "Who taught Marta Orlo?"]
-    questions = [Question(f"q{i}", text) for i, text in enumerate(texts)]
-    together = index.engine(fast).run("hydrarag", questions, retrieval_only=True).answers
-    for question, row in zip(questions, together):
-        (alone,) = index.engine(fast).run("hydrarag", [question], retrieval_only=True).answers
-        assert row.error is None and (alone.paths, alone.nodes, alone.pools, alone.evidence) == (
-            row.paths, row.nodes, row.pools, row.evidence,
-        )  # fmt: skip
 
 
 def test_sources_can_be_left_out_and_the_others_find_the_same(index: Any, fast: Any) -> None:
@@ -130,19 +110,6 @@ def test_sources_can_be_left_out_and_the_others_find_the_same(index: Any, fast: 
         with pytest.raises(UsageError, match="unknown source of hydrarag; given moon; expected facts"):
             index.retrieve([BORN], method=method, settings=settings)
 
-
-def test_hydrarag_e_keeps_one_of_parallel_relations(index: Any, fast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def between(method: str, seed: int) -> set[str]:
-        monkeypatch.setattr(Params, "seed", seed)
-        answer = retrieve(index, fast, method=method, sources="facts", w_max=20)
-        return {r for p in answer.paths for s, r, o, _ in p.edges if (s, o) == ("Halden Bridge", "Marta Orlo")}
-
-    assert between("hydrarag", 0) == {"designed by", "planned by"}
-    drawn = [between("hydrarag-e", seed) for seed in range(5)]
-    assert all(len(one) == 1 for one in drawn) and set.union(*drawn) == {"designed by", "planned by"}
-
-
-# --- with a model ----------------------------------------------------------------------------------
 
 CHAIN = {"entities": ["Halden Bridge", "designer", "ANSWER"], "relations": ["designed by", "born in"]}
 REPLIES: dict[str, Any] = {
@@ -200,29 +167,6 @@ def test_without_an_accepted_answer_all_paths_are_pruned_together(index: Any, fa
     assert found(answer, "together found") >= found(answer, "initial found")
     answer, _, names = tried(index, fast, {"answer": NO, "answer_last": NO}, phases=1)
     assert (answer.text, answer.status) == (None, "unsupported") and names.count("answer") == 1
-
-
-def test_replies_that_cannot_be_read_are_replaced_by_rules(index: Any, fast: Any) -> None:
-    answer, _, _ = tried(index, fast, {name: "no json" for name in REPLIES if name != "refine"})
-    assert answer.status == "unsupported" and answer.usage.malformed >= 2 * 6
-    assert noted(answer, "topics")[0] == ("halden bridge -> Halden Bridge",) and noted(answer, "analysis/fallback")
-    assert answer.paths and "Tamsin" in found(answer, "refined w1")
-    twice = {**REPLIES["analysis"], "entities": ["ANSWER", "ANSWER"], "relations": ["r"]}
-    assert tried(index, fast, {"analysis": twice})[0].text == "Tamsin"
-
-
-def test_switches_of_the_paper_reach_the_requests(index: Any, fast: Any) -> None:
-    _, _, names = tried(index, fast, refinement=False, selector=False)
-    assert "refine" not in names and "sources" not in names
-    answer, _, names = tried(index, fast, {"sources": {"chosen": ["A"]}})
-    assert "refine" in names and names.count("sources") == 1
-    assert {p.source for p in answer.paths} <= {"facts", "extraction", "facts+extraction", "extraction+facts"}
-
-
-def test_a_model_that_is_not_capable_only_reads(index: Any, fast: Any) -> None:
-    llm = ScriptedLLM(lambda request: "Tamsin", capable=False)
-    answer = ask(index, fast, BORN, llm)
-    assert answer.status == "answered" and len(llm.calls) <= 1
 
 
 def test_a_source_that_fails_is_missing_and_the_others_answer(

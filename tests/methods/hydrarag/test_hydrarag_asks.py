@@ -1,7 +1,5 @@
 """HydraRAG's decisions as values: gold of a perfect decider, replies that are checked, requests that are left."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,9 +43,6 @@ def path(*names: str, answer: str = "", passages: tuple[int, ...] = (), text_nam
     return FoundPath(" ".join(names), (), "kg", "facts", nodes, places, passages, answers=answers, names=text_names)
 
 
-# --- gold -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("given_topics", "expected"),
     [("Ada  Brink", ("Ada Brink",)), ({"m.1": "Ada", "m.2": "Bern"}, ("Ada", "Bern")), (["Ada"], ("Ada",))],
@@ -82,9 +77,6 @@ def test_the_gold_answer_is_what_stands_on_the_paths() -> None:
     reply = gold.answer(known("carl", "bern", "erik"), chosen)
     assert reply is not None and (reply.sufficient, reply.answer) == (True, "Carl; Bern")
     assert gold.answer(known("erik"), chosen) == NOT_ANSWERED and gold.answer(known(), chosen) is None
-
-
-# --- replies ----------------------------------------------------------------------------------------
 
 
 def test_paths_of_sentences_that_were_not_shown_are_left_out() -> None:
@@ -127,9 +119,6 @@ def test_a_named_node_of_a_chosen_path_is_an_answer_and_no_other_is() -> None:
     assert [node.name for node in named] == ["Ada", "Bern"]
 
 
-# --- requests ---------------------------------------------------------------------------------------
-
-
 def search_after(n_calls: int) -> Search:
     context: Any = SimpleNamespace(usage=SimpleNamespace(llm_calls=n_calls))
     none: Any = None
@@ -148,8 +137,6 @@ def test_siblings_that_could_spend_more_than_is_left_are_by_rule(left: int, n_by
     search.release_reserve()
     assert search.run.most_calls == MOST_CALLS
 
-
-# --- a perfect decider ------------------------------------------------------------------------------
 
 FACTS = [
     *(("Nightfall", "starred actors", f"Actor {i}") for i in range(9)),

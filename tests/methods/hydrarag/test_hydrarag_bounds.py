@@ -1,7 +1,5 @@
 """HydraRAG's bounds: neighbourhoods of at most so many nodes, tiles of bytes, composed edge vectors, requests."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from html import escape
@@ -130,8 +128,6 @@ def test_a_large_graph_is_searched_without_vectors_of_its_edges(
     assert noted(answer, "evidence_subgraph")
 
 
-# --- requests ----------------------------------------------------------------------------------------
-
 QUESTION = "Where was the designer of the Halden Bridge born?"
 NO = {"reason": "", "settled": [False], "sufficient": False, "answer": ""}
 CHAIN = {"entities": ["Halden Bridge", "designer", "ANSWER"], "relations": ["designed by", "born in"]}
@@ -200,9 +196,6 @@ def test_without_any_path_a_model_may_say_what_it_knows_and_that_is_counted_apar
     assert row_of(on)["source"] == "model" and names.count("knowledge") == 1
     with_paths = ask(index, fast, QUESTION, scripted(replies)[0], knowledge=True)
     assert with_paths.source == ""  # there were paths
-
-
-# --- orders in what others wrote -------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -304,9 +297,6 @@ def test_a_model_that_obeys_everything_changes_its_own_row_only(
     assert found.text == address and noted(found, "web_pages")
     assert opened == ["http://search.test"] and set(web.pages) == {"http://w/1"}
     assert contents(tmp_path) == files and json.dumps(settings, sort_keys=True) == before
-
-
-# --- mediators -------------------------------------------------------------------------------------------
 
 
 def test_facts_pass_over_mediators_on_request_and_spend_no_hop_there(tmp_path: Path, fast: Any) -> None:

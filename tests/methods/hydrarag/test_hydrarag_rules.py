@@ -1,7 +1,5 @@
 """The rules that stand in for a model in HydraRAG: how many relations a question names, and its topics."""
 
-from __future__ import annotations
-
 import pytest
 
 from gpu_rag.methods.hydrarag.rules import chain_by_rules, mentions_by_rules

@@ -1,7 +1,5 @@
 """HydraRAG's steps one by one, on a graph and articles made by hand: homonyms, agreement of sources, texts, windows."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -65,9 +63,6 @@ def pairs(sentences: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(sentences[i : i + 2]) for i in range(0, len(sentences), 2)]
 
 
-# --- homonyms --------------------------------------------------------------------------------------
-
-
 def test_a_topic_that_two_nodes_share_weighs_as_one_that_is_one_node(towns: Build, fast: Any) -> None:
     question = "Who was born in Springfield?"
     two = ask(towns([*TOWNS, *PEOPLE], BORN), fast, question)
@@ -122,9 +117,6 @@ def test_once_joins_answers_and_keeps_sources_apart() -> None:
 
     found = once([path("one", 3, 4), path("two", 5), path("one", 4, 6)])
     assert [(one.sources, one.answers) for one in found] == [("one", (3, 4, 6)), ("two", (5,))]
-
-
-# --- sources ---------------------------------------------------------------------------------------
 
 
 def test_a_fact_of_the_graph_that_a_document_states_too_is_verified_by_both(index: Any, fast: Any) -> None:
@@ -206,8 +198,6 @@ def test_windows_of_lengths(hops: int, bounded: bool, topics: int, expected: tup
     assert window(hops, bounded, topics) == expected
 
 
-# --- requests --------------------------------------------------------------------------------------
-
 CHAIN = {"entities": ["Marta Orlo", "ANSWER"], "relations": ["born in"]}
 REPLIES: dict[str, Any] = {  # of a model that is never content
     "sources": {"chosen": ["A"]},
@@ -222,16 +212,6 @@ REPLIES: dict[str, Any] = {  # of a model that is never content
     "answer": {"reason": "", "settled": [False], "sufficient": False, "answer": ""},
     "answer_last": {"reason": "", "settled": [False], "sufficient": False, "answer": ""},
 }  # fmt: skip
-
-
-def test_the_model_picks_web_results_by_title_and_snippet(index: Any, fast: Any) -> None:
-    llm, names = scripted(REPLIES)
-    answer = ask(index, fast, "Where was Marta Orlo born, in Tamsin?", llm, sources="web", phases=1, w_max=1)
-    (request,) = [call for name, call in zip(names, llm.calls) if name == "web"]
-    assert all(f"Tamsin {name}: Tamsin" in request.prompt for name in ("one", "two", "three"))
-    second = re.search(r"^B\. Tamsin (\w+):", request.prompt, re.MULTILINE)
-    (read,) = noted(answer, "web_pages")
-    assert second and len(read) == 1 and read[0].endswith(f"{second[1]}.html")
 
 
 def test_a_follow_up_brings_new_documents_beside_the_old_ones_and_keeps_the_topics_of_the_graph(

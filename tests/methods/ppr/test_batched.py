@@ -1,7 +1,5 @@
 """The search verbs, above all `rank_by_graph`: a dense float64 twin of its formula, equal bits in any batch, ties."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -165,9 +163,6 @@ def run(index: Held, verb: str, static: tuple[Any, ...], args: Sequence[Any]) ->
 
 def rank(index: Held, params: Varied, asked: Sequence[Asked]) -> list[GraphRanking]:
     return run(index, "rank_by_graph", (params, params.k), asked)
-
-
-# --- the formula once more: dense, float64, one question at a time -----------------------------------
 
 
 def best(scores: np.ndarray, k: int) -> list[int]:
@@ -378,9 +373,6 @@ def test_the_dense_formula_tells_wrong_ones_apart(wrong: str) -> None:
     assert not agrees(index, params, questions(index, 8), wrong, atol=1e-3)
 
 
-# --- questions without facts, graphs without relations ------------------------------------------------
-
-
 def test_a_question_that_no_fact_and_no_word_is_near_goes_by_cosine() -> None:
     index = random_index(4)
     away = replace(index, facts=-np.abs(index.facts))
@@ -408,9 +400,6 @@ def test_a_single_passage_scores_zero() -> None:
     two = random_index(7, n_entities=2, n_facts=1, n_passages=2)
     lone = replace(two, points=two.points[:1], texts=two.texts[:1], edges=[(0, 1, 1.0), (1, 2, 1.0)])
     assert rank(lone, PARAMS, questions(lone, 1))[0].scores == (0.0,)  # a constant row is all zeros
-
-
-# --- ties, k, batches ---------------------------------------------------------------------------------
 
 
 def axes(n: int) -> Held:
@@ -473,9 +462,6 @@ def test_a_question_has_the_same_bits_in_any_batch(n_passages: int) -> None:
                 assert run(index, verb, static, part) == whole[start : start + len(part)], (verb, size, start)
         backwards = run(index, verb, static, args[::-1])
         assert backwards[::-1] == whole, verb
-
-
-# --- hybrid -------------------------------------------------------------------------------------------
 
 
 def fused(dense: Sequence[int], words: Sequence[int], constant: float, k: int) -> list[tuple[int, float]]:

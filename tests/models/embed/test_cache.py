@@ -1,7 +1,5 @@
 """The vector cache: bit-equal vectors, one computation a text, a bounded file, models kept apart."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

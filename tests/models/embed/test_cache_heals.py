@@ -1,7 +1,5 @@
 """A damaged vector in the cache file is replaced once, and a closed set of models has no open cache file."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

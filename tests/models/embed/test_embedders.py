@@ -1,7 +1,5 @@
 """Embedders: unit rows, a row equal in any company, the model's own pooling and limit, honest identity."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -66,9 +64,6 @@ def rows_that_differ(embed, texts: list[str]) -> int:
     return int(((whole != alone) | (whole != mixed)).any(axis=1).sum())
 
 
-# --- the hashing embedder --------------------------------------------------------------------------
-
-
 def hashed_by_hand(counts: dict[str, int]) -> np.ndarray:
     """The formula of HashEmbedder, feature by feature."""
     v = np.zeros(256)
@@ -95,9 +90,6 @@ def test_hash_embedder_rows_are_units_and_independent(texts):
     whole = embedder.embed(texts)
     np.testing.assert_allclose(np.linalg.norm(whole, axis=1), 1.0, atol=1e-5)
     assert all((embedder.embed([text])[0] == row).all() for text, row in zip(texts, whole))
-
-
-# --- MiniLM ----------------------------------------------------------------------------------------
 
 
 def test_minilm_row_is_bit_equal_alone_and_in_any_batch(minilm):
@@ -177,9 +169,6 @@ def test_minilm_empty_call_duplicates_surrogates_and_progress(minilm):
     assert seen[-1] == 3
 
 
-# --- identity of a folder --------------------------------------------------------------------------
-
-
 def test_folder_hash_sees_weights_settings_and_version_but_not_who_saved(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     config = tmp_path / "config.json"
@@ -194,9 +183,6 @@ def test_folder_hash_sees_weights_settings_and_version_but_not_who_saved(tmp_pat
     config.write_text(json.dumps({"layers": 2}))
     (tmp_path / "model.safetensors").write_bytes(b"weightS!")
     assert folder_hash(tmp_path, 1, {"pooling": "mean"}) != first
-
-
-# --- sentence-transformers, imitated ---------------------------------------------------------------
 
 
 class FakeSentenceTransformer:

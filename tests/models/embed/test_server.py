@@ -1,7 +1,5 @@
 """The embedder of a server, against one on 127.0.0.1 that behaves well or badly."""
 
-from __future__ import annotations
-
 import base64
 import json
 import threading

@@ -5,8 +5,6 @@ Prompts: "die" ends the process, "500" is answered so while the process lives, "
 --fail ends it at its start, --die-after N with its Nth request.
 """
 
-from __future__ import annotations
-
 import http.server
 import json
 import os

@@ -1,7 +1,5 @@
 """The reply cache: nothing asked twice, nothing lost to a kill, nothing kept that failed."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

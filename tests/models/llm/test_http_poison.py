@@ -1,7 +1,5 @@
 """One request whose reply is wrong in every way that bytes can be: it fails alone, or says nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import random
@@ -122,9 +120,6 @@ def test_odd_log_probabilities_are_none(fakes, connect, number: str) -> None:
     assert reply.scores in ((), (-2.0, -1.0)), "no number, or that of a letter which was not considered"
 
 
-# --- the engine as a whole ------------------------------------------------------------------------
-
-
 def test_a_key_that_lists_models_but_may_not_ask_ends_the_run(fakes, connect) -> None:
     async def strict(fake: Fake, prompt: str, writer: asyncio.StreamWriter) -> bytes:
         return response({}, 401)
@@ -159,8 +154,6 @@ def test_odd_lists_of_models(fakes, connect, models: bytes, tokens: int | None) 
     else:
         assert connect(fake, model="").context_tokens == tokens - 64
 
-
-# --- revisions ------------------------------------------------------------------------------------
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 

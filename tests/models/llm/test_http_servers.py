@@ -195,9 +195,6 @@ def wait_until(reached: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-# --- both faces, many requests, several servers ----------------------------------------------------
-
-
 def test_both_faces_give_every_request_back_once(fakes, connect):
     llm = connect(fakes(), fakes(), max_connections=7)
     assert isinstance(llm, StreamingLLM) and as_streaming(llm) is llm
@@ -357,9 +354,6 @@ def test_a_server_that_refuses_in_the_middle_is_left_alone(fakes, connect):
     assert 4 <= len(refusing.seen) <= 6
 
 
-# --- keys and addresses ----------------------------------------------------------------------------
-
-
 def test_a_key_goes_to_its_own_address_only(fakes, connect, monkeypatch, tmp_path):
     a, b, open_to_all = fakes(), fakes(), fakes()
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login user password secret\n")
@@ -384,9 +378,6 @@ def test_redirects_are_not_followed(fakes, connect):
     with pytest.raises(ModelError, match=f"redirects.*{target.url}"):
         llm.complete(ask(1))
     assert not target.seen and not target.keys
-
-
-# --- replies that never end ------------------------------------------------------------------------
 
 
 async def _drip_body(fake: Fake, prompt: str, writer: asyncio.StreamWriter) -> bytes | None:
@@ -459,9 +450,6 @@ def test_a_compressed_reply_is_read_and_deep_nesting_says_nothing(fakes, connect
 def test_half_of_a_surrogate_pair_is_sent(fakes, connect):
     [reply] = connect(fakes()).complete([Request("", "a\ud83d b")])
     assert reply.text == "re: a\ud83d b"
-
-
-# --- storms ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -597,9 +585,6 @@ def test_the_hanging_check_catches_an_engine_that_gives_up(fakes, connect, monke
     monkeypatch.setattr(Servers, "_send_elsewhere", Servers._give_up)
     with pytest.raises(AssertionError):
         test_requests_of_a_server_that_hangs_go_to_another(fakes, connect, monkeypatch)
-
-
-# --- the end ---------------------------------------------------------------------------------------
 
 
 def test_abort_of_a_waiting_a_running_and_a_failing_request(fakes, connect):

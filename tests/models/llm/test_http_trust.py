@@ -1,7 +1,5 @@
 """The HTTP engine does not trust its server: errors in place of replies, other servers at an address, odd manners."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import ssl
@@ -60,8 +58,6 @@ def first(answer: tuple, then: Behave = echo) -> Behave:
 
     return behave
 
-
-# --- errors sent with HTTP 200 --------------------------------------------------------------------
 
 NO_REPLIES: dict[str, tuple] = {
     "error": (200, {"error": {"message": "CUDA out of memory", "code": 500}}),
@@ -150,9 +146,6 @@ def test_a_thought_without_text_is_no_error(server: Any) -> None:
     assert (reply.text, reply.finish_reason, server.seen["a"]) == ("", "stop", 1) and reply.n_generated
 
 
-# --- replies that could not be read ---------------------------------------------------------------
-
-
 def ask(llm: LLM, requests: list[Request], streaming: bool) -> list[Any]:
     """The replies, by either face."""
     if not streaming:
@@ -224,9 +217,6 @@ def test_another_style_asks_again_what_could_not_be_read(server: Any, tmp_path: 
         assert [reply.text for reply in cached.complete(requests)] == ["what?", "what?"]
         assert server.seen.total() == n
         cached.close()
-
-
-# --- another server behind the address ------------------------------------------------------------
 
 
 def obeys(*, knows: tuple[str, ...], refuses: bool) -> Behave:
@@ -328,9 +318,6 @@ def test_seed_and_limit_are_left_out_where_they_are_refused(
     assert not limit or server.bodies[-1][limit] == 9
 
 
-# --- accounts -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("usage", "counts"),
     [
@@ -360,9 +347,6 @@ def test_tokens_that_the_server_does_not_count_are_estimated_and_marked(
         assert least < reply.n_prompt < least + 100 and 3 <= reply.n_generated <= 5
     [kept] = cached.complete([request])
     assert (kept.n_prompt, kept.n_generated, kept.estimated) == (reply.n_prompt, reply.n_generated, reply.estimated)
-
-
-# --- manners --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [408, 409, 424, 425])
@@ -467,9 +451,6 @@ def test_certificates_of_a_file(tmp_path: Path) -> None:
         with pytest.raises(BadInput, match="ca_file"):
             HttpLLM("https://127.0.0.1:9/v1", "m", ca_file=str(path))
     assert certificates_for("http://a/v1") is True
-
-
-# --- chat templates -------------------------------------------------------------------------------
 
 
 def test_no_text_leaves_its_place_in_the_servers_template(server: Any, tmp_path: Path) -> None:

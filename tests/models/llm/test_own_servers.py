@@ -1,7 +1,5 @@
 """Model servers of our own: started, waited for, restarted, stopped; requests that kill them are set aside."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal
@@ -71,9 +69,6 @@ def wait_until(reached: Callable[[], bool]) -> None:
     while not reached():
         assert time.monotonic() < until, "nothing happened"
         time.sleep(0.02)
-
-
-# --- start and end ---
 
 
 def test_servers_start_answer_and_end_with_all_their_processes(start):
@@ -148,9 +143,6 @@ def test_a_forked_process_speaks_to_its_parents_servers_and_leaves_them_alone(st
         os._exit(0 if same else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert say(llm, "pid") == [pid]
-
-
-# --- deaths ---
 
 
 def test_a_server_that_dies_is_started_again_and_nothing_is_lost(start, caplog):
@@ -232,9 +224,6 @@ def test_a_server_whose_engine_is_dead_is_started_anew(start):
     [sick] = say(llm, "sick")
     assert sick.startswith("failed") and "died" in sick
     assert say(llm, "pid") != [pid]
-
-
-# --- what only servers of our own can ---
 
 
 def test_abort_closes_the_connection(start, tmp_path):

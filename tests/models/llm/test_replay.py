@@ -1,7 +1,5 @@
 """Scripted, recorded and replayed engines."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

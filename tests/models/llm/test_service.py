@@ -1,7 +1,5 @@
 """The streaming face of engines: every key comes out once, whatever finishes, fails, is aborted, or dies."""
 
-from __future__ import annotations
-
 import queue
 import sqlite3
 import threading
@@ -61,9 +59,6 @@ def drain(llm: StreamingLLM) -> list[tuple[int, Reply | RequestFailed]]:
         found += llm.poll(0.5)
     assert not llm.n_open
     return found
-
-
-# --- LLMService ------------------------------------------------------------------------------------
 
 
 def test_what_arrives_during_a_batch_is_the_next_batch():
@@ -170,9 +165,6 @@ def test_as_streaming_picks_the_face(tmp_path):
     assert not isinstance(plain, StreamingLLM)
     service = as_streaming(plain)
     assert isinstance(service, LLMService) and service.llm is plain
-
-
-# --- CachedLLM under the streaming face --------------------------------------------------------------
 
 
 def test_hits_are_there_at_once_and_misses_are_kept(tmp_path):

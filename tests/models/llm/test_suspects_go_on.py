@@ -1,7 +1,5 @@
 """Requests set apart after a death of our own server: none waits for ever."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from typing import Any

@@ -1,7 +1,5 @@
 """A text cannot leave its place in a chat template: templates of the known families, and the packaged model's own."""
 
-from __future__ import annotations
-
 import re
 
 import jinja2

@@ -1,7 +1,5 @@
 """The engine in this process against plain transformers: a tiny random model of our own, in float32."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter
@@ -123,9 +121,6 @@ def texts(replies) -> list[str]:
     return [reply.text if isinstance(reply, Reply) else str(reply) for reply in replies]
 
 
-# --- generation ------------------------------------------------------------------------------------
-
-
 def test_greedy_batch_equals_plain_generate_one_by_one(llm, plain):
     requests = [Request(SYSTEM if i % 2 else "", p, max_tokens=5 + i) for i, p in enumerate(PROMPTS * 2)]
     assert texts(llm.complete(requests)) == [greedy_reference(plain, r) for r in requests]
@@ -191,9 +186,6 @@ def test_batches_respect_both_limits_and_lose_nothing(one_for_all, lengths, max_
         assert len({j.prompted.head for j in batch}) == 1
 
 
-# --- sampling --------------------------------------------------------------------------------------
-
-
 def test_sampled_replies_depend_on_seed_and_attempt_not_on_company(llm):
     request = Request(SYSTEM, "red", temperature=1.0, seed=11, max_tokens=8)
     others = [Request(SYSTEM, p, temperature=1.0, seed=i, max_tokens=8) for i, p in enumerate(PROMPTS)]
@@ -214,9 +206,6 @@ def test_sampling_follows_the_softmax():
     assert drawn[3] == 0
     for token in range(3):
         assert abs(drawn[token] / n - wanted[token]) < 4 * math.sqrt(wanted[token] * (1 - wanted[token]) / n)
-
-
-# --- constraints -----------------------------------------------------------------------------------
 
 
 def test_json_replies_are_valid_under_the_schema(llm):
@@ -256,8 +245,6 @@ def test_constraint_that_cannot_be_compiled_fails_alone(llm):
     assert [type(r) for r in replies] == [RequestFailed, RequestFailed, Reply]
 
 
-# --- ranking ---------------------------------------------------------------------------------------
-
 OPTIONS = ("red", "the river", "a town hall with a red door", "x")
 
 
@@ -287,9 +274,6 @@ def test_rank_counts_prompt_once_and_refuses_empty_options(llm):
     alone = llm.complete([Request(SYSTEM, "who?", max_tokens=1)])[0]
     assert reply.n_prompt == alone.n_prompt + sum(llm.count_tokens(option) for option in OPTIONS)
     assert isinstance(refused, RequestFailed)
-
-
-# --- loading ---------------------------------------------------------------------------------------
 
 
 def test_model_without_template_and_template_without_system_role(folder, tmp_path):

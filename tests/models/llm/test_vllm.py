@@ -1,7 +1,5 @@
 """vLLM's command line, environment and places, and a model folder served by a stand-in. Needs no vllm."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Questions taken apart by rules: plans worked by hand, questions that must stay whole, comparisons, references."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

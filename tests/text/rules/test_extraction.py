@@ -1,7 +1,5 @@
 """Pattern extraction: hand-worked sentences, any text, wrong versions, time, and quality on real passages."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -188,8 +186,6 @@ def test_last_words_stand_for_longer_names() -> None:
     assert ("Hugo Brandt", "left", "Lund") in triples_of("", text)
 
 
-# --- properties ---
-
 PIECES = ["Ada Holm", "Lund", "the", "of", "was born in", "who", "and", ",", "(", ")", '"', "3 May 1999", "–", "He"]
 PIECES += ["The film", "is a", "painter", ".", "’s", "1990", "$5", "Šimák", "\n\n", "St.", "in", "when", "A"]
 PIECES += ["``", "''"]
@@ -218,8 +214,6 @@ def test_what_always_holds(text: str, title: str) -> None:
         assert set(found.entities) - linked <= {title_name(title, text)}
 
 
-# --- time ---
-
 RUNS = ["A", '"', "A ", "( ", "A. ", "Foo, ", "Foo and ", "Foo was born in ", "1990 ", '("Foo" ', "A's ", "A- ", "1,"]
 RUNS += ["Foo (Bar) was ", "``", "$", ". ", "of ", "Foo of the ", "a.b.", "é", "語", "Foo – ", "by Foo in 1990, "]
 RUNS += ["\n# ", "\n--"]
@@ -233,9 +227,6 @@ def test_time_is_linear(unit: str, takes_linear_time: Callable[..., None]) -> No
         extract_patterns(text[:290], text[:1000])
 
     takes_linear_time(work, 40_000)
-
-
-# --- quality beside a language model's extraction ---
 
 
 @pytest.mark.shared

@@ -1,7 +1,5 @@
 """Rules of spelling by which two names are one: what they join, and above all what they leave apart."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest
