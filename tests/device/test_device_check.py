@@ -160,7 +160,7 @@ def test_smoke_catches_rankings_that_differ_and_errors(monkeypatch: pytest.Monke
         error = {"type": "KeyError", "message": "lost"} if wrong == "an error" else None
         return [types.SimpleNamespace(evidence=passages[:: -1 if wrong == "another order" else 1], error=error)] * n
 
-    monkeypatch.setattr(device_check, "over_sample", lambda n, copies, plan, one: one(ask, "ppr"))
+    monkeypatch.setattr(device_check, "over_sample", lambda n, copies, plan, one, names: one(ask, "ppr"))
     part = device_check.smoke(device_check.Plan(torch.device("cuda")))
     assert part["ok"] == (slip == "none") and part["same rankings"] == (0 if slip == "another order" else part["of"])
     assert part["error"] == ("lost" if slip == "an error" else "")
