@@ -147,13 +147,10 @@ class _Sentence:
         return [i for i, u in self.units if _same(word, u) or (says_inverse(word, u) and followed[i] == "of")]
 
     def refers(self, asked: _Question) -> bool:
-        """Whether its first noun is a word of the question with an article, so that the text before may say more of it:
-        "the rent is", "when the station was"."""
-        first = next((i for i, token in enumerate(self.tokens[:2]) if token.low == "the"), -1)
-        ends = range(first + 1, first + 3) if first >= 0 else ()
+        """Whether it begins with "the" and a noun of the question, so that the text before may say more of it: "the
+        rent is"."""
         places = {i for word, _ in asked.words for i in self.places(word)}
-        named = any(mention.first < self.verb and mention.kind == NAME for mention in self.mentions)
-        return not named and any(i in places and not 0 <= self.verb <= i for i in ends)
+        return self.tokens[0].low == "the" and any(i in places and not 0 <= self.verb <= i for i in (1, 2))
 
     def distance(self, i: int, place: Place) -> int:
         """The number of words between token i and a place, plus one; 0 inside it. A boundary counts as six."""
@@ -361,8 +358,7 @@ def _fits(
     between = sentence.tokens[max(0, min(*nearest, place[0]) - 1) : max(*nearest, place[1])]
     if any(token.low in _NEGATIONS for token in between):
         return False
-    tokens = sentence.tokens
-    answer = tokens[slice(*place)]
+    tokens, answer = sentence.tokens, sentence.tokens[slice(*place)]
     is_agent = any(token.low == "by" for token in tokens[max(place[0] - 2, 0) : place[0]])
     if asked.kind == "person" and not (is_agent or any(token.text[0].isupper() for token in answer)):
         return False
@@ -379,13 +375,8 @@ def _fits(
     subject = min((i for i, _ in sentence.units if i not in names), default=0)
     nouns += [later] if (later := [i for i in names if i > subject]) else []
 
-    behind = [token.low for token in tokens[place[1] : place[1] + 2]]
-    is_direct = (
-        is_agent
-        or (  # "only the Ott leaves it"
-            behind[1:] != [] and behind[1] in _OBJECTS and any(place[1] in places for places in verbs)
-        )
-    )
+    objects = _OBJECTS.intersection(token.low for token in tokens[place[1] + 1 : place[1] + 2])
+    is_direct = is_agent or any(objects and place[1] in places for places in verbs)  # "only the Ott leaves it"
 
     def nearness(place: Place, anchors: Sequence[Sequence[int]]) -> float:
         return sum(1 / (1 + min(sentence.distance(i, place) for i in places)) for places in anchors)
@@ -460,9 +451,9 @@ def _rivals(asked: _Question, sentence: _Sentence, place: Place, known: Set[str]
     excluding = _EXCLUDING.get(asked.kind, frozenset())
     for first, last in spans:
         terms = [term for term in sentence.terms[first:last] if term]
-        behind = sentence.tokens[first - 1].low if first else ""
+        before = sentence.tokens[first - 1].low if first else ""
         is_other = not known >= {*terms} and not any(terms[: len(name)] == name for name in asked.names)
-        if (last <= place[0] or first >= place[1]) and is_other and behind not in excluding:
+        if (last <= place[0] or first >= place[1]) and is_other and before not in excluding:
             yield first, last
 
 

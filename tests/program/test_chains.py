@@ -14,9 +14,9 @@ from gpu_rag.graph.reach import IN
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KbSource, KnowledgeBase
 from gpu_rag.program.knowledge_base import chain_reader
-from gpu_rag.program.knowledge_base.chain_reader import Reading
 from gpu_rag.program.knowledge_base.chains import Asked, AskedChain, Read, asked_chains, reader_of
 from gpu_rag.program.knowledge_base.query import Query, Topic, values_of
+from gpu_rag.program.knowledge_base.reading import Reading
 from gpu_rag.program.knowledge_base.spoken import Barred, Spoken, stands_as_name
 from gpu_rag.text.rules.relations import spoken_of, stem_of, units_of
 from gpu_rag.text.rules.relations.hops import n_relations, relation_words

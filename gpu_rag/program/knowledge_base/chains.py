@@ -1,6 +1,6 @@
 """Chains of relations that a question asks for, from the nodes of one of its topics.
 
-`chain_reader` scores chains. Chains that lead nowhere from the topic's nodes are dropped here.
+`reading` scores chains. Chains that lead nowhere from the topic's nodes are dropped here.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from gpu_rag.graph.reach import reachable
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.program.kinds import GRAPH
-from gpu_rag.program.knowledge_base.chain_reader import FAR, PLAINLY, TRIED, ChainReader, Reading
+from gpu_rag.program.knowledge_base.chain_reader import ChainReader
 from gpu_rag.program.knowledge_base.query import DIRECTIONS, Topic
+from gpu_rag.program.knowledge_base.reading import FAR, PLAINLY, TRIED, Reading
 from gpu_rag.program.knowledge_base.relations import relations_of
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.runtime.step import batched

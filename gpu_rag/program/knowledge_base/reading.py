@@ -1,0 +1,238 @@
+"""Matching of a question with the relations of a knowledge base: the chains that it may ask for, each with a score.
+
+A question is read as cues: its words that name a relation of the knowledge base (`text.rules.relations`), in their
+order from the topic to the answer, which runs outward from the topic on both sides. A chain of relations, each with a
+direction, is compared with the cues step by step. Its score is the sum of
+  covered    the share of a relation's own words that the cues of its step express, rare words weighing more
+  unsaid     < 0, for words of a relation that the cues of its step do not express
+  unheard    < 0, for a cue that no step takes; twice if it reverses the question ("should not")
+  order      < 0, for cues taken in another order than that of their distance from the topic
+  type       whether the chain ends at the type of node that is asked for ("which drugs", "who")
+  hops       < 0, for each relation more or less than the question names
+  cosine     of the question with its topic masked and the words of the relations
+  extracted  < 0, for each relation that was only extracted from texts, in a base that has curated ones
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from gpu_rag.program.knowledge_base.chain_reader import CLAUSE, NO_TYPE, VALUE_OF, ChainReader
+from gpu_rag.text.rules.relations import Unit, says, units_of, words_of
+from gpu_rag.text.rules.relations.direction import side_of_topic
+
+BEAM = 60  # chains that are extended
+TRIED = 12  # best chains that are walked from the topic
+MOST_ORDERS, MOST_NAMED = 20, 100
+FAR = 100  # larger than the number of words in a question
+UNSAID, BACK, UNHEARD, ORDER = 0.5, 0.2, 0.4, 0.05  # BACK: reduces UNSAID for a step back along the previous relation
+TYPE, MORE, FEWER, COSINE, STEP = 0.3, 0.4, 0.25, 0.3, 0.05  # MORE, FEWER: hops than named
+PREFIX = 0.2  # for a cue of the words before the last part of a name such as "film.film.directed_by"
+EXTRACTED = 0.2  # penalty of a relation that only texts state, if others are curated
+PLAINLY = 0.75  # share of a relation's words that a question expresses if it plainly names the relation
+WHO = 0.5  # share of TYPE for a type that only "who" implies
+MEDIATED = 0.4  # reduces UNSAID for a step to or from a node without a name
+_SERVES = {
+    unit.stem for unit in units_of("works, work for, helps, good, best, effective, useful, play, made, belong, come")
+}
+DirectedChain = tuple[int, ...]  # directed relations: 2 r from the head of relation r to its tail, 2 r + 1 back
+
+
+def orders_of(cues: Sequence[Unit], words: Sequence[str], topic: int) -> list[tuple[list[int], float]]:
+    """The orders in which cues may describe a chain from the topic at a place, with the cost of each.
+
+    Cues on the left are taken outward, and so are cues on the right; both are merged in every way. The order by
+    distance, left first, costs nothing. A cue after the verb of the main clause ("the films of # were directed by
+    whom") is far.
+    """
+    verb = next((i for i, word in enumerate(words) if i > topic and word in CLAUSE), len(words))
+    left = [i for i, cue in enumerate(cues) if cue.at < topic][::-1]
+    right = [i for i, cue in enumerate(cues) if cue.at >= topic]
+    distance = [
+        2 * (topic - cue.at - cue.width + 1) if cue.at < topic else 2 * (cue.at - topic) + 1 + FAR * (cue.at > verb)
+        for cue in cues
+    ]
+    orders = []
+    for places in combinations(range(len(cues)), len(left)):
+        a, b = iter(left), iter(right)
+        order = [next(a) if place in places else next(b) for place in range(len(cues))]
+        turned = sum(distance[x] > distance[y] for k, x in enumerate(order) for y in order[k + 1 :])
+        orders.append((order, ORDER * turned))
+    return sorted(orders, key=lambda pair: pair[1])[:MOST_ORDERS]
+
+
+class _Partial(NamedTuple):
+    """A chain that may be extended. types: of its end nodes; n_named: number of its steps to nodes with names; value,
+    cover: f64[orders, m + 1], the value, and its part by words, if it has taken the first j cues of an order."""
+
+    chain: DirectedChain
+    types: frozenset[int]
+    n_named: int
+    value: np.ndarray
+    cover: np.ndarray
+
+
+class Reading:
+    """One question compared with the relations: the value of each step for each run of cues that it may take.
+
+    types: of the answers, if they are known. is_named: bool[2 R], the directed relations that a cue names; is_allowed:
+    bool[2 R], the directed relations that do not contradict the question.
+    """
+
+    def __init__(self, reader: ChainReader, text: str, types: frozenset[int] = frozenset()):
+        words = words_of(text)
+        self.reader, self.cues = reader, reader.cues(text)
+        self.orders = orders_of(self.cues, words, words.index("#") if "#" in words else len(words))
+        self.sides = [side_of_topic(words, cue.at, cue.width) for cue in self.cues]
+        self.wanted, self.asks_value = set(types) or reader.asked_types(text), reader.asks_value(text)
+        implied = not types and words[:1] and words[0] in VALUE_OF
+        self.type_worth = TYPE * (WHO if implied else 1.0)
+        cue_places = {(cue.at, cue.stem) for cue in self.cues}
+        units = [unit for unit in units_of(text) if not reader.types_of(unit)]
+        self.says_no_relation = all(unit.stem in _SERVES for unit in units)
+        self.spare = sum((u.at, u.stem) not in cue_places and not reader.types_of(u) for u in units_of(text))
+        askers = {"what", "which"}  # a word behind them may name a relation or not, as may a type
+        free = (
+            cue.stem in NO_TYPE or (words[cue.at - 1 : cue.at] and words[cue.at - 1] in askers) or reader.types_of(cue)
+            for cue in self.cues
+        )  # fmt: skip
+        self.missed = np.array([0.0 if spare else UNHEARD * (1 + cue.marked) for cue, spare in zip(self.cues, free)])
+        self.is_named = reader.named_by(self.cues)
+        self.is_allowed = np.ones(len(self.is_named), bool)
+        self.is_allowed[[d for row in reader.opposed(text) for d in (2 * row, 2 * row + 1)]] = False
+        self._best_alone = np.full(len(self.is_named), np.nan)  # highest value of a step over all runs of cues
+        self._grid = np.indices((len(self.orders), len(self.cues) + 1))
+        self._steps: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+
+    def step(self, directed: int) -> tuple[np.ndarray, np.ndarray]:
+        """f64[orders, m + 1, m + 1] twice: the value of a step with the cues i to j of an order, and its cover."""
+        key = directed if self.is_named[directed] else -1  # all relations without a cue have equal value
+        if key in self._steps:
+            return self._steps[key]
+        reader, m, relation = self.reader, len(self.cues), directed // 2
+        weights = reader.weights[relation]
+        lines = [reader.cover(cue, side, directed) for cue, side in zip(self.cues, self.sides)]
+        covers = np.array(lines).reshape(m, len(weights))
+        words = [place for place, cue in enumerate(self.cues) if cue.stem in NO_TYPE]
+        words = words if len(words) < m else []  # "where" and the like need another cue, if there is any
+        names_prefix = [any(says(cue, unit) for unit in reader.prefix_units[relation]) for cue in self.cues]
+        worth = np.full((len(self.orders), m + 1, m + 1), -np.inf)
+        cover = np.zeros_like(worth)
+        for o, (order, _) in enumerate(self.orders):
+            for i in range(m + 1):
+                best, missed, extra = np.zeros(len(weights)), 0.0, 0.0
+                worth[o, i, i] = -UNSAID
+                for j, cue in enumerate(order[i:], i + 1):
+                    if covers[cue].any():
+                        best = np.maximum(best, covers[cue])
+                    elif names_prefix[cue]:
+                        extra = PREFIX
+                    else:
+                        missed += self.missed[cue]
+                    alone = len(words) and all(w in words for w in order[i:j])
+                    value = 0.0 if alone else float(best @ weights)
+                    cover[o, i, j], worth[o, i, j] = value, value + extra - UNSAID * (1 - value) - missed
+        self._steps[key] = worth, cover
+        return worth, cover
+
+    def plainly_named(self, least: float) -> list[int]:
+        """The directed relations of which the cues express at least the share `least`, and which lead to a value if the
+        question asks for one."""
+        plain = []
+        for d in np.flatnonzero(self.is_named & self.is_allowed).tolist():
+            covers = [self.reader.cover(cue, side, d) for cue, side in zip(self.cues, self.sides)]
+            share = float(np.max(covers, axis=0) @ self.reader.weights[d // 2])
+            if share >= least and self.asks_value in (None, bool(self.reader.to_values[d])):
+                plain.append(d)
+        return plain
+
+    def _next(
+        self, relations: np.ndarray, types: frozenset[int], back: int, cosine: np.ndarray
+    ) -> list[tuple[int, frozenset[int]]]:
+        """(directed relation, target types) of the steps worth trying from nodes of some types, ascending.
+
+        They are the MOST_NAMED best that a cue names, `back`, and for each set of target types the first BEAM of the
+        others and the TRIED nearest to the question. relations: the candidates; cosine: of each relation.
+        """
+        place, type_sets = self.reader.types_behind(types)
+        relations = relations[(place[relations] >= 0) & self.is_allowed[relations]]
+        is_named = self.is_named[relations]
+        named, is_special = relations[is_named], is_named | (relations == back)
+        if len(named) > MOST_NAMED:
+            for d in named[np.isnan(self._best_alone[named])].tolist():
+                self._best_alone[d] = self.step(d)[0].max()
+            named = named[np.argsort(-self._best_alone[named], kind="stable")[:MOST_NAMED]]
+        kept, others = [named, relations[is_special & ~is_named]], relations[~is_special]
+        for target in np.unique(place[others]):
+            same_target = others[place[others] == target]
+            if len(same_target) > BEAM:
+                nearest = np.argsort(-cosine[same_target // 2], kind="stable")[:TRIED]
+                same_target = np.union1d(same_target[:BEAM], same_target[nearest])
+            kept.append(same_target)
+        return [(d, type_sets[place[d]]) for d in np.sort(np.concatenate(kept)).tolist()]
+
+    def chains(
+        self, first: Sequence[int], types: set[int], longest: int, hops: int, cosine: Sequence[float]
+    ) -> list[tuple[DirectedChain, float, float]]:
+        """(chain, score, cover per step) of chains of at most `longest` relations, best first.
+
+        first: directed relations that may begin a chain; types: of the topic; hops: number of relations that the
+        question names; cosine: of each relation.
+        """
+        m, near = len(self.cues), np.array(cosine)
+        unheard = np.array([[self.missed[order[j:]].sum() for j in range(m + 1)] for order, _ in self.orders])
+        start = np.full(unheard.shape, -np.inf)
+        start[:, 0] = [-cost for _, cost in self.orders]
+        beam = [_Partial((), frozenset(types), 0, start, np.zeros_like(start))]
+        chains = []
+        for _ in range(longest):
+            longer = [extended for partial in beam for extended in self._extended(partial, first, near)]
+            for partial in longer:
+                if self._may_end(partial):
+                    score, cover = self._scored(partial, hops, cosine, unheard)
+                    chains.append((partial.chain, score, cover))
+            longer.sort(key=lambda partial: (-partial.value.max(), partial.chain))
+            beam = longer[:BEAM]
+        return sorted(chains, key=lambda entry: (-entry[1], entry[0]))
+
+    def _extended(self, partial: _Partial, first: Sequence[int], cosine: np.ndarray) -> Iterator[_Partial]:
+        """A chain with each next step that is worth trying. first, cosine: as in `chains`."""
+        reader, chain, (rows, columns) = self.reader, partial.chain, self._grid
+        relations = reader.follows(chain[-1]) if chain else np.array(first, np.int64)
+        back = reader.reverse(chain[-1]) if chain else -1
+        diagonal = range(len(self.cues) + 1)  # steps that take no cue
+        for d, types in self._next(relations, partial.types, back, cosine):
+            worth, share = self.step(d)
+            total = partial.value[:, :, None] + worth
+            if chain and d == back:
+                total[:, diagonal, diagonal] += BACK
+            elif reader.mediator in types or reader.mediator in partial.types:
+                total[:, diagonal, diagonal] += MEDIATED
+            split = total.argmax(1)
+            cover = partial.cover[rows, split] + share[rows, split, columns]
+            n_named = partial.n_named + (types != {reader.mediator})
+            yield _Partial((*chain, d), types, n_named, total[rows, split, columns], cover)
+
+    def _may_end(self, partial: _Partial) -> bool:
+        """Whether a chain ends at nodes with names, and at values if and only if the question asks for one."""
+        is_value = bool(self.reader.to_values[partial.chain[-1]])
+        return partial.types != {self.reader.mediator} and self.asks_value in (None, is_value)
+
+    def _scored(
+        self, partial: _Partial, hops: int, cosine: Sequence[float], unheard: np.ndarray
+    ) -> tuple[float, float]:
+        """(score, cover per step) of a whole chain, see the module. unheard: f64[orders, m + 1], the penalty if the
+        chain takes only the first j cues of an order."""
+        chain, final = partial.chain, partial.value - unheard
+        best = np.unravel_index(int(final.argmax()), final.shape)
+        distance = max(MORE * (partial.n_named - hops), FEWER * (hops - partial.n_named))
+        score = float(final[best]) - STEP * len(chain) - distance
+        score -= EXTRACTED * sum(bool(self.reader.extracted_only[d // 2]) for d in chain)
+        score += COSINE * sum(cosine[d // 2] for d in chain) / len(chain)
+        if self.wanted:
+            score += self.type_worth if partial.types & self.wanted else -self.type_worth
+        return score, float(partial.cover[best]) / partial.n_named
