@@ -328,6 +328,21 @@ def test_sources_that_disagree_are_shown_side_by_side_with_dates(stated: gpu_rag
         assert any(f"headed by {fact}: {date}]" in prompt for prompt in prompts)
 
 
+@pytest.mark.parametrize("sure", [True, False])
+def test_all_exact_answers_are_read(stated: gpu_rag.Index, fast: Any, sure: bool) -> None:
+    """Only one node is shown whole; what is not surely understood is not said to be the answer."""
+    prompts: list[str] = []
+
+    def reply(request: Request) -> str:
+        prompts.append(request.prompt)
+        return read(request)
+
+    question = "Who works for Norvex but not for Orbis?" if sure else "Who flounders for Norvex but not for Orbis?"
+    answers(stated, "hybgrag", RULE, ScriptedLLM(reply), {**fast, "reader": {"passages": 1}}, [question])
+    lines = [line for prompt in prompts for line in prompt.splitlines() if "answer the question: " in line]
+    assert [sorted(line.split(": ")[1].split("; ")) for line in lines] == ([["Ann Lee", "Bob Ray"]] if sure else [])
+
+
 def test_an_unknown_source_in_trust_is_an_error(stated: gpu_rag.Index, fast: Any) -> None:
     for name in ("register", "gazet"):
         settings = {**fast, "method": {"hydrarag": {"trust": f"{name}=0.5"}}}

@@ -119,18 +119,14 @@ class KnowledgeBase:
         row = bisect_left(self.node_ids, node_id)
         return row if row < self.n and self.node_ids[row] == node_id else None
 
-    def named(self, name: str, type: str | None = None, qualified: bool = False) -> list[int]:
-        """Nodes whose name or alias equals `name` under `name_key`, and whose type is `type` if one is given; if
-        there is none, or `qualified`, those whose name is `name` with a qualifier in brackets.
+    def named(self, name: str, type: str | None = None) -> list[int]:
+        """Nodes whose name or alias equals `name` under `name_key`, or whose name is `name` with a qualifier in
+        brackets, and whose type is `type` if one is given.
 
         Ascending, possibly several or none. An unknown type has no node.
         """
-        key = name_key(name)
-        rows = (table.rows(key) for table in (self._named.whole, self._named.bare)[qualified:])
-        of_type = (
-            some if type is None else [r for r in some if self.type_names[self.node_type[r]] == type] for some in rows
-        )
-        return next(filter(None, of_type), [])
+        rows = self._named.rows(name_key(name))
+        return rows if type is None else [row for row in rows if self.type_names[self.node_type[row]] == type]
 
     def nodes_of_type(self, type: str) -> np.ndarray:
         """Nodes of a type: i64, ascending; none for an unknown type."""

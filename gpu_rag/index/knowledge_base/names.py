@@ -32,30 +32,20 @@ def name_keys(names: pa.LargeStringArray) -> pa.LargeStringArray:
 
 
 class NameTable:
-    """Rows of each key of names. `bare` has the names that end with a qualifier in brackets, without it: "Mercury
-    (planet)" as "Mercury". Memory: the keys and 16 bytes a name."""
+    """Rows of each key of names; a name with a qualifier in brackets at its end, "Mercury (planet)", has a second key
+    without it. Memory: the keys and 16 bytes a name; a look-up is a binary search."""
 
     def __init__(self, names: Sequence[str], aliases: Sequence[list[str]]):
         texts, rows = [pa.array([], pa.large_string())], [np.zeros(0, np.int64)]
-        bare_texts, bare_rows = texts[:], rows[:]
         for start in range(0, len(names), _ROWS):
-            some, others = names[start : start + _ROWS], aliases[start : start + _ROWS]
-            texts.append(pa.array(some, pa.large_string()))
-            rows.append(start + np.arange(len(some)))
-            bare = pc.replace_substring_regex(texts[-1], _QUALIFIER, "")
-            changed = pc.not_equal(bare, texts[-1])
-            bare_texts.append(bare.filter(changed))
-            bare_rows.append(rows[-1][changed.to_numpy(zero_copy_only=False)])
+            some, others = pa.array(names[start : start + _ROWS], pa.large_string()), aliases[start : start + _ROWS]
+            own, bare = start + np.arange(len(some)), pc.replace_substring_regex(some, _QUALIFIER, "")
+            changed = pc.not_equal(bare, some)
+            texts += [some, bare.filter(changed)]
+            rows += [own, own[changed.to_numpy(zero_copy_only=False)]]
             if also := [alias for group in others for alias in group]:
                 texts.append(pa.array(also, pa.large_string()))
                 rows.append(start + np.repeat(np.arange(len(others)), [len(group) for group in others]))
-        self.whole, self.bare = KeyTable(texts, rows), KeyTable(bare_texts, bare_rows)
-
-
-class KeyTable:
-    """Rows of each key; a look-up is a binary search."""
-
-    def __init__(self, texts: Sequence[pa.LargeStringArray], rows: Sequence[np.ndarray]):
         keys, row = name_keys(pa.concat_arrays(texts)), np.concatenate(rows)
         order = pc.sort_indices(pa.table({"key": keys, "row": row}), [("key", "ascending"), ("row", "ascending")])
         self._keys: TextColumn[str] = TextColumn(pa.chunked_array([keys.take(order)]))

@@ -140,6 +140,9 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
         return draft
     nodes = enumerate(await first_nodes(run, action, result, run.reader.passages), 1)
     blocks = ["\n".join((f"[{place}] {node.name}", node.text, *node.paths)) for place, node in nodes]
+    if action.sure and result.n_answers > 0:
+        names = "; ".join(kb_of(run.index).node_names[row] for row in result.rows)
+        blocks.insert(0, f"By the graph these answer the question: {names}")
     text = await read_blocks(run, question.text, blocks) if blocks else None
     if text is None or not (draft.evidence or draft.paths):
         return draft

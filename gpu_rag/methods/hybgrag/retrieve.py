@@ -20,7 +20,6 @@ from gpu_rag.program.knowledge_base.query import (
     Part,
     Plan,
     Topic,
-    nodes_with_relation,
     part_of,
     solve,
     type_rows,
@@ -104,7 +103,7 @@ async def _nodes_of(topic: Topic, kb: KnowledgeBase, threshold: float) -> tuple[
     if topic.entity in (ANYTHING, OTHERS):
         return part_of(kb, topic).nodes
     nodes = await match_names(kb, topic.entity, topic.type or None, threshold)
-    return nodes_with_relation(kb, topic, nodes or await match_names(kb, topic.entity, None, threshold))
+    return nodes or await match_names(kb, topic.entity, None, threshold)
 
 
 def _leads(topic: Topic | Part) -> bool:

@@ -29,7 +29,6 @@ from gpu_rag.program.knowledge_base.query import (
     Plan,
     Query,
     Topic,
-    nodes_with_relation,
     part_of,
     solve,
     type_rows,
@@ -145,7 +144,7 @@ def _part(topic: Topic, mentions: Sequence[Mention], kb: KnowledgeBase) -> Part 
     if topic.type:
         of_type = tuple(node for node in nodes if kb.type_names[kb.node_type[node]] == topic.type)
         nodes = of_type or tuple(kb.named(topic.entity, topic.type)) or nodes
-    nodes = nodes_with_relation(kb, topic, nodes or tuple(kb.named(topic.entity)))
+    nodes = nodes or tuple(kb.named(topic.entity))
     part = part_of(kb, topic, nodes)
     if not part.nodes or len(part.relations) != len(topic.relations):
         return None

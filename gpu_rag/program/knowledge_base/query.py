@@ -379,20 +379,6 @@ def part_of(kb: KnowledgeBase, topic: Topic, nodes: Sequence[int] = ()) -> Part:
     return Part(tuple(nodes), rows, ways, topic.negated, is_any, topic.entity == OTHERS)
 
 
-def nodes_with_relation(kb: KnowledgeBase, topic: Topic, nodes: Sequence[int]) -> tuple[int, ...]:
-    """The nodes of a topic's name. If none of them has its first relation, those of the name with a qualifier in
-    brackets that have it; the same nodes if there is none either."""
-    row = relation_row(kb, topic.relations[0]) if topic.relations else None
-    if row is None or not nodes:
-        return tuple(nodes)
-    edges = kb.relation == row
-    ends = np.concatenate([kb.head[edges], kb.tail[edges]])
-    if np.isin(nodes, ends).any():
-        return tuple(nodes)
-    qualified = [node for node in kb.named(topic.entity, topic.type or None, qualified=True) if (ends == node).any()]
-    return tuple(qualified or nodes)
-
-
 def type_rows(kb: KnowledgeBase, types: Iterable[str]) -> tuple[int, ...]:
     """The rows of types by name; unknown names are left out."""
     return tuple(row for row, name in enumerate(kb.type_names) if name in types)
