@@ -8,6 +8,7 @@ for what is still in doubt, every row is scored that may be among the best.
 from __future__ import annotations
 
 import torch
+from gpu_rag_kernels.dispatch import is_cpu
 
 from gpu_rag.graph.common.dots import LONGEST_F16, products, products_slack, takes_f16
 from gpu_rag.graph.nearest.best import (
@@ -26,6 +27,7 @@ COMPONENTS = 1 << 22  # components scored at a time: few enough for a processor'
 COMPONENTS_GPU = 1 << 24  # the same on a GPU: enough to justify its launches
 MORE, MANY = 32, 1024  # scored rows beyond k: at first, and for queries in doubt
 LEAST_F16 = 2.0**-36  # absolute error of a component in two f16 parts
+TILES_GPU = 4  # tiles that a GPU takes at once
 TINY = 2.0**-60  # component size below which squares vanish in f32
 MOST = 2.0**120  # |q| |row|: above, sums in f32 may overflow
 
@@ -78,6 +80,7 @@ def _proposed(
     """The `wide` best rows by fast scores: i64[B, wide], scores f32[B, wide]; and the longest row's length f64[]."""
     best = [(queries.new_zeros(0, dtype=torch.int64), queries.new_zeros(0)) for _ in range(0, len(queries), QUERY_TILE)]
     longest = queries.new_zeros((), dtype=torch.float64)
+    tile *= 1 if is_cpu(base.device) else TILES_GPU
     for lo in range(0, base.shape[0], tile):
         rows = base[lo : lo + tile]
         rows = rows if takes_f16(rows) else rows.float()
