@@ -27,7 +27,7 @@ COMPONENTS = 1 << 22  # components scored at a time: few enough for a processor'
 COMPONENTS_GPU = 1 << 24  # the same on a GPU: enough to justify its launches
 MORE, MANY = 32, 1024  # scored rows beyond k: at first, and for queries in doubt
 LEAST_F16 = 2.0**-36  # absolute error of a component in two f16 parts
-TILES_GPU = 4  # tiles that a GPU takes at once
+TILES_GPU = 4  # tiles that a GPU takes at once, if queries are few
 TINY = 2.0**-60  # component size below which squares vanish in f32
 MOST = 2.0**120  # |q| |row|: above, sums in f32 may overflow
 
@@ -80,7 +80,8 @@ def _proposed(
     """The `wide` best rows by fast scores: i64[B, wide], scores f32[B, wide]; and the longest row's length f64[]."""
     best = [(queries.new_zeros(0, dtype=torch.int64), queries.new_zeros(0)) for _ in range(0, len(queries), QUERY_TILE)]
     longest = queries.new_zeros((), dtype=torch.float64)
-    tile *= 1 if is_cpu(base.device) else TILES_GPU
+    if not is_cpu(base.device):
+        tile *= max(1, min(TILES_GPU, QUERY_TILE // max(1, len(queries))))
     for lo in range(0, base.shape[0], tile):
         rows = base[lo : lo + tile]
         rows = rows if takes_f16(rows) else rows.float()
