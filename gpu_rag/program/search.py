@@ -31,7 +31,8 @@ class Ranking:
 @batched(GRAPH)
 def search_dense(index: Index, queries: list[np.ndarray], k: int) -> list[Ranking]:
     """The k passages of highest cosine to each unit vector f32[D]."""
-    return rankings(_dense(index, queries, k))
+    (top,) = nearest_of(index, ["passage_vectors"], stacked(queries, index.device), k)
+    return rankings(top)
 
 
 @batched(TEXT)
@@ -57,6 +58,26 @@ def nearest_rows(index: Index, stage: str, queries: torch.Tensor, k: int) -> Top
     """
     rows = stage_rows(index, stage)
     return rows.search(queries, min(k, rows.base.shape[0]))
+
+
+def nearest_of(index: Index, stages: Sequence[str], queries: torch.Tensor, k: int) -> list[TopK]:
+    """`nearest_rows` of each stage, on the host. One wait for a GPU, and more for queries with many rows of equal or
+    close scores."""
+    tables = [stage_rows(index, stage) for stage in stages]
+    proposed = [rows.proposed(queries, min(k, rows.base.shape[0])) for rows in tables]
+    columns = iter(to_host(*(part for top, sure in proposed for part in (top.ids, top.scores, sure))))
+    best = []
+    for rows, (ids, scores, sure) in zip(tables, zip(columns, columns, columns)):
+        doubt = np.flatnonzero(~sure.numpy())
+        if len(doubt):
+            some = queries[to_device(index.device, doubt)[0]]
+            again, proved = rows.proposed(some, ids.shape[1], again=True)
+            ids[doubt], scores[doubt], proved = to_host(again.ids, again.scores, proved)
+            if not bool(proved.all()):
+                again = on_host(rows.search(some, ids.shape[1]))
+                ids[doubt], scores[doubt] = again.ids, again.scores
+        best.append(TopK(ids, scores))
+    return best
 
 
 def stage_rows(index: Index, stage: str) -> NearestRows:

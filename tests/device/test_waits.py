@@ -3,15 +3,17 @@
 A batch of a step waits as often for many questions as for a few, and no more often than is written here.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from ragged_lists import ragged
 from stand_in import CUDA, Copy, Device, stand_in
-from test_methods import GPU, corpus, folder, questions
+from test_methods import CPU, GPU, corpus, folder, questions
 
 import gpu_rag
 from gpu_rag.graph.csr import csr_from_edges
@@ -22,18 +24,20 @@ from gpu_rag.graph.pagerank import matrix, personalized_pagerank, prepare
 from gpu_rag.graph.paths.sets import PathSet, check_paths
 from gpu_rag.graph.ragged import check_ragged, expand
 from gpu_rag.graph.reach import EITHER, reachable, typed_graph
+from gpu_rag.program.search import nearest_of
 from gpu_rag.runtime import Step
+from gpu_rag.sample import world_path
 from gpu_rag.settings import merge
 from gpu_rag.types import Question, Ragged
 
 __all__ = ["corpus", "folder"]  # fixtures
 MOST = {  # a batch, by step; what is loaded is not counted
-    "dense": {"search_dense": 2},
+    "dense": {"search_dense": 1},
     "ppr": {"rank_by_graph": 3},
     "hoprag": {"walk_hops": 4, "out_edges": 4},
     "hoprag, as in its code": {"enter_hops": 10, "out_edges": 4, "near_vertices": 2},
     "bubblerag": {
-        "search_dense": 2, "bubble_anchors": 3, "bubble_anchors_near": 7, "bubble_trees": 12,
+        "search_dense": 1, "bubble_anchors": 2, "bubble_anchors_near": 6, "bubble_trees": 12,
         "bubble_neighbours": 1, "bubble_passages": 1, "bubble_walk": 3,
     },
     "higra-retriever": {"higra_search": 6, "higra_walk": 5},
@@ -44,7 +48,7 @@ MOST = {  # a batch, by step; what is loaded is not counted
     },
     "hydrarag": {
         "match_mentions": 4, "kb_chains": 10, "kb_solve": 22, "kb_walks": 5, "worded_paths": 2, "question_graph": 16,
-        "search_dense": 2, "start_paths": 5, "expand_paths": 7, "score_paths": 7, "join_paths": 7, "chain_paths": 10,
+        "search_dense": 1, "start_paths": 5, "expand_paths": 7, "score_paths": 7, "join_paths": 7, "chain_paths": 10,
         "best_paths": 4, "passages_of": 6, "prune_paths": 2,
     },
 }  # fmt: skip
@@ -170,6 +174,22 @@ def test_checks_and_pieces_wait_once(waits: Waits) -> None:
     assert found == dict.fromkeys(steps, 1) | {"rows of a slice": 0}
 
 
+@pytest.mark.parametrize(("n_equal", "most"), [(0, 1), (100, 2), (1600, 20)])
+def test_nearest_rows_of_two_tables_come_at_once(waits: Waits, n_equal: int, most: int) -> None:
+    """Queries that see many equal rows are searched again, the others are not, and no rank differs."""
+    drawn = torch.Generator().manual_seed(2)
+    first, second = (torch.nn.functional.normalize(torch.randn(4000, 8, generator=drawn)) for _ in range(2))
+    queries = torch.nn.functional.normalize(torch.randn(5, 8, generator=drawn))
+    first[900 : 900 + n_equal] = queries[3]
+    tables: dict[str, Any] = {"a": waits.device.put(first), "b": waits.device.put(second)}
+    index: Any = SimpleNamespace(device="cuda", vectors=tables.get, loaded=lambda _, load: load(index))
+    found = nearest_of(index, ["a", "b"], waits.device.put(queries), 7)
+    assert len(waits.device.syncs) <= most
+    for top, base in zip(found, (first, second)):
+        expected = nearest(queries, base, 7)
+        assert torch.equal(top.ids, expected.ids) and torch.equal(top.scores, expected.scores)
+
+
 def of_all(n: int) -> Ragged:
     return ragged([[*range(40)]] * n)
 
@@ -234,3 +254,30 @@ def test_steps_replayed_as_a_graph_have_the_bits_of_steps(waits: Waits, monkeypa
         assert device.replays == (2 if kernel == "triton" else 0)
     assert all(torch.equal(steps, replayed) for steps, replayed in zip(*found))
     assert not torch.equal(found[1][1], found[1][2])
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of the 440 passages of the sample's world, in which names are shared as in a corpus."""
+    folder = tmp_path_factory.mktemp("world") / "ix"
+    gpu_rag.build(
+        world_path("corpus.jsonl"), folder, openie=world_path("openie.jsonl"), methods=list(TILES), settings=CPU
+    )
+    return folder
+
+
+TILES = {"bubblerag": (22, 3300), "hoprag": (8, 800), "higra-retriever": (11, 1450)}  # waits, and ops on the device
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", TILES)
+def test_a_tile_of_64_questions_waits_and_launches_little(waits: Waits, world: Path, method: str) -> None:
+    """All steps of all rounds together, in which trees grow and edges are followed."""
+    rows = map(json.loads, world_path("questions.jsonl").read_text("utf-8").splitlines())
+    asking = [Question(str(i), f"{row['question']} ({i})") for i, row in enumerate([*rows] * 2)][:64]
+    index = gpu_rag.Index.open(world)
+    asked(index, method, asking)
+    waits.forget()
+    asked(index, method, asking)
+    assert len(waits.device.syncs) <= TILES[method][0]
+    assert sum(waits.device.launches.values()) <= TILES[method][1]

@@ -21,7 +21,7 @@ from gpu_rag.graph.common.threads import check_threads
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.nearest import nearest
 from gpu_rag.graph.nearest.best import MOST_BEST, by_exact_scores, topk_of
-from gpu_rag.graph.nearest.torch_path import proposed_by_torch
+from gpu_rag.graph.nearest.torch_path import MANY, proposed_by_torch
 from gpu_rag.types import TopK
 
 MORE = 32  # candidates beyond k in the first try
@@ -133,14 +133,15 @@ class NearestRows:
             self._faiss = nearest_index(self.base, implementation="faiss")
         return self._faiss.search(queries, k)
 
-    def proposed(self, queries: torch.Tensor, k: int) -> tuple[TopK, torch.Tensor]:
+    def proposed(self, queries: torch.Tensor, k: int, *, again: bool = False) -> tuple[TopK, torch.Tensor]:
         """`search`, and whether it is proved for each query, bool[B] on the device. No wait if the device is a GPU.
-        Unproved queries, with many rows of equal or close scores, must be searched again."""
+        Unproved queries, with many rows of equal or close scores, must be searched again; `again`: with many more rows,
+        which proves nearly all of them."""
         by_torch = pick_index() == "torch" and pick_implementation(queries.device) == "torch"
         if not by_torch or not 0 < k <= len(self.base):
             return self.search(queries, k), torch.ones(len(queries), dtype=torch.bool, device=queries.device)
         chosen("nearest", "torch")
-        return proposed_by_torch(queries, self.base, k)
+        return proposed_by_torch(queries, self.base, k, more=MANY if again else 0)
 
 
 MOST_ON_GPU = 2048  # maximum rows that faiss finds for a query on a GPU

@@ -42,7 +42,7 @@ from gpu_rag.index.index import Index
 from gpu_rag.index.name_table import words_of
 from gpu_rag.methods.bubblerag.graph import BubbleGraph, Cosines, bubble_graph, n_passages_of, starts_of, walk_graph
 from gpu_rag.program.kinds import GRAPH, WALK
-from gpu_rag.program.search import Ranking, nearest_rows, rankings, stacked
+from gpu_rag.program.search import Ranking, nearest_of, rankings, stacked
 from gpu_rag.program.seeds import entity_names, entity_seeds, spread, title_names, title_seeds
 from gpu_rag.program.walk import (
     TILE,
@@ -160,7 +160,7 @@ def bubble_anchors(index: Index, queries: list[np.ndarray], k: int) -> list[list
     if not cuts[-1]:
         return [[] for _ in queries]
     rows = stacked([vector for vectors in queries for vector in vectors], index.device)
-    entities, relations = (nearest_rows(index, f"{kind}_vectors", rows, k) for kind in ("entity", "relation"))
+    entities, relations = nearest_of(index, ["entity_vectors", "relation_vectors"], rows, k)
     anchors = rankings(_merged(entities, relations, index.n_entities))
     return [anchors[a:b] for a, b in pairwise(cuts)]
 
@@ -175,10 +175,9 @@ def bubble_anchors_near(index: Index, queries: list[Around], radius: int, limit:
     if not lists:
         return [[] for _ in queries]
     ball = ego_balls(graph.graph, ragged_of_lists(lists, index.device), radius, limit=limit, threads=index.threads)
-    relations = (ball.values >= graph.n_entities).nonzero()[:, 0]
-    owner, node = row_of_value(ball)[relations], ball.values[relations].long()
+    node = ball.values.long()
     cosines = Cosines(graph, stacked([vector for vectors, _ in queries for vector in vectors], index.device))
-    anchors = _ranked(cosines, owner, node, torch.zeros_like(node, dtype=torch.bool), len(lists), k)
+    anchors = _ranked(cosines, row_of_value(ball), node, node < graph.n_entities, len(lists), k)
     return [anchors[a:b] for a, b in pairwise(np.cumsum([0, *sizes]).tolist())]
 
 

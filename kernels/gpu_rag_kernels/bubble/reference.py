@@ -10,8 +10,8 @@ UNREACHED = torch.iinfo(torch.int64).max
 
 
 def minplus_relax(csr: CSR, cost: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-    """Repeat rounds over all entries until nothing changes (a device checks every 16); see the package."""
-    unseen = 1 if state.device.type == "cpu" else 16  # rounds between checks, which wait; extra rounds change nothing
+    """Repeat rounds over all entries until nothing changes (a device checks every 32); see the package."""
+    unseen = 1 if state.device.type == "cpu" else 32  # rounds between checks, which wait; extra rounds change nothing
     rows = torch.arange(csr.n, device=state.device)
     entered = torch.repeat_interleave(rows, csr.indptr.diff(), output_size=csr.m)
     into, paid, source = entered.expand(state.shape[0], -1), cost[entered] << 32, csr.indices.long()
