@@ -59,8 +59,8 @@ class Change:
 def add(index: PathLike, corpus: Any, **keywords: Unpack[Changing]) -> Change:
     """Add files, or documents in memory with ids, to an index. A file or document that was removed comes back.
 
-    corpus: as for `build`; a document in memory replaces the one of its id. Files that the index has already are read
-    again, and so are all its other sources. Raises as `build`, and BadInput if the index does not know its sources.
+    corpus: as for `build`; a document in memory replaces the one of its id. All other sources of the index must be
+    there; those that changed are read again. Raises as `build`, and BadInput if the index does not know its sources.
     """
     folder = checked_folder(index)
     sources = known_sources(folder)

@@ -59,11 +59,11 @@ def tokenize(text: str) -> list[str]:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text in order, as `tokenize` finds them, with stop words."""
+    """The words of a text in order, as `tokenize` finds and cuts them, with stop words."""
     folded = unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'")
-    return _word_pattern().findall(folded)
+    return [word[:MAX_TOKEN_CHARS] for word in _word_pattern().findall(folded)]
 
 
 def stems(words: list[str]) -> list[str]:
     """The token of each word."""
-    return _STEMMERS.english.stemWords([word[:MAX_TOKEN_CHARS] for word in words])
+    return _STEMMERS.english.stemWords(words)

@@ -129,15 +129,23 @@ def passage_files(bench: Any, sources: Sources, chosen: Any = CHUNKS, before: An
 
 
 @pytest.mark.slow
-@given(old=FILES, more=FILES, removed=st.sets(st.sampled_from(["a", "b", "c", "d"])), n=st.integers(0, 4))
+@given(
+    old=FILES,
+    more=FILES,
+    removed=st.sets(st.sampled_from(["a", "b", "c", "d"])),
+    n=st.integers(0, 4),
+    seed=st.integers(),
+)
 @FREE
 def test_documents(
-    benches: Iterator[Any], tmp_path_factory: Any, old: Any, more: Any, removed: set[str], n: int
+    benches: Iterator[Any], tmp_path_factory: Any, old: Any, more: Any, removed: set[str], n: int, seed: int
 ) -> None:
     folders = [tmp_path_factory.mktemp("corpus") for _ in range(2)]
     before, bench = next(benches), next(benches)
     passage_files(before, sources_in(folders[0], old, set(sorted(removed)[:n])))
-    sources = sources_in(folders[1], {**more, **old}, removed)
+    draw = random.Random(seed)
+    stay = {name: rows for name, rows in old.items() if draw.random() < 0.7}
+    sources = sources_in(folders[1], {**more, **stay} if draw.random() < 0.6 else {**stay, **more}, removed)
     assert passage_files(bench, sources, before=before) == passage_files(next(benches), sources)
     event("kept" if bench.report.reused else "read")
 
@@ -149,7 +157,7 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("wrong", ["order of rejects", "settings", "claims", "numbers"])
+@pytest.mark.parametrize("wrong", ["order of rejects", "settings", "claims", "numbers", "copies"])
 def test_files_that_did_not_change_are_not_read_again(
     benches: Iterator[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
@@ -160,7 +168,8 @@ def test_files_that_did_not_change_are_not_read_again(
         old["4.jsonl"] = [{"id": f"n{year}", "text": "a b", "year": year} for year in (1, 2.5)]
         more = [{"id": "e", "text": "c", "year": "x"}]
     new = {"1.5.jsonl": more, **old, **(LINES if wrong == "claims" else {})}
-    passage_files(before, sources_in(tmp_path / "old", old, set()))
+    lost = {"2.jsonl": LINES["2.jsonl"]} if wrong == "copies" else {}  # 3.jsonl has a copy of its row
+    passage_files(before, sources_in(tmp_path / "old", {**old, **lost}, set()))
     sources = sources_in(tmp_path / "new", new, {"a"} if wrong == "order of rejects" else set())
     chosen = {"index": {"chunk_words": 30, "overlap_words": 0}} if wrong == "settings" else CHUNKS
     expected, opened = passage_files(next(benches), sources, chosen), list[str]()
@@ -178,6 +187,7 @@ def test_files_that_did_not_change_are_not_read_again(
         "settings": (kept, "_others", lambda params: {}),
         "claims": (kept, "_meet", lambda db, taken: False),
         "numbers": (kept, "_is_exact", lambda path, some_leave: True),
+        "copies": (kept, "_are_apart", lambda documents, rejects, gone, sources: True),
     }
     with patch.object(*planted[wrong]):
         assert passage_files(bench, sources, chosen, before) != expected

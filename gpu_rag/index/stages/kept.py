@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +26,15 @@ from gpu_rag.sources.rows import shown
 from gpu_rag.text.language import ENGLISH
 from gpu_rag.types import Reject
 
+_VIEWS = (
+    """CREATE VIEW kept_documents AS FROM earlier_documents
+        WHERE split_part(file, '/', 1) NOT IN (SELECT source FROM gone)""",
+    "CREATE VIEW kept_passages AS FROM earlier_passages WHERE doc_id IN (SELECT id FROM kept_documents)",
+)
 _COLUMNS = {
     "documents": f"""* EXCLUDE file_row_number, '{ENGLISH}' AS language
         FROM kept_documents JOIN kept_metadata USING (file_row_number)""",
-    "passages": "* EXCLUDE file_row_number FROM kept_passages JOIN kept_lines USING (file_row_number)",
+    "passages": "* EXCLUDE file_row_number FROM kept_passages JOIN earlier_lines USING (file_row_number)",
 }
 PASSAGE_ID = "its passage id "  # begins the reason of a reject because of the ids of its passages
 
@@ -43,10 +49,12 @@ class _Inputs(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Kept:
-    """Documents and rejects of an earlier run. folder: its tables; paths: their sources; rejects: in their order."""
+    """Documents and rejects of an earlier run. folder: its tables; paths: their sources; gone: names of its other
+    sources; rejects: in their order."""
 
     folder: Path
     paths: frozenset[Path]
+    gone: list[str]
     rejects: list[Reject]
 
     def add_to(self, db: Database, sources: Sources, taken: Taken) -> bool:
@@ -56,11 +64,14 @@ class Kept:
         db: has all other documents; taken: their ids.
         """
         for name in ("documents", "passages", "lines"):
-            db.view(f"kept_{name}", self.folder / f"{name}.parquet")
+            db.view(f"earlier_{name}", self.folder / f"{name}.parquet")
+        db.create("gone", pa.schema([("source", pa.string())]))
+        db.add("gone", pa.table({"source": pa.array(self.gone, pa.string())}))
+        db.run(*_VIEWS)
         if _meet(db, taken):
             return False
         db.create("kept_metadata", pa.schema([("file_row_number", pa.int64()), ("metadata", pa.large_string())]))
-        n = db.count("kept_documents")
+        n = db.count("earlier_documents")
         table = read_metadata(self.folder / METADATA, n) if (self.folder / METADATA).exists() else None
         for first in range(0, n, tables.ROWS_A_GROUP):
             rows = range(first, min(first + tables.ROWS_A_GROUP, n))
@@ -84,10 +95,11 @@ def _meet(db: Database, taken: Taken) -> bool:
 
 
 def kept_sources(work: Work) -> Kept | None:
-    """The sources of an earlier run, if this run reads all of them and others, or leaves more documents out.
+    """The sources of an earlier run that did not change, if others come, change or leave, or documents are left out.
 
-    None if something else changed; if tables have metadata or languages in another form than files, see `_is_exact`;
-    and if ids of documents and passages were in each other's way.
+    None if something else changed; if rows of the others may have changed theirs, see `_are_apart`; if tables have
+    metadata or languages in another form than files, see `_is_exact`; and if ids of documents and passages were in each
+    other's way.
     """
     folder, sources = work.previous, work.sources
     if not folder or sources.strict:
@@ -97,28 +109,47 @@ def kept_sources(work: Work) -> Kept | None:
     except msgspec.ValidationError:  # of a manifest that no build wrote
         return None
     corpus, read = dict(now.corpus), dict(before.corpus)
+    gone = [name for name, sha256 in read.items() if corpus.get(name) != sha256]
     new_removals = set(now.removed) - set(before.removed)
     others = _others(work.params)
     same = (
         not {"named", "part"} & others.keys()
         and others == _others(work.previous_params)
         and len(corpus) == len(now.corpus)
-        and read.items() <= corpus.items()
+        and len(gone) < len(read) == len(before.corpus)
         and before.readers.items() <= now.readers.items()
         and set(before.removed) <= set(now.removed)
         and all(key.startswith(DOCUMENT) for key in new_removals)
-        and _is_exact(folder / METADATA, bool(new_removals))
+        and _is_exact(folder / METADATA, bool(gone or new_removals))
     )
     # tables name a source only by the first part of the names of its files
     if not same or any(short_name(shown(path), sources.corpus) != path.name for path in sources.corpus):
         return None
     rejects = rejects_of(folder / "rejects.jsonl")
-    files = pc.unique(tables.read_table(folder / "documents.parquet", tables.DOCUMENTS, ["file"])["file"]).to_pylist()
+    documents = tables.read_table(folder / "documents.parquet", tables.DOCUMENTS, ["id", "file"])
+    files = pc.unique(documents["file"]).to_pylist()
     names = {source_name(file) for file in (*files, *(reject.file for reject in rejects))}
     if names != read.keys() or any(reject.reason.startswith(PASSAGE_ID) for reject in rejects):
         return None
-    rejects = [reject for reject in rejects if not has_removed(sources, reject.id)]
-    return Kept(folder, frozenset(path for path in sources.corpus if path.name in read), rejects)
+    if gone and not _are_apart(documents, rejects, gone, sources):
+        return None
+    stay = [r for r in rejects if source_name(r.file) not in gone and not has_removed(sources, r.id)]
+    paths = (path for path in sources.corpus if path.name in read and path.name not in gone)
+    return Kept(folder, frozenset(paths), gone, stay)
+
+
+def _are_apart(documents: pa.Table, rejects: list[Reject], gone: list[str], sources: Sources) -> bool:
+    """Whether the rows of other sources are what they are without those that are `gone`. A row is rejected, or gets the
+    id "FILE:ID", if its id is taken. Questions repeat the contexts of others, whose ids are hashes, without a trace."""
+    rows = [*zip(documents["id"].to_pylist(), documents["file"].to_pylist()), *((r.id, r.file) for r in rejects)]
+    left = {id for id, file in rows if source_name(file) in gone}
+    if any(map(re.compile(r"p_[0-9a-f]{12}").search, left)):
+        return False
+    stay = [id for id, file in rows if source_name(file) not in gone]
+    own = [id[place + 1 :] for id in stay for place, letter in enumerate(id) if letter == ":"]
+    return left.isdisjoint((*own, *(r.id for r in rejects if source_name(r.file) not in gone))) and not any(
+        has_removed(sources, id) for id in own
+    )
 
 
 def _is_exact(path: Path, some_leave: bool) -> bool:
