@@ -266,7 +266,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-TILES = {"bubblerag": (22, 3300), "hoprag": (8, 800), "higra-retriever": (11, 1450)}  # waits, and ops on the device
+TILES = {"bubblerag": (22, 3300), "hoprag": (8, 800), "higra-retriever": (11, 1700)}  # waits, and ops on the device
 
 
 @pytest.mark.slow
