@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from hypothesis import Phase, example, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from refusals import caught, passes
 
@@ -78,13 +78,12 @@ ASCII_WORDS = ["ann", "Ann", "BO", "bo", "c3", "x", "anna"]
 def check_regex(find: Find) -> None:
     """Plain words: (?<!\\w)name(?!\\w), ignoring case; names may overlap each other and repeat in the text."""
 
-    @QUICK
+    @settings(QUICK, max_examples=200)
     @given(
         st.lists(st.lists(st.sampled_from(["ann", "bo", "c3", "x"]), min_size=1, max_size=3, unique=True), max_size=6),
         st.lists(st.lists(st.sampled_from(ASCII_WORDS), max_size=9), max_size=3),
         st.sampled_from([" ", " ", ", ", "-", "."]),
     )
-    @example([["ann"], ["ann", "bo"]], [["ann", "bo"]], " ")
     def holds(names: list[list[str]], texts: list[list[str]], gap: str) -> None:
         names_ = sorted({" ".join(n) for n in names})
         texts_ = [gap.join(t[:4]) + " " + " ".join(t[4:]) + "!" for t in texts]
