@@ -14,16 +14,7 @@ from gpu_rag.methods.hybgrag.near import Entities, near_nodes
 from gpu_rag.methods.hybgrag.state import TEXT, Action, Params, Retrieved
 from gpu_rag.program.knowledge_base.documents import search_documents
 from gpu_rag.program.knowledge_base.names import match_names
-from gpu_rag.program.knowledge_base.query import (
-    ANYTHING,
-    OTHERS,
-    Part,
-    Plan,
-    Topic,
-    part_of,
-    solve,
-    type_rows,
-)
+from gpu_rag.program.knowledge_base.query import ANYTHING, OTHERS, Part, Plan, Topic, part_of, solve, type_rows
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.knowledge_base.walks import Walk, path_along, statements
 from gpu_rag.program.run import Run

@@ -24,15 +24,7 @@ from gpu_rag.models.ask import read_prompt
 from gpu_rag.program.decide import decide
 from gpu_rag.program.embed import embed
 from gpu_rag.program.knowledge_base.names import unknown_names
-from gpu_rag.program.knowledge_base.query import (
-    Part,
-    Plan,
-    Query,
-    Topic,
-    part_of,
-    solve,
-    type_rows,
-)
+from gpu_rag.program.knowledge_base.query import Part, Plan, Query, Topic, part_of, solve, type_rows
 from gpu_rag.program.knowledge_base.query_prompt import QueryPrompt
 from gpu_rag.program.knowledge_base.spoken import Named, Spoken, is_value, spoken_of
 from gpu_rag.program.knowledge_base.views import relation_row

@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from msgspec import Meta, Struct, field
 
@@ -24,6 +26,7 @@ from gpu_rag.graph.ragged import expand, ragged_of_keys, ragged_of_lists, row_of
 from gpu_rag.graph.reach import EITHER, IN, OUT, reachable
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.index.names import TextColumn
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.knowledge_base.views import kb_of, relation_row
 from gpu_rag.runtime.step import batched
@@ -312,7 +315,9 @@ def _edges_from(kb: KnowledgeBase, relation: int, way: int, starts: Sequence[int
 
 def has_dates(index: Index) -> bool:
     """Whether some statement of the knowledge base has a date."""
-    return any(map(DATED.search, kb_of(index).provenance))
+    notes = kb_of(index).provenance
+    column = notes.column if isinstance(notes, TextColumn) else pa.array(notes, pa.string())
+    return bool(pc.any(pc.match_substring_regex(column, DATED.pattern)).as_py())
 
 
 def _meets(values: np.ndarray, constraint: Constraint) -> np.ndarray:
