@@ -13,7 +13,7 @@ from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.pagerank import Job, Options, personalized_pagerank, prepare
 from gpu_rag.graph.pagerank import plan as pagerank_questions
 from gpu_rag.graph.pagerank.inputs import teleport_of
-from gpu_rag.graph.pagerank.matrix import MatrixTile
+from gpu_rag.graph.pagerank.matrix import RECORDINGS, MatrixTile
 from gpu_rag.graph.pagerank.plan import F16_ERROR, Solved
 from gpu_rag.types import CSR, Ragged
 
@@ -161,3 +161,12 @@ def test_a_state_has_a_name_and_a_place() -> None:
     with pytest.raises(UsageError, match="f16 states are torch's; given implementation=numba"):
         personalized_pagerank(csr, seeds, implementation="numba", state="f16")
     assert personalized_pagerank(csr, seeds, implementation="numba", state="f32").shape == (1, N)
+
+
+def test_few_recordings_are_kept() -> None:
+    """The last used ones; each holds memory of a GPU."""
+    _, tile = started(graph("pattern", undirected=True), 0.5, "f32")
+    for number in range(RECORDINGS + 3):
+        tile._recorded((number,), lambda: None)
+    kept = [key[0] for key in tile.graph.views["recordings"]]
+    assert kept == list(range(3, RECORDINGS + 3))

@@ -24,6 +24,7 @@ PROVED, PROVED_BYTES = (16, 64), 1 << 30  # fewest and most columns in f64 at a 
 LAST_ROW = 2**31 - 1
 MOST_RECORDED = 1 << 23  # maximum numbers of a recorded state: a larger step takes longer than its launches, and by
 # `auto` begins in f16: it does not fit a GPU's L2, and is bound by the bytes that it reads
+RECORDINGS = 8  # of a graph: each has its own states
 _RECORDING = Lock()
 
 
@@ -164,7 +165,9 @@ class MatrixTile:
         if key in recordings and recordings[key] is None and "not recorded" not in self.graph.views:
             recordings[key] = self._record(n_rows, all_steps)
             self.x, self.y, self.restart = own
-        recording = recordings.setdefault(key)
+        recordings[key] = recording = recordings.pop(key, None)  # the last used one is the last
+        if len(recordings) > RECORDINGS:
+            del recordings[next(iter(recordings))]
         if recording is None:
             all_steps()
             return
