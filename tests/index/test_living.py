@@ -251,6 +251,16 @@ def test_vectors_erased_by_an_interrupted_removal_are_its_own(
     assert json.loads(receipt.read_bytes())["caches_cleared"] == cleared
 
 
+def test_vectors_of_sentences_that_answers_embedded_are_erased_too(corpus: Path, tmp_path: Path) -> None:
+    (facts := tmp_path / "facts.tsv").write_text("Ves2\tcrosses\tKerling2\n")
+    gpu_rag.build(corpus, tmp_path / "ix", methods=["bm25"], sources=[f"facts=kg:{facts}"], settings=FAST)
+    sentence, cached = ["It crosses the Ves2."], cache_file(packaged.cache_dir(), "0")  # no whole passage
+    keep_vectors(cached, sentence, np.ones((1, 3)))
+    gpu_rag.remove(tmp_path / "ix", documents="d2.txt", settings=FAST, forget=True)
+    with closing(VectorFile(cached, 3)) as file:
+        assert not file.read(keys_of(sentence))[1].any()
+
+
 def test_an_index_from_somebody_else_names_no_file_to_read(corpus: Path, tmp_path: Path) -> None:
     out, secret = tmp_path / "ix", tmp_path / "secret.txt"
     secret.write_text("The word is Xyzzyglorp.")
