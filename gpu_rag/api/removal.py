@@ -65,8 +65,9 @@ def remove(
     documents: ids. files: files or folders of the corpus, as the index names them or as paths. named: named sources;
     the receipt lists nothing of knowledge graphs and bases. where: a filter by metadata. Removed documents stay out in
     later builds, until `add` names their file. forget: also erase the vectors of texts that leave the index from the
-    vector cache of this machine; the whole cache is cleared if an interrupted removal has left no such texts to read.
-    receipt: its file; by default one in the folder `receipts` of the index.
+    vector cache of this machine. The whole cache is cleared if an interrupted removal has left no such texts to read,
+    and for an index with a knowledge base, over which answering embeds sentences and paths too. receipt: its file; by
+    default one in the folder `receipts` of the index.
 
     Model replies that no stage needs, plan.json and the results of `tune` leave the index too. Raises BadInput for a
     name that the index lacks, UsageError for nodes of knowledge bases and for the last document, IndexLocked if a
@@ -93,7 +94,7 @@ def remove(
     keys = _keys_of_texts(folder, old.manifest) if forget else None
     change = rebuilt(folder, sources, used_replies=used, **keywords)
     if keys is not None:
-        if pending is not None and not pending.caches_cleared:
+        if "kb" in old.manifest.stages or (pending is not None and not pending.caches_cleared):
             clear(cache_dir())
         else:
             erase(cache_dir(), keys[rows_by_key(keys, _keys_of_texts(folder, change.index.manifest)) < 0])

@@ -107,8 +107,8 @@ def compare(
     comparison = Comparison(document)
     for method in methods:
         oracle = None if p_oracle is None else oracle_of(rows, p_oracle, gold, only=only)
-        told = None if on_answer is None else partial(on_answer, method)
-        _run_method(comparison, engine, method, rows, gold, oracle, at, retrieval_only, where, told)
+        report = None if on_answer is None else partial(on_answer, method)
+        _run_method(comparison, engine, method, rows, gold, oracle, at, retrieval_only, where, report)
     if ceiling:
         document["ceiling"] = {}
         for method in methods:

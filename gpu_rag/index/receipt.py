@@ -40,8 +40,9 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(self, **{kind: getattr(self, kind) - getattr(other, kind) for kind in KINDS})
 
     def joined(self, other: Receipt) -> Receipt:
-        """The receipt with the hashes of another one too."""
-        return msgspec.structs.replace(self, **{kind: getattr(self, kind) | getattr(other, kind) for kind in KINDS})
+        """The receipt with the hashes of another one too, whose vectors are in the cache still."""
+        hashes = {kind: getattr(self, kind) | getattr(other, kind) for kind in KINDS}
+        return msgspec.structs.replace(self, **hashes, caches_cleared=self.caches_cleared and not other.documents)
 
     def write(self, path: Path) -> None:
         """Write the receipt with its checksum."""

@@ -235,6 +235,32 @@ def test_a_removal_waits_for_readers_and_is_completed_later(
     assert not list(Path(out, "stages").glob("passages-*"))[1:]
 
 
+@pytest.mark.parametrize(("documents", "cleared"), [("d1.txt", True), ("d2.txt", False)])
+def test_vectors_erased_by_an_interrupted_removal_are_its_own(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, documents: str, cleared: bool
+) -> None:
+    """The same removal again is complete; the vectors of a further document stay in the cache, and the receipt says
+    so."""
+    out = tmp_path / "ix"
+    reader = gpu_rag.build(corpus, out, methods=["bm25"], settings=FAST)
+    monkeypatch.setattr(removal, "READERS_S", 0.0)
+    with pytest.raises(IndexLocked):
+        gpu_rag.remove(out, documents="d1.txt", settings=FAST, forget=True)
+    del reader
+    receipt = gpu_rag.remove(out, documents=documents, settings=FAST).receipt
+    assert json.loads(receipt.read_bytes())["caches_cleared"] == cleared
+
+
+def test_vectors_of_sentences_that_answers_embedded_are_erased_too(corpus: Path, tmp_path: Path) -> None:
+    (facts := tmp_path / "facts.tsv").write_text("Ves2\tcrosses\tKerling2\n")
+    gpu_rag.build(corpus, tmp_path / "ix", methods=["bm25"], sources=[f"facts=kg:{facts}"], settings=FAST)
+    sentence, cached = ["It crosses the Ves2."], cache_file(packaged.cache_dir(), "0")  # no whole passage
+    keep_vectors(cached, sentence, np.ones((1, 3)))
+    gpu_rag.remove(tmp_path / "ix", documents="d2.txt", settings=FAST, forget=True)
+    with closing(VectorFile(cached, 3)) as file:
+        assert not file.read(keys_of(sentence))[1].any()
+
+
 def test_an_index_from_somebody_else_names_no_file_to_read(corpus: Path, tmp_path: Path) -> None:
     out, secret = tmp_path / "ix", tmp_path / "secret.txt"
     secret.write_text("The word is Xyzzyglorp.")

@@ -4,6 +4,7 @@ import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from memory_index import run
 
 from gpu_rag.errors import UsageError
+from gpu_rag.methods.hydrarag import program
 from gpu_rag.methods.hydrarag.batched import prune as hydra_prune
 from gpu_rag.methods.hydrarag.batched.prune import Candidates, Pruned, prune_paths
 from gpu_rag.methods.hydrarag.state import KINDS, FoundPath, Params, Scores
@@ -243,3 +245,13 @@ def test_trust_is_in_a_source_or_else_its_kind(trust: str, kind: str, sources: s
 def test_trust_that_is_no_share_is_an_error(trust: str) -> None:
     with pytest.raises(UsageError, match="trust"):
         Params(trust=trust)
+
+
+@pytest.mark.parametrize("trust", ["gazette=0.5", "a+b=0.5"])
+def test_trust_in_a_source_that_no_path_names_is_an_error(monkeypatch: pytest.MonkeyPatch, trust: str) -> None:
+    """A path joins the names of its sources by "+"."""
+    index: Any = SimpleNamespace(sources=[SimpleNamespace(name=name, kind="kg") for name in ("register", "a+b")])
+    monkeypatch.setattr(program, "kb_of", lambda kb: kb)
+    program.check(index, Params(trust="register=0.5,web=0"))
+    with pytest.raises(UsageError, match="trust"):
+        program.check(index, Params(trust=trust))

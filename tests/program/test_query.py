@@ -340,7 +340,9 @@ def test_a_statement_is_of_a_source_and_the_newest_has_the_last_date() -> None:
         return [kb.node_names[node] for node in solved(kb, [Plan((part,), operations)])[0].nodes]
 
     assert names(compared(STATED_BY, "equal", "b")) == ["Bob", "Cid"]
+    assert names(compared(STATED_BY, "unequal", "b")) == ["Ann"]
     assert names(Operations(aggregate="last", by=STATED_ON)) == ["Bob"]
+    assert names(Operations(aggregate="first", by=STATED_ON)) == ["Ann"]
     assert names(Operations()) == ["Ann", "Bob", "Cid"]
 
 

@@ -82,15 +82,15 @@ def triple_texts(names: pa.ChunkedArray, table: pa.Table) -> TextRows:
     return TextRows(len(columns), make)
 
 
-def _windows(texts: Sequence[str], limit: int) -> Iterator[tuple[int, Sequence[str]]]:
-    """(first row, texts) of each window: at most `limit` texts, of at most CHARS_A_TEXT * limit characters unless it is
-    one text."""
+def _windows(texts: Sequence[str], limit: int) -> Iterator[Sequence[str]]:
+    """The texts of each window: at most `limit` texts, of at most CHARS_A_TEXT * limit characters unless it is one
+    text."""
     start = 0
     while start < len(texts):
         window = texts[start : start + limit]
         ends = np.cumsum([len(text) for text in window])
         n = max(int(np.searchsorted(ends, CHARS_A_TEXT * limit, "right")), 1)
-        yield start, window[:n]
+        yield window[:n]
         start += n
 
 
@@ -111,6 +111,11 @@ def text_keys(texts: Sequence[str]) -> np.ndarray:
     )
     keys = np.fromiter(parts, np.dtype("V16"), len(texts))
     return keys.view("<u8").reshape(-1, 2)
+
+
+def _name_of(window: Sequence[str]) -> str:
+    """A name for the block of a window. A later run may know other vectors, so a window of the same rows may differ."""
+    return blake2b(text_keys(window).data, digest_size=16).hexdigest()
 
 
 def rows_by_key(keys: np.ndarray, known: np.ndarray) -> np.ndarray:
@@ -145,15 +150,16 @@ def embed_blocks(work: Work, texts: Sequence[str], known: Known | None = None) -
     """Vectors f16[len(texts), D], mapped from a file of the stage's work space.
 
     Texts are embedded in windows of `index.block` texts, fewer if they are long; the embedder sorts a window by length.
-    Windows that an earlier run finished come from disk; `known` vectors are copied. Memory: a window and its vectors.
+    Windows that an earlier run finished come from disk, by their texts; `known` vectors are copied. Memory: a window
+    and its vectors.
     """
     new = np.arange(len(texts)) if known is None else np.flatnonzero(known.rows < 0)
     asked = (
         texts if len(new) == len(texts) else TextRows(len(new), lambda rows: [texts[row] for row in new[rows].tolist()])
     )
     windows = (
-        work.array_block(f"{start}-{len(window)}", partial(_embed, work, window))
-        for start, window in _windows(asked, work.settings.index.block)
+        work.array_block(_name_of(window), partial(_embed, work, window))
+        for window in _windows(asked, work.settings.index.block)
     )
     made = _mapped(work, "vectors.f16", windows)
     if known is None or len(new) == len(texts):

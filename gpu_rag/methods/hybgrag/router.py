@@ -84,9 +84,8 @@ class Router:
         params, prompt = self.params, read_prompt("gpu_rag.methods.hybgrag.prompts:route")
         collected = () if params.routes else own_examples(self.run.index).routes
         examples = collected or read_examples(params.routes, "routes", False)
-        query = proposal.query if proposal else Query((), True)
         return QueryPrompt(
-            self.run, fenced(prompt) if collected else prompt, history.question, self.vector, query,
+            self.run, fenced(prompt) if collected else prompt, history.question, self.vector, route_of(proposal),
             "\n\n".join(example.route() for example in examples), history.text(),
             "hybgrag_shown", params.n_types, params.n_shown,
         )  # fmt: skip

@@ -55,7 +55,7 @@ def check(index: Index, params: Params) -> None:
     """Raise UsageError for a source that the index does not have. Called once before a run, not per question."""
     kb = kb_of(index)
     allowed_sources(kb, params)
-    known = {*KINDS, *(source.name for source in kb.sources)}
+    known = {*KINDS, *(source.name for source in kb.sources if "+" not in source.name)}  # a path joins names by "+"
     if unknown := sorted(params.shares.keys() - known):
         raise UsageError("unknown source in trust", given=", ".join(unknown), expected=" | ".join(sorted(known)))
 

@@ -261,15 +261,17 @@ def _valued(kb: KnowledgeBase, index: Index, plan: Plan, nodes: np.ndarray) -> t
     stating = _stating(kb, plan, nodes)
     for constraint in plan.operations.constraints:
         if constraint.relation == STATED_BY:
-            nodes = nodes[np.isin(nodes, [v for v, e in stating if kb.sources[kb.source[e]].name == constraint.value])]
+            is_equal = [source.name == constraint.value for source in kb.sources]
+            wanted = constraint.compare != "unequal"
+            nodes = nodes[np.isin(nodes, [v for v, e in stating if is_equal[kb.source[e]] == wanted])]
             continue
         owners, values, _ = values_of(index, constraint.relation)
         nodes = nodes[np.isin(nodes, owners[_meets(values, constraint)])]
     if plan.operations.by == STATED_ON:
         dates = [(date[1], v) for v, e in stating if (date := DATED.search(kb.provenance[e]))]
-        last = max((date for date, _ in dates), default="")
-        newest = [v for date, v in dates if date == last]
-        nodes = nodes[np.isin(nodes, newest)] if newest else nodes
+        outermost = min if plan.operations.aggregate == "first" else max
+        asked = outermost((date for date, _ in dates), default="")
+        nodes = nodes[np.isin(nodes, [v for date, v in dates if date == asked])] if dates else nodes
     elif plan.operations.aggregate in ("first", "last") and plan.operations.by:
         sign = -1 if plan.operations.aggregate == "last" else 1
         owners, values, _ = values_of(index, plan.operations.by)
