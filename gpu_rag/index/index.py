@@ -197,9 +197,12 @@ class Index:
 
     @cached_property
     def passage_documents(self) -> np.ndarray:
-        """i64[n_passages]: row of the document of each passage."""
+        """i64[n_passages]: row of the document of each passage. Raises IndexCorrupt."""
         ids = tables.whole_text(self._column("passages", "documents", tables.DOCUMENTS, "id"))
-        return rows_of(self._column("passages", "passages", tables.PASSAGES, "doc_id").cast(ids.type), ids)
+        rows = rows_of(self._column("passages", "passages", tables.PASSAGES, "doc_id").cast(ids.type), ids)
+        if (rows < 0).any():
+            raise IndexCorrupt("a passage is of no document", given=self.path, do="build the index again")
+        return rows
 
     @cached_property
     def passage_titles(self) -> pa.ChunkedArray:

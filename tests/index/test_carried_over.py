@@ -8,11 +8,13 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 import gpu_rag
+from gpu_rag.index import tables
 from gpu_rag.index.removed import DOCUMENT, key_of
 from gpu_rag.index.stage import Stage
 from gpu_rag.index.stages import kept, passages, synonyms
@@ -223,6 +225,16 @@ def test_texts(benches: Iterator[Any], layer: Stage, old: list[Any], new: list[A
     expected = files_of(put_texts(next(benches), new), layer)
     assert files_of(bench, layer, before) == expected
     assert bench.report.reused == sum(pair in old for pair in new)
+
+
+def test_extractions_of_more_text_than_arrow_joins_are_made_anew(
+    benches: Iterator[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [("", f"Marta Orlo{n} designed the bridge of Kerling.") for n in range(4)]
+    before, bench = put_texts(next(benches), texts), put_texts(next(benches), texts)
+    expected = files_of(before, extraction_stage)
+    monkeypatch.setattr(tables, "joined_chunks", lambda table: pa.concat_tables([table[:2], table[2:]]))
+    assert files_of(bench, extraction_stage, before) == expected and bench.report.reused == 0
 
 
 def test_a_text_that_moved_keeps_its_vector_and_costs_nothing(tmp_path: Path) -> None:

@@ -127,3 +127,11 @@ def test_only_an_index_of_documents_with_metadata_has_the_table(tmp_path: Path) 
     assert not verify(tmp_path / "more")
     with pytest.raises(IndexCorrupt, match="not what a build writes"):
         read_metadata(next(tmp_path.glob("more/stages/*/metadata.parquet")), 3)
+
+
+def test_a_passage_of_no_document_belongs_to_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"id": name, "text": f"text {name}", "year": 2020 + place} for place, name in enumerate("abc")]
+    index = gpu_rag.build(rows, tmp_path / "ix", methods=["bm25"], settings=FAST)
+    monkeypatch.setattr(type(index), "_column", lambda *given: pa.chunked_array([[*given[-1]]]))  # "id", "doc_id"
+    with pytest.raises(IndexCorrupt):
+        index.answer("text", method="bm25", settings=FAST, where="year = 2020")

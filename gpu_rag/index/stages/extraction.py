@@ -222,13 +222,17 @@ def by_patterns(work: Work, passages: pa.Table) -> Iterator[pa.RecordBatch]:
 
 def _earlier(work: Work, passages: pa.Table) -> tuple[pa.Table, np.ndarray]:
     """(earlier extractions as EXTRACTED, i64[n]: the row of each passage among them, -1 if its title or text is new). A
-    passage that was skipped in the earlier run counts as new."""
+    passage that was skipped in the earlier run counts as new, and so do all if the extractions have more than 2 GiB of
+    text, which Arrow does not join."""
+    none = EXTRACTED.empty_table(), np.full(passages.num_rows, -1)
     if not work.previous or not work.previous_inputs or work.settings.index.coref != "none":
-        return EXTRACTED.empty_table(), np.full(passages.num_rows, -1)
+        return none
     before = tables.read_table(work.previous_inputs["passages"] / "passages.parquet", tables.PASSAGES)
     rows = rows_by_key(text_keys(_titled(passages)), text_keys(_titled(before)))
     table = tables.read_table(work.previous / "extractions.parquet", tables.EXTRACTIONS).drop_columns(["passage"])
     profiles = tables.read_table(work.previous / "profiles.parquet", tables.PROFILES)
+    if any(column.num_chunks > 1 for column in (*table.columns, *profiles.columns)):
+        return none
     fields = list(EXTRACTED.field("profiles").type.value_type)
     ends = np.searchsorted(profiles["passage"].to_numpy(), np.arange(len(table) + 1)).astype(np.int32)
     structs = pa.StructArray.from_arrays([profiles[field.name].combine_chunks() for field in fields], fields=fields)
