@@ -57,7 +57,10 @@ def restarts(batch: int) -> Restarts:
 
 @pytest.mark.parametrize("kind", ["seeds", "prior", "both"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_what_a_tile_allocates_is_counted(monkeypatch: pytest.MonkeyPatch, kind: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("proved", [16, 64])
+def test_what_a_tile_allocates_is_counted(
+    monkeypatch: pytest.MonkeyPatch, kind: str, dtype: torch.dtype, proved: int
+) -> None:
     """To a tenth, with a product that allocates as the kernel does: a sum for each 8 rows, and nothing else."""
     found, made = Allocations(), graph()
     given = {"seeds": (ragged([[b, b + 9] for b in range(64)]), None, None),
@@ -75,11 +78,14 @@ def test_what_a_tile_allocates_is_counted(monkeypatch: pytest.MonkeyPatch, kind:
         return None if change is None else torch.zeros(N // ROWS, x.shape[1], dtype=torch.float64).sum(0) + change
 
     monkeypatch.setattr(reference, "ppr_step", as_the_kernel)
+    monkeypatch.setattr(matrix_tiles, "proved_columns", lambda n: proved)
     counted = job.bytes(0)
     with found:
         job.solve(0, 64, result, 0)
     assert found.most == pytest.approx(counted, rel=0.1)
-    monkeypatch.setattr(matrix_tiles, "PROVED", 64)  # a wrong version: the proof of all questions at once
+    if proved == 64:
+        return
+    monkeypatch.setattr(matrix_tiles, "proved_columns", lambda n: 48)  # a wrong version: three times as many
     found.most, found.live = 0, {}
     with found:
         job.solve(0, 64, result, 0)

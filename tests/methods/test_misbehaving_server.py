@@ -164,7 +164,7 @@ def test_each_kind_of_server_gives_rows_and_exact_accounts(
 ) -> None:
     """Whatever it refuses, ignores or sends in place of a reply: the rows are those of the same server that is calm."""
     rows = []
-    for share in (0.0, 0.25):
+    for share in (0.0, 0.15):
         server = serve(seed=5, share=share, persona=persona, faults=MANNERS)
         settings = {"models": models(server.url), "runtime": {"driver": "streaming"}}
         engine = Index.open(sound).engine(settings)

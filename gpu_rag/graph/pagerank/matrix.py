@@ -49,7 +49,8 @@ def tile_bytes(n: int, n_rows: int, width: int, dtype: torch.dtype) -> int:
     its peak: two states and the restart, the degrees and a row number of each node; and for `proved_columns` questions
     the state, its proof in f64, the restart and the sums of 8 rows."""
     size, proved = dtype.itemsize, min(proved_columns(n), width)
-    return width * size * (2 * n + n_rows) + 20 * n + proved * (n * (size + 8 + 1) + n_rows * size)
+    copied = proved * (n + n_rows) * size if proved < width else 0
+    return width * size * (2 * n + n_rows) + 20 * n + 9 * proved * n + copied
 
 
 class MatrixTile:
@@ -98,8 +99,8 @@ class MatrixTile:
         pi = part.mass.double() / total
         rows[row_of_node[part.nodes].long(), lane] = pi.to(rows.dtype)
         self.x[part.nodes, lane] = self._begun(part.nodes.flatten(), pi.view(-1, 1)).view(batch, places)
-        for a in range(0, batch, self.proved):
-            b = min(a + self.proved, batch)
+        for a in range(0, batch, PROVED[0]):
+            b = min(a + PROVED[0], batch)
             pi = part.last[a:b].double().div_(total[a:b]).T
             rows[batch * places :, a:b] = pi
             self.x[first:, a:b] = self._begun(slice(first, n), pi)
