@@ -46,7 +46,8 @@ PAPERS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "hydrarag-paper": {
         "hydrarag": {"d_max": 3, "w1": 100, "w2": 20, "w_max": 3, "gamma": 0.8,
-                     "shares": {"kg": 1.0, "document": 0.8, "web": 0.7}, "threshold": 0.75, "matches": 3, "phases": 3, "temperature": 0.4,
+                     "shares": {"kg": 1.0, "document": 0.8, "web": 0.7}, "threshold": 0.75, "matches": 3,
+                     "phases": 3, "temperature": 0.4,
                      "pruning": "verified", "selector": True, "refinement": True, "chains": False}
     },
 }  # fmt: skip
