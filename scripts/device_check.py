@@ -614,7 +614,7 @@ def embedding(plan: Plan) -> Result:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of an index: its passages, entities, facts, mentions of a passage, words of a passage, all words, and dims."""
+    """Sizes of an index: passages, entities, facts, mentions of a passage, words of a passage, all words, and dims."""
 
     passages: int
     entities: int
@@ -631,7 +631,7 @@ def skewed(n: int, power: float, size: int, g: torch.Generator) -> torch.Tensor:
 
 
 class Drawn:
-    """What `ppr` reads of an index whose names no question names: entities with hubs, words by a power law."""
+    """An index as `ppr` reads it, whose names no question has: entities with hubs, words by a power law."""
 
     threads = 1
     entity_n_passages = np.zeros(0, np.int64)
@@ -680,7 +680,7 @@ class Drawn:
         return list(self.asked[int(text)])
 
     def search(self, texts: list[str], k: int) -> tuple[np.ndarray, np.ndarray]:
-        """As bm25s does on a CPU."""
+        """The search of bm25s, which ranks words on a CPU."""
         from gpu_rag.graph.postings import Postings, best_rows
 
         indices, data = (torch.from_numpy(self.arrays[name]) for name in ("indices", "data"))

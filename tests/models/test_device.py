@@ -1,4 +1,4 @@
-"""Which device and number format a model gets, with torch.cuda answering as the GPUs of each case would."""
+"""The device and the number format that a model gets, with torch.cuda answering as the GPUs of each case would."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Which nodes a mention may be: its own name before near ones, in every source, against plain loops."""
+"""The nodes that a mention may be: its own name before near ones, in every source, against plain loops."""
 
 import random
 
