@@ -120,14 +120,9 @@ class MatrixTile:
             omegas = self._of_columns(self.plan.omega[:n_steps]).to(torch.float32)
             self.graph.views[key] = F16_RANGE * 2.0 ** math.floor(math.log2(least)), omegas
         scale, omegas = self.graph.views[key]
-        kind, (degree, inverse) = self.x.dtype, self.degrees[torch.float32]
+        kind = self.x.dtype
         self.x, self.y = self.x.mul_(scale).half(), self.y.mul_(scale).half()
-        for omega in omegas:
-            ppr_step(
-                self.graph.pull, self.x, self.y, self.restart, self.damping, degree, inverse, omega, scale=scale,
-                measured=False,
-            )  # fmt: skip
-            self.x, self.y = self.y, self.x
+        self._steps(omegas, torch.float32, scale)
         self.x, self.y = self.x.to(kind).div_(scale), self.y.to(kind).div_(scale)
 
     def _of_columns(self, steps: Array) -> torch.Tensor:
@@ -197,12 +192,13 @@ class MatrixTile:
             return None
         return Recording(graph, x, y, restart, (self.x, self.y))
 
-    def _steps(self, omegas: torch.Tensor, sums: torch.dtype) -> None:
+    def _steps(self, omegas: torch.Tensor, sums: torch.dtype, scale: float = 1.0) -> None:
         degree, inverse = self.degrees[sums]
         for omega in omegas:
             ppr_step(
-                self.graph.pull, self.x, self.y, self.restart, self.damping, degree, inverse, omega, measured=False
-            )
+                self.graph.pull, self.x, self.y, self.restart, self.damping, degree, inverse, omega, scale=scale,
+                measured=False,
+            )  # fmt: skip
             self.x, self.y = self.y, self.x
 
     def sweep(self, omegas: Array, fine: bool) -> Array:
