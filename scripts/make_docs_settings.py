@@ -1,10 +1,12 @@
-"""Write docs/settings.md from the declarations of the settings: python scripts/make_docs_settings.py"""
+"""Write docs/settings.toml from the declarations of the settings: python scripts/make_docs_settings.py"""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import fields
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from gpu_rag.methods.registry import load_method, method_names
@@ -12,14 +14,15 @@ from gpu_rag.settings import Settings
 from gpu_rag.settings.check import SECTIONS, Declared, Setting, declared, section_class, type_in_words
 from gpu_rag.settings.ranges import in_words
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "settings.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "settings.toml"
 KINDS = {"a whole number": "integer", "a number": "number", "true | false": "true, false"}
 KINDS["a list, each item text"] = "list of texts"
-HEAD = """# Settings
-
-Made from the declarations by `python scripts/make_docs_settings.py`. Strongest first: `--set SECTION.NAME=VALUE`,
-options of a command, the profile (`--profile`), what the index has saved of how it was built, the defaults below.
-A value outside its range and a name that does not exist are errors.
+HEAD = """# Every setting with its default and the values that it takes.
+#
+# Copy the lines that you change, without "#", into a file of your own: gpu-rag COMMAND ... --profile FILE.toml
+# Or change one: --set SECTION.NAME=VALUE. Strongest first: --set, options of a command, the profile, what the index
+# has saved of how it was built, the defaults. A value outside its range and a name that does not exist are errors.
+# This file is made from the declarations by: python scripts/make_docs_settings.py
 """
 
 
@@ -37,9 +40,17 @@ def _section(name: str, cls: Any) -> str:
     own = (
         dict(declared(cls)) if base is Declared else {k: s for k, s in declared(cls).items() if k not in declared(base)}
     )
-    rows = [f"| `{s.name}` | {s.shown or 'empty'} | {_allowed(s)} | {s.help} |" for s in own.values()]
-    table = [f"| `[{name}]` | default | values | meaning |", "|---|---|---|---|", *rows] if rows else []
-    return "\n\n".join(part for part in (f"## {name}", cls.__doc__, "\n".join(table)) if part) + "\n"
+    settings = [f"{_comment(s.help)}\n#{s.name} ={_value(s.default)}  # {_allowed(s)}" for s in own.values()]
+    return "\n".join([_comment(" ".join((cls.__doc__ or "").split())), f"[{name}]", *settings]) + "\n"
+
+
+def _comment(text: str) -> str:
+    return fill(text, 118, initial_indent="# ", subsequent_indent="#   ")
+
+
+def _value(default: Any) -> str:
+    """A default in TOML after a blank; nothing for None."""
+    return "" if default is None else f" {json.dumps(default, ensure_ascii=False)}"
 
 
 def _allowed(setting: Setting) -> str:

@@ -12,7 +12,7 @@ A section, and a method's `Params`, is a frozen dataclass over `check.Declared` 
         vertices: Annotated[Literal["passage", "sentence"], "unit of text that a vertex stands for"] = "passage"
         tokens: ClassVar[int] = 256  # fixed: an error tells anyone who sets it this value
 
-Type, range (`ranges.py`), help and default are written nowhere else: checks, messages and docs/settings.md are made
+Type, range (`ranges.py`), help and default are written nowhere else: checks, messages and docs/settings.toml are made
 from them. A check over several settings goes into `__post_init__`, after `super().__post_init__()`. A method names the
 sections of its index stages, which read them as `settings.section(CLASS)`.
 """

@@ -62,9 +62,9 @@ def test_every_method_has_a_section_and_a_link_at_the_top(page):
 @pytest.mark.parametrize("name", METHODS)
 def test_every_parameter_of_a_method_stands_with_its_default(name, page):
     text, settings = section(page, name), load_method(name).Params
-    if issubclass(settings, Declared):  # docs/settings.md is made of its declarations
-        assert f"[`[method.{name}]`](../../../docs/settings.md#method{name})" in text
-        assert f"## method.{name}\n" in (DOCS / "settings.md").read_text(encoding="utf-8")
+    if issubclass(settings, Declared):  # docs/settings.toml is made of its declarations
+        assert f"[`[method.{name}]`](../../../docs/settings.toml)" in text
+        assert f"[method.{name}]\n" in (DOCS / "settings.toml").read_text(encoding="utf-8")
         return
     found = table(text)
     for other in re.findall(r"^\| all of `\[method\.([\w-]+)\]` \| the same \|", text, re.MULTILINE):

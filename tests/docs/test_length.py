@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-RECORDS = {"decisions.md", "settings.md"}  # a list of choices, and a page made from the code
+RECORDS = {"decisions.md"}  # a list of choices
 NO_PROSE = re.compile(r"<!-- made.*?<!-- end -->|```.*?```", re.DOTALL)  # lists of options, and examples
 
 

@@ -65,7 +65,7 @@ def collect(engine: Engine, rows: Sequence[QuestionRow]) -> Collected:
     if not engine.models.has_llm() or engine.settings.models.decider == "rule":
         raise BadInput(
             "examples of hybgrag are for a language model that decides", given="none in the settings",
-            do="name it: --set models.llm=..., see docs/settings.md",
+            do="name it: --set models.llm=..., see docs/settings.toml",
         )  # fmt: skip
     gold = KbGold(engine.index, rows)
     rows = [row for row in rows if gold.is_skb(row) and gold.nodes(row)]
