@@ -22,7 +22,7 @@ function tell(text, failed = false) {
 async function fetched(path, options = {}) {
   const headers = { ...options.headers };
   if (at("key").value) headers.Authorization = "Bearer " + at("key").value;
-  const response = await fetch(path, { ...options, headers });
+  const response = await fetch("." + path, { ...options, headers });
   const body = await response.json().catch(() => ({}));
   if (response.status === 401) at("access").open = true;
   if (!response.ok) throw new Error(body.error?.message ?? response.status + " " + response.statusText);
