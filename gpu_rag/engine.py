@@ -266,7 +266,7 @@ class Engine:
         if decider is None:
             decider = RULE if not asks else decider_of(self.settings.models.decider, models.llm)
         program_of = program or (_retrieval(module) if retrieval_only else module.program)
-        own = {"models": self._models_of_run(self.models.has_llm())} if self._brings_models else {}
+        own = self.resources
 
         def bind(question: Question, on_text: OnText = None, history: Sequence[Turn] = ()) -> Bound:
             def bound(ctx: Context) -> Coroutine[Any, Any, Draft]:
@@ -322,6 +322,11 @@ class Engine:
         questions bring them. The language model is the driver's.
         """
         self._stats, self._brings_models = stats, brings_models
+
+    @property
+    def resources(self) -> dict[str, Any]:
+        """Inputs of steps that each question of this engine brings beside its index, by the name of the resource."""
+        return {"models": self._models_of_run(self.models.has_llm())} if self._brings_models else {}
 
     def _limits(self, max_live: int | None) -> dict[str, Any]:
         """Keyword arguments of a driver: its limits and its seed."""

@@ -53,7 +53,7 @@ class Row(NamedTuple):
 
 BOTH = ("", BELOW)  # places of the routes of an index
 ANYBODY = Access()  # routes that show nothing of an index
-METRICS, CHANGE, READ = Access(("metrics",)), Access(("change",)), Access(("read",))
+METRICS, CHANGE = Access(("metrics",)), Access(("change",))
 FILTERED, ANSWER = Access(("read",), filtered=True), Access(("answer",), filtered=True)
 KNOWN = Access(("read", "answer"), filtered=True)  # nothing in it comes from a document
 
@@ -165,7 +165,7 @@ class _Api:
             Row("GET", "/v1/models", self.models, KNOWN),
             Row("GET", "/v1/models/{name:path}", self.model, KNOWN),
             Row("GET", "/v1/methods", self.methods, KNOWN),
-            Row("GET", "/v1/index", self.index, READ),
+            Row("GET", "/v1/index", self.index, FILTERED),
             Row("GET", "/v1/passages/{name:path}", self.passage, FILTERED),
             Row("POST", "/v1/documents", self.add, CHANGE),
             Row("DELETE", "/v1/documents/{name:path}", self.remove, CHANGE),
@@ -280,15 +280,24 @@ class _Api:
         return Json({"methods": rows})
 
     def index(self, request: Request) -> Response:
-        """The content of the index, and the models that answer. Not async, so Starlette runs it in a thread."""
-        engine = self._live.engine
+        """The content of the index, and the models that answer.
+
+        A key with a filter gets counts of its own documents, and no digest and no sources. Not async, so it runs in a
+        thread.
+        """
+        engine, (client, within) = self._live.engine, _filter_of(request)
         index, manifest = engine.index, engine.index.manifest
+        counts = index.counts()
+        if within:
+            part = self._part(client, within)
+            held = (0, 0) if part is None else (part.documents.num_rows, part.n_passages)
+            counts = dict(zip(("documents", "passages"), held))
         document = {
             "index": Path(index.path).resolve().name,
-            "digest": manifest.digest(),
+            "digest": None if within else manifest.digest(),
             "layers": list(index.stages),
-            "counts": index.counts(),
-            "sources": manifest.sources,
+            "counts": counts,
+            "sources": {} if within else manifest.sources,
             "models": {"embedder": manifest.model("embedder"), "llm": self._live.thread.llm},
             "reader_passages": engine.settings.reader.passages,
         }

@@ -69,6 +69,8 @@ class Door(Route):
             response: Response = await (call(request) if is_async else run_in_threadpool(call, request))
             return response
 
+        first: Any = next(iter(calls.values()))
+        endpoint.__doc__ = getattr(first, "func", first).__doc__
         super().__init__(path, endpoint, methods=[method])
         self.calls, self.access = calls, access
 

@@ -160,7 +160,7 @@ def requests_of(door: Door) -> list[tuple[str, dict[str, Any]]]:
         "/v1/answer": [("", {"json": body}) for body in questions],
         "/v1/retrieve": [("", {"json": {**body, "passages": 50}}) for body in questions],
         "/v1/chat/completions": [("", {"json": body}) for body in chats],
-        "/v1/models": [("", {})], "/v1/methods": [("", {})], "/v1/indexes": [("", {})],
+        "/v1/models": [("", {})], "/v1/methods": [("", {})], "/v1/indexes": [("", {})], "/v1/index": [("", {})],
         "/v1/models/": [("ppr", {}), ("doc-b0", {})],
         "/v1/passages/": [(id, {}) for id in ids],
     }  # fmt: skip
@@ -205,6 +205,8 @@ def test_a_key_with_a_filter_sees_nothing_else_by_any_route(both: Any, monkeypat
     newer = {"question": QUESTION, "method": "dense", "where": "year > 2001"}
     row = both.ask("POST", "/v1/retrieve", headers=ANN, json=newer).json()
     assert evidence(row) == {"doc-a2", "doc-a3"} and row["where"] == "year > 2001"
+    index = both.ask("GET", "/v1/index", headers=ANN).json()
+    assert (index["counts"], index["digest"], index["sources"]) == ({"documents": 4, "passages": 4}, None, {})
     passage = both.ask("GET", "/v1/passages/doc-a1", headers=ANN).json()
     whole = both.ask("GET", "/v1/passages/doc-a1", headers=bearer("all")).json()
     assert passage == whole and passage["metadata"]["owner"] == "ann"

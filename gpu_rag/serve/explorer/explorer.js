@@ -221,7 +221,7 @@ function busy(yes) {
 function describe(index, methods) {
   const count = (name) => (index.counts[name] ?? 0).toLocaleString("en");
   const llm = index.models.llm?.name ?? "none";
-  const held = ["passages", "entities", "relations"].map((name) => count(name) + " " + name).join(", ");
+  const held = ["passages", "entities", "relations"].filter((name) => name in index.counts).map((name) => count(name) + " " + name).join(", ");
   const kb = index.counts.kb_nodes ? "; knowledge base: " + count("kb_nodes") + " nodes, " + count("kb_edges") + " edges" : "";
   at("about").textContent = visible(index.index + ": " + held + kb + "; language model: " + llm);
   const able = methods.filter((method) => method.retrieves);
