@@ -121,6 +121,7 @@ class Engine:
         self._models: dict[bool, Models] = {}
         index.threads = settings.models.threads
         self._stats = RunStats()  # stats of the current run
+        self._brings_models = False  # see `join`
         self._lock, self._parts = threading.Lock(), dict[str, Index | None]()
         taken(settings.graph.preferences(), index.device)
         for method in settings.method:  # report wrong names even if their method never runs
@@ -265,12 +266,13 @@ class Engine:
         if decider is None:
             decider = RULE if not asks else decider_of(self.settings.models.decider, models.llm)
         program_of = program or (_retrieval(module) if retrieval_only else module.program)
+        own = self.resources
 
         def bind(question: Question, on_text: OnText = None, history: Sequence[Turn] = ()) -> Bound:
             def bound(ctx: Context) -> Coroutine[Any, Any, Draft]:
                 if index is None:
                     return _nothing()
-                ctx.resources = {"index": index}  # a driver may outlive this index
+                ctx.resources = {"index": index, **own}  # a driver may outlive this index
                 run = Run(ctx, index, models, decider, reader, k, on_text, keep)
                 if history:
                     return _after(history, question, run, lambda asked: program_of(asked, run, chosen), support)
@@ -312,6 +314,19 @@ class Engine:
         slow, low_water = self._slow() if with_llm else None, self.settings.runtime.low_water
         resources = {"models": self._models_of_run(with_llm)}
         return StreamingDriver(resources, slow, low_water=low_water, stats=stats, **self._limits(None))
+
+    def join(self, stats: RunStats, *, brings_models: bool) -> None:
+        """Let the live driver of another engine answer the questions that this one prepares from now on.
+
+        stats: those of the driver. brings_models: whether this engine has other models than the driver, so that its
+        questions bring them. The language model is the driver's.
+        """
+        self._stats, self._brings_models = stats, brings_models
+
+    @property
+    def resources(self) -> dict[str, Any]:
+        """Inputs of steps that each question of this engine brings beside its index, by the name of the resource."""
+        return {"models": self._models_of_run(self.models.has_llm())} if self._brings_models else {}
 
     def _limits(self, max_live: int | None) -> dict[str, Any]:
         """Keyword arguments of a driver: its limits and its seed."""

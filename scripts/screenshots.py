@@ -27,7 +27,7 @@ from gpu_rag.engine import Engine
 from gpu_rag.jobs import row_of
 from gpu_rag.serve.admission import Admission
 from gpu_rag.serve.api import make_app
-from gpu_rag.serve.live import Live
+from gpu_rag.serve.live import EngineThread
 from gpu_rag.settings import Settings, make_settings
 from gpu_rag.types import Question
 
@@ -54,9 +54,9 @@ def draw_terminal(engine: Engine, method: str, question: str) -> None:
 
 def draw_page(engine: Engine, settings: Settings, method: str, question: str, browser: str) -> None:
     """Write the page with the same question as PNG."""
-    live = Live(lambda: engine, settings.serve, print)
+    live = EngineThread(lambda: {"index": engine}, settings.serve, print)
     live.start()
-    app = make_app(Admission(live, settings), said, "127.0.0.1", None)
+    app = make_app(live, Admission(settings), said, "127.0.0.1")
     script = ASK.replace("QUESTION", repr(question)).replace("METHOD", repr(method)).encode()
 
     async def asking(scope: Any, receive: Any, send: Any) -> None:

@@ -1,4 +1,4 @@
-"""The command `gpu-rag serve`: an index behind HTTP, with the questions of all clients batched together."""
+"""The command `gpu-rag serve`: indexes behind HTTP, with the questions of all clients batched together."""
 
 from __future__ import annotations
 
@@ -6,29 +6,37 @@ import argparse
 import importlib.util
 import json
 import os
+import re
 import sys
 import threading
+from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_rag.cli.options import add_index, add_settings, api_key, port, say, settings_of
+from gpu_rag.cli.options import add_settings, api_key, port, say, settings_of
 from gpu_rag.cli.terminal import visible
-from gpu_rag.errors import MissingBackend
+from gpu_rag.errors import BadInput, MissingBackend, UsageError
 
 if TYPE_CHECKING:
     from gpu_rag.engine import Engine
     from gpu_rag.models.set import ModelSet
+    from gpu_rag.serve.keys import Client
+    from gpu_rag.serve.live import Live
+    from gpu_rag.settings import Settings
 
 HELP = "Answer questions over HTTP: an API, OpenAI's chat protocol, and a page to explore with."
 WORDS = "a file with the key that clients must send, or a FILE.toml of keys with rights and limits"
 EXAMPLE = "gpu-rag serve my-index --port 8080"
+NAME = re.compile("[a-z0-9_-]{1,40}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    add_index(parser)
+    folders = "index folders; below /w/NAME/ each has all routes of an index, and the first also at /"
+    parser.add_argument("indexes", nargs="+", metavar="[NAME=]DIR", help=folders)
     parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="the address to bind (default 127.0.0.1)")
     parser.add_argument("--port", type=port, default=8080, metavar="PORT", help="port; 0: a free one (default 8080)")
     parser.add_argument("--api-key-file", type=Path, metavar="FILE", help=WORDS)
@@ -44,20 +52,24 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
     if missing:
         raise MissingBackend(f"{' and '.join(missing)} not installed", do="pip install 'gpu-rag[serve]'")
     from gpu_rag import Index
+    from gpu_rag.api.models import engine_over
     from gpu_rag.cli.trace_text import said
-    from gpu_rag.engine import Engine
     from gpu_rag.serve import server
     from gpu_rag.serve.admission import Admission
     from gpu_rag.serve.api import make_app
     from gpu_rag.serve.audit import Audit
     from gpu_rag.serve.changes import Changes
     from gpu_rag.serve.guard import is_loopback
-    from gpu_rag.serve.keys import read_keys
-    from gpu_rag.serve.live import Live
+    from gpu_rag.serve.keys import KeyFile
+    from gpu_rag.serve.live import EngineThread
     from gpu_rag.serve.watch import Watch
 
-    keys = read_keys(options.api_key_file, os.environ) if options.api_key_file else None
-    settings = settings_of(options, Index.open(options.index).manifest.defaults())
+    folders = _folders(options.indexes)
+    check = partial(_check_client, folders)
+    keys = KeyFile(options.api_key_file, os.environ, check, say) if options.api_key_file else None
+    chosen = {name: settings_of(options, Index.open(path).manifest.defaults()) for name, path in folders.items()}
+    first = next(iter(folders))
+    settings = chosen[first]  # also those of the server, since no index has any of these
     scheme = "https" if server.check_tls(settings.serve) else "http"
     server.allow_files(settings.serve.max_connections)
     bound = server.bind(options.host, options.port)
@@ -68,40 +80,99 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
     elif keys is None:
         say(f"anyone who reaches {options.host} can ask questions and read passages: --api-key-file asks for a key")
 
-    def open_engine() -> Engine:
-        return Index.open(options.index).engine(settings, replies=options.replies, api_key=api_key(settings))
+    def watched(live: Live) -> Watch:
+        path = folders[live.name]
 
-    def open_again(models: ModelSet) -> Engine:
-        return Engine(Index.open(options.index, device=models.device), settings, models)
+        def open_again(models: ModelSet) -> Engine:
+            return engine_over(Index.open(path), models, chosen[live.name])
+
+        return Watch(path, live, open_again, say)
 
     def ready() -> None:
         url = f"{scheme}://[{address}]:{port}" if ":" in address else f"{scheme}://{address}:{port}"
-        methods = [name for name, lack in live.lacking.items() if lack is None]
+        methods = [name for name, lack in thread.lives[first].lacking.items() if lack is None]
         document = json.dumps({"url": url, "methods": methods, "pid": os.getpid()})
-        line = f"{url} serves {options.index} by {', '.join(methods) or 'no method'}; Ctrl-C stops it"
+        more = "".join(f", {path} below /w/{name}/" for name, path in folders.items() if name != first)
+        line = f"{url} serves {folders[first]} by {', '.join(methods) or 'no method'}{more}; Ctrl-C stops it"
         print(document if options.json else visible(line), flush=True)
 
     with bound, closing(Audit(options.audit, say)) if options.audit else nullcontext() as audit:
-        live = Live(open_engine, settings.serve, say)
-        watch = Watch(options.index, live, open_again, say)
-        admission = Admission(live, settings)
+        thread = EngineThread(partial(engines, folders, chosen, options.replies), settings.serve, say)
+        watches = [watched(live) for live in thread.lives.values()]
+        admission = Admission(settings)
         try:
-            live.start()
-            watch.start()
-            app = make_app(admission, said, address, keys, audit, Changes(*_program(options)) if keys else None)
-            server.run(app, admission, bound, ready)
+            thread.start()
+            for watch in watches:
+                watch.start()
+            changes = Changes(*_program(options)) if keys else None
+            app = make_app(thread, admission, said, address, keys, audit, changes)
+            server.run(app, admission, bound, ready, keys)
         finally:
-            watch.stop()
-            live.stop()
+            for watch in watches:
+                watch.stop()
+            thread.stop()
     _end()
     return 0, None, ""
 
 
-def _program(options: argparse.Namespace) -> tuple[list[str], str, list[str]]:
-    """Arguments of `Changes`: the command line of this program, the index, and the server's options for settings."""
+def _folders(given: Sequence[str]) -> dict[str, Path]:
+    """Folders of indexes by name. A first one without a name has that of its folder, in the letters of names. Raises
+    UsageError."""
+    folders: dict[str, Path] = {}
+    for text in given:
+        name, sign, path = text.partition("=")
+        if not sign or "/" in name:
+            if folders:
+                raise UsageError("a further index needs a name", given=text, expected="NAME=DIR")
+            name, path = re.sub("[^a-z0-9_-]+", "-", Path(text).resolve().name.lower())[:40].strip("-") or "index", text
+        if not NAME.fullmatch(name) or not path:
+            expected = "NAME=DIR, with a name of at most 40 characters of a-z, 0-9, _ and -"
+            raise UsageError("not a name of an index", given=text, expected=expected, do="write ./A=B for a folder A=B")
+        if name in folders:
+            raise UsageError("two indexes have one name", given=f"{name}: {folders[name]} and {path}")
+        folders[name] = Path(path)
+    return folders
+
+
+def engines(folders: Mapping[str, Path], settings: Mapping[str, Settings], replies: Path | None) -> dict[str, Engine]:
+    """An engine for each index, by its name. They share the language model, and embedders of the same name."""
+    from gpu_rag import Index
+    from gpu_rag.api.models import engine_over, open_models
+
+    first = next(iter(settings.values()))
+    shared = open_models(first, replies, api_key=api_key(first))
+    models = {first.models.embedder: shared}
+    for other in settings.values():
+        if (embedder := other.models.embedder) not in models:
+            models[embedder] = shared.with_embedder(embedder)
+    return {
+        name: engine_over(Index.open(path), models[settings[name].models.embedder], settings[name])
+        for name, path in folders.items()
+    }
+
+
+def _check_client(folders: Mapping[str, Path], client: Client) -> None:
+    """Raise BadInput if a client names an index that is not served, or its filter does not fit one of its indexes."""
+    from gpu_rag import Index
+    from gpu_rag.index.where import matching
+
+    names = client.settings.indexes or tuple(folders)
+    if unknown := [name for name in names if name not in folders]:
+        given, expected = f"{', '.join(unknown)} of the key {client.name}", ", ".join(folders)
+        raise BadInput("a key is for an index that is not served", given=given, expected=expected)
+    for name in names if client.where else ():
+        try:
+            matching(client.where, Index.open(folders[name]).metadata)
+        except UsageError as error:
+            given, do = f"{client.name}, {name}: {error}", 'name the indexes that it fits: indexes = ["NAME"]'
+            raise BadInput("the filter of a key does not fit an index", given=given, do=do) from error
+
+
+def _program(options: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """Arguments of `Changes`: the command line of this program, and the server's options for settings."""
     profile = ["--profile", options.profile] if options.profile else []
     settings = [word for given in options.assignments or () for word in ("--set", given)]
-    return [sys.executable, "-m", "gpu_rag"], str(options.index), [*profile, *settings]
+    return [sys.executable, "-m", "gpu_rag"], [*profile, *settings]
 
 
 def _end() -> None:

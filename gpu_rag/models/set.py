@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +87,7 @@ class ModelSet:
         self._cached: LLM | None = None
         self._streaming: StreamingLLM | None = None
         self._used_replies: set[str] | None = None
+        self._borrows = False  # whether the LLM is that of another set, which closes it
         self.device = pick_device(settings.device)
 
     def embedder(self) -> Embedder:
@@ -173,6 +176,14 @@ class ModelSet:
             self._streaming = as_streaming(self.llm())
         return self._streaming
 
+    def with_embedder(self, name: str) -> ModelSet:
+        """A set with another embedder and the other models of this one, which must be closed later than the new set."""
+        other = copy(self)
+        other.settings, other._embedder, other._borrows = replace(self.settings, embedder=name), None, True
+        other._given = self.llm() if self.has_llm() else None
+        other._cached, other._encoder = other._given, self.cross_encoder()
+        return other
+
     def close(self) -> None:
         """Close the LLM and the caches."""
         embedder, self._embedder = self._embedder, None
@@ -180,5 +191,6 @@ class ModelSet:
             embedder.close()
         opened = self._streaming or self._cached
         if opened is not None:
-            opened.close()
+            if not self._borrows:
+                opened.close()
             self._cached = self._streaming = None

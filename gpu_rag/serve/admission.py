@@ -42,6 +42,7 @@ class Batch:
     def __init__(
         self,
         admission: Admission,
+        live: Live,
         ready: Ready,
         questions: Sequence[Question],
         shape: Shape,
@@ -51,12 +52,8 @@ class Batch:
     ):
         """Submit the questions. Raises Refusal."""
         self.handles: dict[int, Handle] = {}  # handles of open questions
-        self._admission, self._prepared, self._n_questions, self._shape = (
-            admission,
-            ready.prepared,
-            len(questions),
-            shape,
-        )
+        self._admission, self._thread, self._prepared = admission, live.thread, ready.prepared
+        self._n_questions, self._shape = len(questions), shape
         self._death: GpuRagError | None = None  # error that ended the engine before one of the questions
         self._rows: asyncio.Queue[tuple[int, dict[str, Any] | str] | None] = asyncio.Queue()  # None: the client is gone
         self._began, self._loop = time.perf_counter(), asyncio.get_running_loop()
@@ -65,7 +62,7 @@ class Batch:
         self._timer = self._loop.call_later(limit_s, self.close, late) if limit_s < math.inf else None
         try:
             for place, question in enumerate(questions):
-                self.handles[place] = admission.live.submit(
+                self.handles[place] = live.submit(
                     ready, question, partial(self._ends, place), group=self,
                     on_text=partial(self._says, place) if pieces else None, history=history,
                 )  # fmt: skip
@@ -138,7 +135,7 @@ class Batch:
         if self._timer is not None:
             self._timer.cancel()
         for handle in self.handles.values():
-            self._admission.live.cancel(handle, reason)
+            self._thread.cancel(handle, reason)
 
 
 class Streamed(Response):
@@ -161,10 +158,10 @@ class Streamed(Response):
 
 
 class Admission:
-    """Admits questions up to a limit and tracks all open ones. counts: see `Counts`."""
+    """Admits questions over all indexes up to a limit, and tracks all open ones. counts: see `Counts`."""
 
-    def __init__(self, live: Live, settings: Settings):
-        self.live, self.settings, self.counts = live, settings, Counts()
+    def __init__(self, settings: Settings):
+        self.settings, self.counts = settings, Counts()
         self.batches: set[Batch] = set()  # with open questions
         self.closed = False
         self.ends: deque[float] = deque(maxlen=N_RECENT)  # times of the last ends
@@ -176,20 +173,20 @@ class Admission:
         return sum(len(batch.handles) for batch in self.batches)
 
     async def ask(
-        self, wanted: Wanted, questions: Sequence[Question], *, shape: Shape = dict, pieces: bool = False,
+        self, live: Live, wanted: Wanted, questions: Sequence[Question], *, shape: Shape = dict, pieces: bool = False,
         history: Sequence[Turn] = (), seconds: float | None = None,
     ) -> Batch:  # fmt: skip
-        """Submit questions to a method, prepared by `Live.prepare`. shape: turns a row into the client's form; pieces,
-        history, seconds: see `Batch`.
+        """Submit questions over an index to a method, prepared by `Live.prepare`. shape: turns a row into the client's
+        form; pieces, history, seconds: see `Batch`.
 
         Raises Refusal: 429 beyond the limit, 503 when the engine is down or stopping. Also raises the errors of
         `prepare`.
         """
-        ready = self.live.cached(wanted)
+        ready = live.cached(wanted)
         if ready is None:
-            ready = await asyncio.to_thread(self.live.prepare, wanted)
+            ready = await asyncio.to_thread(live.prepare, wanted)
         self._check_room(len(questions))
-        return Batch(self, ready, questions, shape, pieces, history, seconds)
+        return Batch(self, live, ready, questions, shape, pieces, history, seconds)
 
     def _check_room(self, n_questions: int) -> None:
         """Raise Refusal if the server is stopping or has no room for this many further questions."""

@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import pyarrow as pa
 from msgspec import to_builtins
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp
 
-from gpu_rag.errors import MissingLayer
-from gpu_rag.serve.admission import Admission, Streamed
+from gpu_rag.errors import MissingLayer, UsageError
+from gpu_rag.index.index import Index
+from gpu_rag.index.where import matching
+from gpu_rag.serve.admission import Admission, Batch, Shape, Streamed
 from gpu_rag.serve.audit import Audit
 from gpu_rag.serve.bodies import read_ask, read_chat
 from gpu_rag.serve.changes import Changes, read_documents
 from gpu_rag.serve.chat import ChatEvents, chat_completion
-from gpu_rag.serve.guard import Guard, Json, deadline_s, read_body
-from gpu_rag.serve.keys import Keys
-from gpu_rag.serve.live import DEAD, READY, Wanted
+from gpu_rag.serve.guard import BELOW, Door, Endpoint, Guard, Json, deadline_s, read_body
+from gpu_rag.serve.keys import FORBIDDEN, Access, Client, Keys
+from gpu_rag.serve.live import DEAD, READY, EngineThread, Live, Wanted
 from gpu_rag.serve.metrics import EngineMetrics
 from gpu_rag.serve.refusal import Refusal
+from gpu_rag.types import Question
 
-Endpoint = Callable[[Request], Awaitable[Response] | Response]
 NDJSON, SSE = "application/x-ndjson", "text/event-stream"
 StepWords = Callable[[str, int], str | None]
 PAGE = {"/": ("index.html", "text/html"), "/explorer.js": ("explorer.js", "text/javascript"),
@@ -38,42 +41,47 @@ PAGE = {"/": ("index.html", "text/html"), "/explorer.js": ("explorer.js", "text/
 _LINE = re.compile(r"gpu-rag index .*? --for [\w-]+")
 
 
+class Row(NamedTuple):
+    """A row of the table of routes. call: the endpoint; access: who may use the route; a key with a filter may not,
+    unless its row says so."""
+
+    method: str
+    path: str
+    call: Endpoint
+    access: Access
+
+
+BOTH = ("", BELOW)  # places of the routes of an index
+ANYBODY = Access()  # routes that show nothing of an index
+METRICS, CHANGE = Access(("metrics",)), Access(("change",))
+FILTERED, ANSWER = Access(("read",), filtered=True), Access(("answer",), filtered=True)
+KNOWN = Access(("read", "answer"), filtered=True)  # nothing in it comes from a document
+
+
 def make_app(
+    thread: EngineThread,
     admission: Admission,
     step_words: StepWords,
     host: str,
-    keys: Keys | None,
+    keys: Keys | None = None,
     audit: Audit | None = None,
     changes: Changes | None = None,
-) -> ASGIApp:
+) -> Guard:
     """Make the application, with the guard in front of it.
 
     step_words(step, n_candidates): a step of a trace in words, or None to show its name. host: the bound address; keys,
-    audit: as in `Guard`. changes: runs changes of the index; None if no client may change it.
+    audit: as in `Guard`. changes: runs changes of the indexes; None if no client may change them.
     """
-    api = _Api(admission, step_words, changes)
-    served: dict[str, Endpoint] = {
-        "/v1/models": api.models,
-        "/v1/models/{name:path}": api.model,
-        "/v1/methods": api.methods,
-        "/v1/index": api.index,
-        "/v1/passages/{name:path}": api.passage,
-        "/v1/changes/{name}": api.change,
-        "/health": api.health,
-        "/ready": api.ready,
-        "/metrics": api.metrics,
-        **{path: _page(*file) for path, file in PAGE.items()},
-    }
-    posted: dict[str, Endpoint] = {
-        "/v1/answer": api.ask,
-        "/v1/retrieve": partial(api.ask, retrieval=True),
-        "/v1/chat/completions": api.chat,
-        "/v1/documents": api.add,
-    }
-    routes = [Route(path, call, methods=["POST"]) for path, call in posted.items()]
-    routes += [Route(path, call, methods=["GET"]) for path, call in served.items()]
-    routes += [Route("/v1/documents/{name:path}", api.remove, methods=["DELETE"])]
-    return Guard(routes, host, admission.settings.serve, keys, admission.counts, audit)
+    tables = {name: _Api(admission, live, step_words, changes).rows() for name, live in thread.lives.items()}
+    doors = [
+        Door(method, f"{below}{path}", {name: table[place].call for name, table in tables.items()}, access)
+        for place, (method, path, _, access) in enumerate(next(iter(tables.values())))
+        for below in BOTH
+    ]
+    whole = _Whole(thread, admission, keys).rows()
+    whole += [Row("GET", f"{below}{path}", _page(*file), ANYBODY) for path, file in PAGE.items() for below in BOTH]
+    doors += [Door(method, path, {"": call}, access) for method, path, call, access in whole]
+    return Guard(doors, next(iter(tables)), host, admission.settings.serve, keys, admission.counts, audit)
 
 
 def _page(name: str, media_type: str) -> Endpoint:
@@ -85,17 +93,124 @@ def _page(name: str, media_type: str) -> Endpoint:
     return page
 
 
-class _Api:
-    """The endpoints. The column of passage ids is read on creation, and again by the first request for a passage after
-    the index was replaced."""
+def _filter_of(request: Request) -> tuple[str, str]:
+    """(name, filter of documents) of the client; both are "" without keys, and the filter where its key has none."""
+    caller: Client | None = request.scope["caller"]
+    return ("", "") if caller is None else (caller.name, caller.where)
 
-    def __init__(self, admission: Admission, step_words: StepWords, changes: Changes | None):
-        self._admission, self._live, self._settings = admission, admission.live, admission.settings.serve
+
+class _Whole:
+    """The endpoints of the whole server."""
+
+    def __init__(self, thread: EngineThread, admission: Admission, keys: Keys | None):
+        self._thread, self._admission = thread, admission
+        admission.counts.registry.register(EngineMetrics(thread, lambda: admission.n_open, keys))
+
+    def rows(self) -> list[Row]:
+        """The routes."""
+        return [
+            Row("GET", "/v1/indexes", self.indexes, KNOWN),
+            Row("GET", "/health", self.health, ANYBODY),
+            Row("GET", "/ready", self.ready, ANYBODY),
+            Row("GET", "/metrics", self.metrics, METRICS),
+        ]
+
+    async def indexes(self, request: Request) -> Response:
+        """List the indexes that the client may use, the first index first. Content of all documents, which digest and
+        number of passages tell of, is null for a key with a filter."""
+        caller: Client | None = request.scope["caller"]
+        rows = []
+        for name, live in self._thread.lives.items():
+            if caller is None or caller.may_use(name):
+                index = live.engine.index
+                held = {"digest": index.manifest.digest(), "passages": index.counts().get("passages", 0)}
+                if _filter_of(request)[1]:
+                    held = dict.fromkeys(held)
+                rows.append({"name": name, "base": BELOW.format(index=name), **held})
+        return Json({"indexes": rows})
+
+    async def health(self, request: Request) -> Response:
+        """Whether the process should be kept alive: no longer once its engine has stopped for good."""
+        return Json({"live": not self._thread.gone}, 503 if self._thread.gone else 200)
+
+    async def ready(self, request: Request) -> Response:
+        """Whether questions are accepted."""
+        thread = self._thread
+        ready = thread.state == READY and not self._admission.closed
+        state = thread.state if ready or thread.state == DEAD else "stopping"
+        return Json({"ready": ready, "state": state, "reason": thread.reason or None}, 200 if ready else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        """Counts in the Prometheus format."""
+        return Response(generate_latest(self._admission.counts.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+class _Api:
+    """The endpoints of an index. The column of passage ids is read on creation, and again by the first request for a
+    passage after the index was replaced."""
+
+    def __init__(self, admission: Admission, live: Live, step_words: StepWords, changes: Changes | None):
+        self._admission, self._live, self._settings = admission, live, admission.settings.serve
         self._step_words, self._created, self._maybe_changes = step_words, int(time.time()), changes
         index = self._live.engine.index
         if index.rows_of_passages:
             index.places([0])
-        admission.counts.registry.register(EngineMetrics(self._live, lambda: admission.n_open))
+
+    def rows(self) -> list[Row]:
+        """The routes, each with the keys that may use it."""
+        return [
+            Row("POST", "/v1/answer", self.ask, ANSWER),
+            Row("POST", "/v1/retrieve", partial(self.ask, retrieval=True), FILTERED),
+            Row("POST", "/v1/chat/completions", self.chat, ANSWER),
+            Row("GET", "/v1/models", self.models, KNOWN),
+            Row("GET", "/v1/models/{name:path}", self.model, KNOWN),
+            Row("GET", "/v1/methods", self.methods, KNOWN),
+            Row("GET", "/v1/index", self.index, FILTERED),
+            Row("GET", "/v1/passages/{name:path}", self.passage, FILTERED),
+            Row("POST", "/v1/documents", self.add, CHANGE),
+            Row("DELETE", "/v1/documents/{name:path}", self.remove, CHANGE),
+            Row("GET", "/v1/changes/{name}", self.change, CHANGE),
+        ]
+
+    async def _asked(
+        self, request: Request, wanted: Wanted, questions: Sequence[Question], shape: Shape = dict, **options: Any
+    ) -> Batch:
+        """`Admission.ask`, under the filter of the request's key and its own. The row has only the request's."""
+        options["seconds"] = deadline_s(request)
+        name, within = _filter_of(request)
+        if not within:
+            return await self._admission.ask(self._live, wanted, questions, shape=shape, **options)
+        await asyncio.to_thread(self._part, name, within, wanted.where)
+        both = f"({within}) and ({wanted.where})" if wanted.where else within
+
+        def shown(row: dict[str, Any]) -> dict[str, Any]:
+            del row["where"]
+            return shape({**row, "where": wanted.where} if wanted.where else row)
+
+        try:
+            wanted_here = replace(wanted, where=both)
+            return await self._admission.ask(self._live, wanted_here, questions, shape=shown, **options)
+        except UsageError as error:
+            if within not in str(error):
+                raise
+            raise Refusal(403, error.what, kind=FORBIDDEN, given=name) from error
+
+    def _part(self, name: str, within: str, where: str = "") -> Index | None:
+        """The documents that a client with a filter sees, None for none. It may take long.
+
+        name: of the client; within: its filter. where: a filter of the request, which is checked alone, so that it
+        cannot end the other one, and against the metadata that the client sees. Raises UsageError, and Refusal (403) if
+        `within` does not fit the index.
+        """
+        try:
+            part = self._live.engine.narrowed(within)
+        except UsageError as error:  # the index has other columns than when the key was read
+            raise Refusal(403, "the filter of this key does not fit the index", kind=FORBIDDEN, given=name) from error
+        if where:
+            metadata = pa.table({}) if part is None or part.metadata is None else part.metadata
+            seen = [name for name in metadata.column_names if metadata[name].null_count < metadata.num_rows]
+            matching(where, metadata.select(seen))
+        return part
 
     async def ask(self, request: Request, *, retrieval: bool = False) -> Response:
         """Answer questions, with rows as `gpu-rag answer` writes them. retrieval: only evidence; no reader runs."""
@@ -104,7 +219,7 @@ class _Api:
         support = not retrieval if body.support is None else body.support
         wanted = Wanted(body.method, retrieval, body.passages, body.params, body.where, support)
         shape = partial(self._shaped, retrieval, bool(body.words))
-        batch = await self._admission.ask(wanted, questions, shape=shape, seconds=deadline_s(request))
+        batch = await self._asked(request, wanted, questions, shape)
         if NDJSON in request.headers.get("accept", ""):
             return Streamed(batch, lambda row: bytes(Json(row).body) + b"\n", NDJSON)
         rows = await batch.collected(request.receive)
@@ -124,9 +239,7 @@ class _Api:
         earlier messages are its history."""
         body, question, history = read_chat(await read_body(request, self._settings))
         wanted = Wanted(self._method_of(body.model), False, where=body.where, support=True)
-        batch = await self._admission.ask(
-            wanted, [question], pieces=bool(body.stream), history=history, seconds=deadline_s(request)
-        )
+        batch = await self._asked(request, wanted, [question], pieces=bool(body.stream), history=history)
         if body.stream:
             return Streamed(batch, ChatEvents(body), SSE)
         (row,) = await batch.collected(request.receive)
@@ -167,26 +280,35 @@ class _Api:
         return Json({"methods": rows})
 
     def index(self, request: Request) -> Response:
-        """The content of the index, and the models that answer. Not async, so Starlette runs it in a thread."""
-        engine = self._live.engine
+        """The content of the index, and the models that answer.
+
+        A key with a filter gets counts of its own documents, and no digest and no sources. Not async, so it runs in a
+        thread.
+        """
+        engine, (client, within) = self._live.engine, _filter_of(request)
         index, manifest = engine.index, engine.index.manifest
+        counts = index.counts()
+        if within:
+            part = self._part(client, within)
+            held = (0, 0) if part is None else (part.documents.num_rows, part.n_passages)
+            counts = dict(zip(("documents", "passages"), held))
         document = {
             "index": Path(index.path).resolve().name,
-            "digest": manifest.digest(),
+            "digest": None if within else manifest.digest(),
             "layers": list(index.stages),
-            "counts": index.counts(),
-            "sources": manifest.sources,
-            "models": {"embedder": manifest.model("embedder"), "llm": self._live.llm},
+            "counts": counts,
+            "sources": {} if within else manifest.sources,
+            "models": {"embedder": manifest.model("embedder"), "llm": self._live.thread.llm},
             "reader_passages": engine.settings.reader.passages,
         }
         return Json(document)
 
     async def passage(self, request: Request) -> Response:
         """The text of a passage, and its place. Raises Refusal (404)."""
-        name = request.path_params["name"]
-        index = self._live.engine.index
-        row = index.rows_of_passages.get(name)
-        if row is None:
+        name, (client, within) = request.path_params["name"], _filter_of(request)
+        index = await asyncio.to_thread(self._part, client, within) if within else self._live.engine.index
+        row = None if index is None else index.rows_of_passages.get(name)
+        if index is None or row is None:
             raise Refusal(404, "no such passage", given=name[:80])
         (passage,) = index.passage_rows([row])
         file, place = index.places([row])[0]
@@ -199,34 +321,29 @@ class _Api:
     def _changes(self) -> Changes:
         if self._maybe_changes is None:
             do = 'start it with --api-key-file FILE.toml, and rights = ["change"] for a key'
-            raise Refusal(403, "nobody may change the index through this server", kind="Forbidden", do=do)
+            raise Refusal(403, "nobody may change the index through this server", kind=FORBIDDEN, do=do)
         return self._maybe_changes
+
+    def _owner(self, request: Request) -> tuple[str, str]:
+        """The owner of changes that a request makes or sees."""
+        caller: Client = request.scope["caller"]
+        return self._live.name, caller.name
+
+    @property
+    def _folder(self) -> str:
+        return str(self._live.engine.index.path)
 
     async def add(self, request: Request) -> Response:
         """Begin to add documents, and return the change."""
         changes = self._changes
         rows = read_documents(await read_body(request, self._settings))
-        return Json(to_builtins(changes.add(rows)), 202)
+        return Json(to_builtins(changes.add(self._owner(request), self._folder, rows)), 202)
 
     async def remove(self, request: Request) -> Response:
         """Begin to remove a document, and return the change."""
-        return Json(to_builtins(self._changes.remove(request.path_params["name"])), 202)
+        change = self._changes.remove(self._owner(request), self._folder, request.path_params["name"])
+        return Json(to_builtins(change), 202)
 
     async def change(self, request: Request) -> Response:
         """A change, and its result when it is done. Raises Refusal (404)."""
-        return Json(to_builtins(self._changes.get(request.path_params["name"])))
-
-    async def health(self, request: Request) -> Response:
-        """Whether the process should be kept alive: no longer once its engine has stopped for good."""
-        return Json({"live": not self._live.gone}, 503 if self._live.gone else 200)
-
-    async def ready(self, request: Request) -> Response:
-        """Whether questions are accepted."""
-        live = self._live
-        ready = live.state == READY and not self._admission.closed
-        state = live.state if ready or live.state == DEAD else "stopping"
-        return Json({"ready": ready, "state": state, "reason": live.reason or None}, 200 if ready else 503)
-
-    async def metrics(self, request: Request) -> Response:
-        """Counts in the Prometheus format."""
-        return Response(generate_latest(self._admission.counts.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        return Json(to_builtins(self._changes.get(self._owner(request), request.path_params["name"])))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -20,7 +20,7 @@ COUNTS = ("added", "changed", "removed", "copies", "rejects", "receipt")
 
 
 class Changed(msgspec.Struct):
-    """A change as clients see it. change: its name; status: waiting, running, done or failed; result: COUNTS of the
+    """A change as its client sees it. change: its name; status: waiting, running, done or failed; result: COUNTS of the
     command."""
 
     change: str
@@ -30,39 +30,42 @@ class Changed(msgspec.Struct):
 
 
 class Changes:
-    """Runs changes of an index in the order of requests. Call it only in the thread of the event loop.
+    """Runs changes of indexes in the order of requests. Call it only in the thread of the event loop.
 
-    program: the command line that starts `gpu-rag`. index: the folder. settings: options of all commands.
+    program: the command line that starts `gpu-rag`. settings: options of all commands. Arguments of the methods: owner:
+    who asked for a change, and is the only one who sees it; folder: of the index.
     """
 
-    def __init__(self, program: Sequence[str], index: str, settings: Sequence[str] = ()):
-        self._program, self._index, self._settings = list(program), index, list(settings)
+    def __init__(self, program: Sequence[str], settings: Sequence[str] = ()):
+        self._program, self._settings = list(program), list(settings)
         self._running = asyncio.Lock()
-        self._changes: dict[str, Changed] = {}
+        self._changes: dict[str, tuple[Hashable, Changed]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def add(self, rows: Sequence[Mapping[str, Any]]) -> Changed:
+    def add(self, owner: Hashable, folder: str, rows: Sequence[Mapping[str, Any]]) -> Changed:
         """Add documents; a document whose id the index has replaces the old one. Raises Refusal (429)."""
         lines = "".join(json.dumps(row) + "\n" for row in rows)
-        return self._begin(["add", self._index, "-"], lines.encode())
+        return self._begin(owner, ["add", folder, "-"], lines.encode())
 
-    def remove(self, document: str) -> Changed:
+    def remove(self, owner: Hashable, folder: str, document: str) -> Changed:
         """Remove a document by its id. Raises Refusal (429)."""
-        return self._begin(["remove", self._index, f"--doc={document}"], b"")
+        return self._begin(owner, ["remove", folder, f"--doc={document}"], b"")
 
-    def get(self, name: str) -> Changed:
+    def get(self, owner: Hashable, name: str) -> Changed:
         """A change by its name. Raises Refusal (404)."""
-        if name not in self._changes:
-            raise Refusal(404, "no such change", given=name[:80], expected="the name of a change of this server")
-        return self._changes[name]
+        asker, change = self._changes.get(name, (None, None))
+        if change is None or asker != owner:
+            raise Refusal(404, "no such change", given=name[:80], expected="the name of a change of this client")
+        return change
 
-    def _begin(self, arguments: list[str], stdin: bytes) -> Changed:
+    def _begin(self, owner: Hashable, arguments: list[str], stdin: bytes) -> Changed:
         """Start a command as soon as the earlier ones have ended."""
         if len(self._tasks) >= MOST_WAITING:
             expected = f"at most {MOST_WAITING}"
             raise Refusal(429, "too many changes wait", expected=expected, headers={"Retry-After": "10"})
         name = secrets.token_hex(8)  # no server gives it twice, and nobody guesses it
-        change = self._changes[name] = Changed(name)
+        change = Changed(name)
+        self._changes[name] = owner, change
         for old in list(self._changes)[:-KEPT]:
             del self._changes[old]
         task = asyncio.ensure_future(self._run(change, arguments, stdin))

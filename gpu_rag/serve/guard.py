@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import ipaddress
 import json
 import math
+import re
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route, Router
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Match, Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from gpu_rag.errors import GpuRagError
 from gpu_rag.serve.audit import Audit, request_id
-from gpu_rag.serve.keys import Client, Keys
+from gpu_rag.serve.keys import FORBIDDEN, Access, Client, Keys
 from gpu_rag.serve.metrics import Counts
 from gpu_rag.serve.refusal import ClientGone, Refusal, error_body, refusal_of
 from gpu_rag.settings.sections import ServeSettings
 
-# Paths that need no key: health checks, and the page, which contains nothing of the index and asks for the key.
-OPEN_PATHS = frozenset({"/", "/explorer.js", "/explorer.css", "/health", "/ready"})
+Endpoint = Callable[[Request], Awaitable[Response] | Response]
+BELOW = "/w/{index}"  # before the paths of an index that is not the first one
+_BELOW = re.compile("^/w/[^/]*(?=/)")
 CLIENT_GONE = 499  # in audit lines: the client left before its response began
 DEADLINE = "x-deadline-seconds"
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -51,8 +55,30 @@ class Json(JSONResponse):
         return json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
 
 
+class Door(Route):
+    """A route, and who may use it.
+
+    calls: its endpoint for each index, by name; under the name "" an endpoint of the whole server. An endpoint that is
+    not async runs in a thread.
+    """
+
+    def __init__(self, method: str, path: str, calls: Mapping[str, Endpoint], access: Access):
+        async def endpoint(request: Request) -> Response:
+            call: Any = calls[request.scope["index"]]
+            is_async = inspect.iscoroutinefunction(call)
+            response: Response = await (call(request) if is_async else run_in_threadpool(call, request))
+            return response
+
+        first: Any = next(iter(calls.values()))
+        endpoint.__doc__ = getattr(first, "func", first).__doc__
+        super().__init__(path, endpoint, methods=[method])
+        self.calls, self.access = calls, access
+
+
 class Guard:
     """The ASGI application: routes behind checks of Host and Origin, the API key and the form of a body.
+
+    A path below /w/NAME/ is one of the index NAME, any other path one of the first index.
 
     host: the bound address. On loopback, or if the settings name hosts, the Host header must be an allowed name; this
     refuses pages whose name was rebound to this address. keys: clients must send one of them as `Authorization: Bearer
@@ -61,15 +87,17 @@ class Guard:
 
     def __init__(
         self,
-        routes: Sequence[Route],
+        doors: Sequence[Door],
+        first_index: str,
         host: str,
         settings: ServeSettings,
         keys: Keys | None,
         counts: Counts,
         audit: Audit | None = None,
     ):
-        self._router = Router(routes, redirect_slashes=False)  # a redirect would repeat the Host header
-        self._paths: dict[object, str] = {route.endpoint: route.path for route in routes}
+        self._router = Router(doors, redirect_slashes=False)  # a redirect would repeat the Host header
+        self._paths: dict[object, str] = {door.endpoint: door.path for door in doors}
+        self._doors, self._first_index = doors, first_index
         self._settings, self._counts, self._hosts = settings, counts, allowed_hosts(host, settings.hosts)
         self._keys, self._audit = keys, audit
 
@@ -100,11 +128,17 @@ class Guard:
         try:
             try:
                 self._check(scope, headers)
-                if self._keys is not None and scope["path"] not in OPEN_PATHS:
+                door, index = self._door(scope)
+                caller: Client | None = None
+                if self._keys is not None and (door is None or door.access.rights):
                     caller = self._keys.client(headers.get("authorization", ""))
                     name = caller.name
-                    caller.begin(scope["method"], scope["path"])
+                if door is not None:
+                    _check_access(door, index, caller, "index" in scope["path_params"])
+                if caller is not None:
+                    caller.begin()
                     client = caller
+                scope.update(index=index, caller=caller)
                 await self._router(scope, receive, counted)
             except Exception as error:
                 if begun or isinstance(error, ClientGone):
@@ -115,7 +149,8 @@ class Guard:
                     refusal = Refusal(error.status_code, error.detail, given=given, headers=more)
                 else:
                     refusal = refusal_of(error)
-                response = Json(error_body(refusal, scope["path"]), refusal.status, headers=refusal.headers)
+                body = error_body(refusal, _BELOW.sub("", scope["path"]))
+                response = Json(body, refusal.status, headers=refusal.headers)
                 await response(scope, receive, counted)
                 if not isinstance(error, (GpuRagError, HTTPException)):
                     raise  # a bug is reported to the operator
@@ -127,6 +162,16 @@ class Guard:
             if self._audit is not None:
                 ms = 1e3 * (time.perf_counter() - began)
                 self._audit.write(name or None, scope["method"], scope["path"], status, ms, this)
+
+    def _door(self, scope: Scope) -> tuple[Door | None, str]:
+        """The route of a request, None if there is none, and the name of its index, "" for the whole server."""
+        for door in self._doors:
+            match, found = door.matches(scope)
+            if match is Match.FULL:
+                scope["path_params"] = found["path_params"]
+                return door, "" if "" in door.calls else found["path_params"].get("index", self._first_index)
+        scope["path_params"] = {}
+        return None, ""
 
     def _check(self, scope: Scope, headers: Headers) -> None:
         framed = "transfer-encoding" in headers
@@ -145,6 +190,21 @@ class Guard:
         if scope["method"] == "POST" and kind != "application/json":  # a page cannot post JSON without asking
             do = "Content-Type: application/json"
             raise Refusal(415, "a body is JSON here", given=kind[:80] or "none", expected=do)
+
+
+def _check_access(door: Door, index: str, caller: Client | None, by_name: bool) -> None:
+    """Raise Refusal (403) if the client may not use the route. by_name: whether the path names the index; then an index
+    that the client may not use is refused as one that is not there, by HTTPException (404)."""
+    if not door.access.rights:
+        return
+    allowed = caller is None or not index or caller.may_use(index)
+    if by_name and not (allowed and index in door.calls):
+        raise HTTPException(404)
+    if not allowed and caller is not None:
+        do = "GET /v1/indexes lists the indexes of a key"
+        raise Refusal(403, "this key may not use the first index", kind=FORBIDDEN, given=caller.name, do=do)
+    if caller is not None:
+        caller.check(door.access)
 
 
 def allowed_hosts(host: str, more: Collection[str]) -> frozenset[str] | None:

@@ -8,19 +8,30 @@ import math
 import time
 import tomllib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from gpu_rag.errors import BadInput
+from gpu_rag.errors import BadInput, GpuRagError
 from gpu_rag.serve.refusal import Refusal
 from gpu_rag.settings.check import Declared, checked
 from gpu_rag.settings.ranges import NATURAL
 
+FORBIDDEN = "Forbidden"  # the kind of an error for a key that may not do something
 RIGHTS = ("read", "answer", "metrics", "change")
 USUAL = RIGHTS[:3]  # of a key whose rights are not given
 MINUTE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may use a route. rights: one of them is enough; with none, no key is needed. filtered: whether keys with a
+    filter may use it, because it shows nothing of the documents that the filter excludes."""
+
+    rights: tuple[str, ...] = ()
+    filtered: bool = False
 
 
 @dataclass(frozen=True)
@@ -34,21 +45,38 @@ class KeySettings(Declared):
     ] = USUAL
     in_flight: Annotated[int, NATURAL, "requests open at once; 0: no limit"] = 0
     per_minute: Annotated[int, NATURAL, "requests of the last minute; 0: no limit"] = 0
+    indexes: Annotated[tuple[str, ...], "names of indexes; none: all"] = ()
+    where: Annotated[str, "a filter: no route shows this client anything of other documents"] = ""
 
 
 class Client:
     """The owner of a key. name: for audit lines; n_open: its open requests."""
 
     def __init__(self, name: str, settings: KeySettings):
-        self.name, self.n_open, self._settings = name, 0, settings
+        self.name, self.n_open, self.settings = name, 0, settings
         self._begun: deque[float] = deque()  # requests of the last minute
 
-    def begin(self, method: str, path: str) -> None:
-        """Count a new request, until `end`. Raises Refusal: 403 without the needed right, 429 beyond a limit."""
-        rights, limits = rights_for(method, path), self._settings
-        if not rights & set(limits.rights):
-            expected = f"one with the right {' or '.join(sorted(rights))}"
-            raise Refusal(403, "this key may not do that", kind="Forbidden", given=self.name, expected=expected)
+    @property
+    def where(self) -> str:
+        """The filter of documents for all requests of this client; "" for none."""
+        return self.settings.where
+
+    def may_use(self, index: str) -> bool:
+        """Whether the client may use an index."""
+        return not self.settings.indexes or index in self.settings.indexes
+
+    def check(self, access: Access) -> None:
+        """Raise Refusal (403) if the client may not use a route."""
+        if not set(access.rights) & set(self.settings.rights):
+            expected = f"one with the right {' or '.join(sorted(access.rights))}"
+            raise Refusal(403, "this key may not do that", kind=FORBIDDEN, given=self.name, expected=expected)
+        if self.where and not access.filtered:
+            expected = "a key without a filter of documents"
+            raise Refusal(403, "this key may not do that", kind=FORBIDDEN, given=self.name, expected=expected)
+
+    def begin(self) -> None:
+        """Count a new request, until `end`. Raises Refusal (429) beyond a limit."""
+        limits = self.settings
         if limits.in_flight and self.n_open >= limits.in_flight:
             raise _too_many("open", limits.in_flight, 1.0)
         if limits.per_minute:
@@ -70,22 +98,20 @@ def _too_many(of_what: str, limit: int, wait_s: float) -> Refusal:
     return Refusal(429, f"too many requests of this key {of_what}", expected=f"at most {limit}", headers=later)
 
 
-def rights_for(method: str, path: str) -> set[str]:
-    """The rights that allow a request; one of them is enough."""
-    if path == "/metrics":
-        return {"metrics"}
-    if path.startswith(("/v1/documents", "/v1/changes")):
-        return {"change"}
-    if method == "POST":
-        return {"read" if path == "/v1/retrieve" else "answer"}
-    return {"read", "answer"} if path.startswith(("/v1/models", "/v1/methods")) else {"read"}
-
-
 class Keys:
-    """The accepted keys. clients: by key."""
+    """The accepted keys. clients: by key; is_current: whether they are those of their file."""
 
     def __init__(self, clients: Mapping[str, Client]):
         self._clients = [(_digest(key), client) for key, client in clients.items()]
+        self.is_current = True
+
+    def adopt(self, others: Keys) -> None:
+        """Accept other keys instead. A client whose name is known keeps its requests so far."""
+        known = {client.name: client for _, client in self._clients}
+        for _, client in others._clients:
+            if client.name in known:
+                known[client.name].settings = client.settings
+        self._clients = [(digest, known.get(client.name, client)) for digest, client in others._clients]
 
     def client(self, authorization: str) -> Client:
         """The client behind an Authorization header. Raises Refusal (401)."""
@@ -102,9 +128,49 @@ class Keys:
         return owner
 
 
-def read_keys(file: Path, environment: Mapping[str, str]) -> Keys:
+class KeyFile(Keys):
+    """The keys of a file, which is read again after changes. If it cannot be read then, the old keys stay.
+
+    environment, check: as for `read_keys`. say(line): called for each reading but the first. Raises as `read_keys`.
+    """
+
+    def __init__(
+        self, file: Path, environment: Mapping[str, str], check: Callable[[Client], None], say: Callable[[str], None]
+    ):
+        super().__init__({})
+        self._read, self._file, self._say = partial(read_keys, file, environment, check), file, say
+        self._seen = self._status()
+        self.adopt(self._read())
+
+    def look(self) -> None:
+        """Read the file again if it has changed."""
+        if self._status() != self._seen:
+            self.reload()
+
+    def reload(self) -> None:
+        """Read the file again."""
+        self._seen = self._status()
+        try:
+            self.adopt(self._read())
+        except GpuRagError as error:
+            self.is_current = False
+            self._say(f"the old keys stay: {error}")
+        else:
+            self.is_current = True
+            self._say("the keys were read again")
+
+    def _status(self) -> tuple[int, ...]:
+        try:
+            status = self._file.stat()
+        except OSError:
+            return ()
+        return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def read_keys(file: Path, environment: Mapping[str, str], check: Callable[[Client], None] | None = None) -> Keys:
     """The keys of a file. FILE.toml has a section per client, see `KeySettings`; any other file holds one key with all
-    rights. Raises BadInput, UsageError."""
+    rights. check(client): raises UsageError for a client whose indexes or filter do not fit. Raises BadInput,
+    UsageError."""
     try:
         text = file.read_text(encoding="utf-8")
         sections = tomllib.loads(text) if file.suffix == ".toml" else {"key": {"key": text.strip()}}
@@ -118,6 +184,9 @@ def read_keys(file: Path, environment: Mapping[str, str]) -> Keys:
         if not settings.rights or set(settings.rights) - set(RIGHTS):
             given = f"{', '.join(settings.rights) or 'none'} of {name} in {file}"
             raise BadInput("no such rights", given=given, expected=", ".join(RIGHTS))
+        if settings.where and "change" in settings.rights:
+            given = f"where and the right change of {name} in {file}"
+            raise BadInput("a client that sees some documents may change none", given=given)
         if bool(settings.key) == bool(settings.variable):
             raise BadInput("a key, or the variable that has it", given=f"both or none for {name} in {file}")
         key = settings.key or environment.get(settings.variable, "").strip()
@@ -127,6 +196,8 @@ def read_keys(file: Path, environment: Mapping[str, str]) -> Keys:
         if key in clients:
             raise BadInput("two clients have one key", given=f"{clients[key].name} and {name} in {file}")
         clients[key] = Client(name, settings)
+        if check is not None:
+            check(clients[key])
     if not clients:
         raise BadInput("no keys", given=file, expected='[alice] and key = "...", or variable = "NAME"')
     return Keys(clients)

@@ -1,18 +1,19 @@
-"""The engine of a server: a live streaming driver in its own thread. It is reopened if its models die. After a change
-of the index, another engine answers later questions by the same driver."""
+"""The engines of a server, one for each index, behind one live streaming driver in its own thread. They are reopened if
+their models die. After a change of an index, another engine answers later questions by the same driver."""
 
 from __future__ import annotations
 
 import gc
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gpu_rag.engine import MOST_PARTS, Engine, Given, OnText, Prepared, drive
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.methods.registry import method_names
+from gpu_rag.models.set import ModelSet
 from gpu_rag.program.decide import RULE
 from gpu_rag.program.history import Turn
 from gpu_rag.runtime.accounts import RunStats
@@ -20,6 +21,7 @@ from gpu_rag.runtime.handle import Handle
 from gpu_rag.runtime.streaming import StreamingDriver
 from gpu_rag.runtime.tasks import Outcome
 from gpu_rag.serve.refusal import Refusal
+from gpu_rag.settings import Settings
 from gpu_rag.settings.sections import ServeSettings
 from gpu_rag.types import Question
 
@@ -48,55 +50,32 @@ class Wanted:
 
 
 class Ready(NamedTuple):
-    """A prepared method, and the number of the engine that answers by it."""
+    """A prepared method, and the number of the engine that answers by it, among those of its index."""
 
     prepared: Prepared
     version: int
 
 
 class Live:
-    """Answers questions of any thread together in one thread.
+    """Answers questions over one index. name: of the index; thread: answers, and is shared by all indexes."""
 
-    open_engine: returns an engine whose models open at `start`. It is called again after models died, which ends all
-    open questions. say(line): called with a line for each death and revival. The stats are totals over all engines.
-    """
-
-    _driver: StreamingDriver  # set by `start`
-
-    def __init__(self, open_engine: Callable[[], Engine], settings: ServeSettings, say: Callable[[str], None]):
-        self._open_engine, self._settings, self._say = open_engine, settings, say
-        self.engine = open_engine()  # the current or the last engine
-        self.stats = RunStats()
-        self.state, self.reason = STOPPING, "the server has not begun"
+    def __init__(self, name: str, thread: EngineThread, engine: Engine):
+        self.name, self.thread = name, thread
+        self.engine = engine  # the current or the last engine
         self.lacking: dict[str, UsageError | None] = {}  # by method: why it cannot retrieve, None if it can
         self.answering: list[str] = []  # methods that answer
-        self.llm: dict[str, Any] | None = None  # description of the language model, if there is one
-        self.gone = False  # dead, and not to be revived
         self._lock = threading.Lock()  # guards the ready methods; models stay open while it is held
-        self._switching = threading.Lock()  # held while another engine is made ready; no question waits for it
         self._ready: dict[Hashable, Ready] = {}
         self._version = 0  # number of engines so far
         self._counting = threading.Lock()  # guards the open questions of each engine
         self._n_open = Counter[int]()
         self._replaced, self._idle = set[int](), set[int]()  # engines still in memory, and those that none asks
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
-
-    @property
-    def n_running(self) -> int:
-        """Number of open questions in the driver."""
-        return self._driver.n_running
-
-    def start(self) -> None:
-        """Start the thread. Raises the errors of the models and of the index."""
-        self._adopt(self.engine)
-        self._thread.start()
 
     def prepare(self, wanted: Wanted) -> Ready:
         """`Engine.prepare`, cached. Thread-safe; may load files. Raises its errors, and Refusal."""
-        self._check_ready()
+        self.thread.check_ready()
         with self._lock:
-            self._check_ready()  # models may have been closed meanwhile, and preparing would reopen them
+            self.thread.check_ready()  # models may have been closed meanwhile, and preparing would reopen them
             ready = self.cached(wanted)
             if ready is None:
                 ready = Ready(_prepared(self.engine, wanted), self._version)
@@ -110,10 +89,6 @@ class Live:
     def cached(self, wanted: Wanted) -> Ready | None:
         """The cached result of `prepare`, or None; never waits."""
         return self._ready.get(wanted.key)
-
-    def _check_ready(self) -> None:
-        if self.state != READY:
-            raise Refusal(503, self.reason, headers={"Retry-After": "5"})
 
     def submit(
         self,
@@ -129,7 +104,7 @@ class Live:
 
         on_text, history: as in `engine.Prepared`. Raises Refusal if the question cannot be taken.
         """
-        self._check_ready()
+        self.thread.check_ready()
 
         def ended(outcome: Outcome) -> None:
             self._count(ready.version, -1)
@@ -137,7 +112,7 @@ class Live:
 
         self._count(ready.version, 1)
         try:
-            return self._driver.submit(question, ready.prepared.bind(question, on_text, history), ended, group)
+            return self.thread.driver.submit(question, ready.prepared.bind(question, on_text, history), ended, group)
         except UsageError as error:  # it died or was closed a moment ago
             self._count(ready.version, -1)
             raise Refusal(503, "the engine has stopped", headers={"Retry-After": "5"}) from error
@@ -154,10 +129,10 @@ class Live:
         index.
         """
         engine.index.check_as(self.engine.index)
-        with self._switching:
-            if self.state != READY or engine.models is not self.engine.models:
+        with self.thread.switching:
+            if self.thread.state != READY or engine.models is not self.engine.models:
                 return False
-            self._switch(engine)
+            self.switch(engine)
             return True
 
     def release(self) -> None:
@@ -169,37 +144,14 @@ class Live:
             self._replaced -= unread
         self._idle = idle - unread
 
-    def cancel(self, handle: Handle, reason: BaseException | None = None) -> None:
-        """Cancel a question. The driver ignores questions that ended or that another driver took."""
-        self._driver.cancel(handle, reason)
+    def close_models(self) -> None:
+        """Close the models of the engine, as soon as nothing prepares a method by them."""
+        with self._lock:
+            self.engine.models.close()
 
-    def stop(self) -> None:
-        """End the thread after the running batch, and close the models."""
-        self.state, self.reason = STOPPING, "the server is stopping"
-        self._end.set()
-        if self._thread.ident is not None:
-            self._driver.close()
-            self._thread.join(STOP_S)
-        closing = threading.Thread(target=self.engine.models.close, name="closing", daemon=True)
-        closing.start()  # a model cannot be stopped in the middle of a batch
-        closing.join(STOP_S)
-
-    # --- the engine's thread -----------------------------------------------------------------------
-
-    def _adopt(self, engine: Engine) -> None:
-        """Open the models of an engine and load what its methods need, so that the first question does not wait."""
-        models = engine.models
-        self.llm = {**models.describe("llm"), "capable": models.llm().capable} if models.has_llm() else None
-        self._switch(engine)
-        for method in [name for name, lack in self.lacking.items() if lack is None and self._settings.warm]:
-            (answer,) = engine.run(method, [WARM], retrieval_only=True, decider=RULE).answers
-            if answer.error is not None:  # report it now, not only to the first client
-                self._say(f"{method} fails: {answer.error['message']}")
-        self._driver = engine.live(self.stats)
-        self.state, self.reason = READY, ""
-
-    def _switch(self, engine: Engine) -> None:
+    def switch(self, engine: Engine) -> None:
         """Prepare the methods of an engine, then answer later questions from it."""
+        engine.join(self.thread.stats, brings_models=engine.models is not self.thread.models)
         version, ready = self._version + 1, dict[Hashable, Ready]()
 
         def lack(method: str, retrieval_only: bool) -> UsageError | None:
@@ -219,13 +171,92 @@ class Live:
             self.engine, self.lacking, self.answering = engine, lacking, answering
             self._ready, self._version = ready, version
 
+
+class EngineThread:
+    """The thread that answers questions over all indexes together.
+
+    open_engines: returns an engine for each index, by its name, with the default index first; their models open at
+    `start`. It is called again after models died, which ends all open questions. say(line): called with a line for each
+    death and revival. The stats are totals over all engines. lives: by name of the index.
+    """
+
+    driver: StreamingDriver  # set by `start`, as its models and settings: those of the first engine
+    models: ModelSet
+    _driver_settings: Settings
+
+    def __init__(
+        self, open_engines: Callable[[], Mapping[str, Engine]], settings: ServeSettings, say: Callable[[str], None]
+    ):
+        self._open_engines, self._settings, self._say = open_engines, settings, say
+        self.stats = RunStats()
+        self.lives = {name: Live(name, self, engine) for name, engine in open_engines().items()}
+        self.state, self.reason = STOPPING, "the server has not begun"
+        self.llm: dict[str, Any] | None = None  # description of the language model, if there is one
+        self.gone = False  # dead, and not to be revived
+        self.switching = threading.Lock()  # held while another engine is made ready; no question waits for it
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
+
+    @property
+    def n_running(self) -> int:
+        """Number of open questions in the driver."""
+        return self.driver.n_running
+
+    def start(self) -> None:
+        """Start the thread. Raises the errors of the models and of the indexes."""
+        self._adopt({name: live.engine for name, live in self.lives.items()})
+        self._thread.start()
+
+    def check_ready(self) -> None:
+        """Raise Refusal (503) unless questions are answered."""
+        if self.state != READY:
+            raise Refusal(503, self.reason, headers={"Retry-After": "5"})
+
+    def cancel(self, handle: Handle, reason: BaseException | None = None) -> None:
+        """Cancel a question. The driver ignores questions that ended or that another driver took."""
+        self.driver.cancel(handle, reason)
+
+    def stop(self) -> None:
+        """End the thread after the running batch, and close the models."""
+        self.state, self.reason = STOPPING, "the server is stopping"
+        self._end.set()
+        if self._thread.ident is not None:
+            self.driver.close()
+            self._thread.join(STOP_S)
+        closing = threading.Thread(target=self._close_models, name="closing", daemon=True)
+        closing.start()  # a model cannot be stopped in the middle of a batch
+        closing.join(STOP_S)
+
+    def _close_models(self) -> None:
+        for live in reversed(self.lives.values()):  # the first index has the language model that the others use
+            live.close_models()
+
+    # --- the engine's thread -----------------------------------------------------------------------
+
+    def _adopt(self, engines: Mapping[str, Engine]) -> None:
+        """Open the models of the engines and load what their methods need, so that the first question does not
+        wait."""
+        first = next(iter(engines.values()))
+        models = self.models = first.models
+        self._driver_settings = first.settings
+        self.llm = {**models.describe("llm"), "capable": models.llm().capable} if models.has_llm() else None
+        for name, engine in engines.items():
+            live = self.lives[name]
+            live.switch(engine)
+            for method in [name for name, lack in live.lacking.items() if lack is None and self._settings.warm]:
+                (answer,) = engine.run(method, [WARM], retrieval_only=True, decider=RULE).answers
+                if answer.error is not None:  # report it now, not only to the first client
+                    self._say(f"{method} fails: {answer.error['message']}")
+        self.driver = first.live(self.stats)
+        self.state, self.reason = READY, ""
+
     def _work(self) -> None:
         """Answer questions until the end. Dead models are reopened after growing pauses."""
         pause_s = first_s = self._settings.revive_seconds
         try:
             while not self._end.is_set():
                 try:
-                    drive(self._driver, self.engine.settings, self.stats)
+                    drive(self.driver, self._driver_settings, self.stats)
                 except GpuRagError as error:
                     self.state, self.reason, pause_s = DEAD, f"the engine has stopped: {error}", first_s
                     self._say(self.reason)
@@ -241,10 +272,9 @@ class Live:
 
     def _revive(self) -> None:
         try:
-            with self._switching:
-                with self._lock:
-                    self.engine.models.close()
-                self._adopt(self._open_engine())
+            with self.switching:
+                self._close_models()
+                self._adopt(self._open_engines())
             self._say("the engine answers again")
         except GpuRagError as error:
             self.reason = f"the engine cannot be opened again: {error}"

@@ -12,7 +12,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, disable_cre
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gpu_rag.serve.live import READY, Live
+from gpu_rag.serve.keys import Keys
+from gpu_rag.serve.live import READY, EngineThread
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -49,17 +50,19 @@ class EngineMetrics(Collector):
     """The state of the engine, its times and batches, and the LLM's queue, read at each request. Totals are read one
     after another, so they may differ by a moment."""
 
-    def __init__(self, live: Live, n_open: Callable[[], int]):
-        self._live, self._n_open, self._began = live, n_open, time.monotonic()
+    def __init__(self, thread: EngineThread, n_open: Callable[[], int], keys: Keys | None = None):
+        self._thread, self._n_open, self._began, self._keys = thread, n_open, time.monotonic(), keys
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metric families one by one."""
-        stats, llm, steps = self._live.stats, self._live.stats.llm, self._live.stats.steps.copy()
-        n_open, running = self._n_open(), self._live.n_running
+        stats, llm, steps = self._thread.stats, self._thread.stats.llm, self._thread.stats.steps.copy()
+        n_open, running = self._n_open(), self._thread.n_running
         services: dict[str, float] = defaultdict(float)
         for step in steps.values():
             services[step.service] += step.s
-        yield _gauge("ready", "1 while questions are taken", int(self._live.state == READY))
+        yield _gauge("ready", "1 while questions are taken", int(self._thread.state == READY))
+        if self._keys is not None:
+            yield _gauge("keys_current", "0 while a changed file of keys cannot be read", int(self._keys.is_current))
         yield _gauge("uptime_seconds", "since the server began", time.monotonic() - self._began)
         yield _gauge("questions_open", "questions taken and not ended", n_open)
         yield _gauge("questions_running", "questions whose program runs", running)

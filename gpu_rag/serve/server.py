@@ -16,6 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gpu_rag.errors import BadInput, GpuRagError, UsageError
 from gpu_rag.serve.admission import Admission
+from gpu_rag.serve.keys import KeyFile
 from gpu_rag.settings.sections import ServeSettings
 
 BACKLOG = 512
@@ -80,9 +81,16 @@ def check_tls(settings: ServeSettings) -> bool:
     return True
 
 
-def run(app: ASGIApp, admission: Admission, bound: socket.socket, on_ready: Callable[[], None]) -> None:
-    """Serve until SIGINT or SIGTERM, then shut down as the settings say. A second signal fails open questions."""
-    server = _Server(config_of(app, admission.settings.serve), admission, on_ready)
+def run(
+    app: ASGIApp,
+    admission: Admission,
+    bound: socket.socket,
+    on_ready: Callable[[], None],
+    keys: KeyFile | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM, then shut down as the settings say. A second signal fails open questions. SIGHUP
+    reads the keys again."""
+    server = _Server(config_of(app, admission.settings.serve), admission, on_ready, keys)
     asyncio.run(server.serve(sockets=[bound]))
 
 
@@ -109,11 +117,14 @@ def config_of(app: ASGIApp, settings: ServeSettings) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, with a shutdown on signals as set in the settings."""
+    """uvicorn's server, with a shutdown on signals as set in the settings. keys: read again on SIGHUP, and when their
+    file has changed."""
 
-    def __init__(self, config: uvicorn.Config, admission: Admission, on_ready: Callable[[], None]):
+    def __init__(
+        self, config: uvicorn.Config, admission: Admission, on_ready: Callable[[], None], keys: KeyFile | None
+    ):
         super().__init__(config)
-        self._admission, self._on_ready = admission, on_ready
+        self._admission, self._on_ready, self._keys = admission, on_ready, keys
         self._ending: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -121,8 +132,16 @@ class _Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop)
+        if self._keys is not None:
+            loop.add_signal_handler(signal.SIGHUP, self._keys.reload)
         await super().startup(sockets)
         self._on_ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second: look at the file of keys once a second."""
+        if self._keys is not None and counter % 10 == 0:
+            self._keys.look()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Shut down: connections first, then whatever still waits for questions."""

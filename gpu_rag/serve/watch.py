@@ -48,7 +48,7 @@ class Watch:
         while not self._end.wait(PAUSE_S):
             self._live.release()
             now = self._status()
-            if now == seen or self._live.state != READY or (now == failed and time.monotonic() < next_s):
+            if now == seen or self._live.thread.state != READY or (now == failed and time.monotonic() < next_s):
                 continue
             try:
                 seen = now if self._follow() else seen

@@ -108,25 +108,40 @@ class Here:
     """A server in this process, without a socket: the application, its engine, and what is behind them."""
 
     def __init__(
-        self, index: Path, settings: dict[str, Any], open_llm: Callable[[], Any], key: Any, host: str, audit: Any
+        self,
+        index: Path | dict[str, Path],
+        settings: dict[str, Any],
+        open_llm: Callable[[], Any],
+        key: Any,
+        host: str,
+        audit: Any,
     ):
         from gpu_rag import Index
+        from gpu_rag.api.models import engine_over, open_models
         from gpu_rag.cli.trace_text import said
+        from gpu_rag.engine import Engine
         from gpu_rag.serve.admission import Admission
         from gpu_rag.serve.api import make_app
         from gpu_rag.serve.keys import Client, Keys, KeySettings
-        from gpu_rag.serve.live import Live
+        from gpu_rag.serve.live import EngineThread
         from gpu_rag.settings import make_settings, merge
 
-        held = Index.open(index)
+        folders = index if isinstance(index, dict) else {"ix": index}
+        held = {name: Index.open(folder) for name, folder in folders.items()}
         chosen = make_settings(merge({"models": {"embedder": "hash"}, "serve": {"warm": False}}, settings))
         self.said: list[str] = []
-        self.live = Live(lambda: held.engine(chosen, llm=open_llm()), chosen.serve, self.said.append)
-        self.admission = Admission(self.live, chosen)
+
+        def open_engines() -> dict[str, Engine]:
+            models = open_models(chosen, llm=open_llm())
+            return {name: engine_over(index, models, chosen) for name, index in held.items()}
+
+        self.thread = EngineThread(open_engines, chosen.serve, self.said.append)
+        self.live = next(iter(self.thread.lives.values()))
+        self.admission = Admission(chosen)
         self.counts = self.admission.counts
-        self.live.start()
+        self.thread.start()
         keys = None if key is None else Keys({key: Client("key", KeySettings())}) if isinstance(key, str) else key
-        self.app = make_app(self.admission, said, host, keys, audit)
+        self.app = make_app(self.thread, self.admission, said, host, keys, audit)
 
     def n_refused(self, reason: str) -> float | None:
         """Questions and requests that were not served for this reason."""
@@ -151,7 +166,7 @@ class Here:
 @pytest.fixture
 def here(index: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Here]]:
     """here(settings, llm=..., key=..., host=..., index=..., audit=...): a server in this process, which ends with the
-    test. key: one with all rights, or `Keys`."""
+    test. key: one with all rights, or `Keys`. index: a folder, or several by name."""
     from gpu_rag.models.llm.scripted import ScriptedLLM
     from gpu_rag.settings.sections import ServeSettings
 
@@ -167,4 +182,4 @@ def here(index: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...,
 
     yield start
     for one in started:
-        one.live.stop()
+        one.thread.stop()

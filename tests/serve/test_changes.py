@@ -62,15 +62,15 @@ def test_a_change_that_cannot_be_run_has_failed() -> None:
     async def outcomes() -> list[str]:
         talker = [sys.executable, "-c", "print('no document')"]
         made = [
-            (Changes(talker, "ix"), "a\0b"),
-            (Changes(["/no/such/program"], "ix"), "a"),
-            (Changes(talker, "ix"), "a"),
+            (Changes(talker), "a\0b"),
+            (Changes(["/no/such/program"]), "a"),
+            (Changes(talker), "a"),
         ]
-        begun = [(changes, changes.remove(document).change) for changes, document in made]
+        begun = [(changes, changes.remove("me", "ix", document).change) for changes, document in made]
         assert len({name for _, name in begun}) == len(begun)  # a server that starts again repeats no name
-        while any(changes.get(name).status in ("waiting", "running") for changes, name in begun):
+        while any(changes.get("me", name).status in ("waiting", "running") for changes, name in begun):
             await asyncio.sleep(0.02)
-        return [changes.get(name).status for changes, name in begun]
+        return [changes.get("me", name).status for changes, name in begun]
 
     assert asyncio.run(outcomes()) == ["failed"] * 3
 

@@ -151,7 +151,7 @@ def test_questions_of_clients_and_methods_share_batches(here):
 
     rows = [got.json() for got in asyncio.run(clients())]
     assert not [row for row in rows if row["status"] == "failed"] and len(rows) == 64
-    steps = server.live.stats.steps
+    steps = server.thread.stats.steps
     for step, n in (("embed", 48), ("rank_by_graph", 16), ("search_dense", 16)):
         assert (steps[step].n_calls, steps[step].batch_sizes) == (n, {n: 1}), step
     assert steps["llm"].n_calls == 64 and steps["llm"].n_batches < 64
@@ -200,7 +200,7 @@ def test_a_client_that_goes_away_gives_up_its_questions(here, accept):
 
     async def client():
         task = asyncio.ensure_future(server.app(scope, receive, send))
-        while not gated.begun.is_set() or server.live._driver._flights.n_open < 2:  # both wait for the model
+        while not gated.begun.is_set() or server.thread.driver._flights.n_open < 2:  # both wait for the model
             await asyncio.sleep(0.005)
         assert server.admission.n_open == 2
         gone.set()
@@ -209,9 +209,9 @@ def test_a_client_that_goes_away_gives_up_its_questions(here, accept):
             await asyncio.sleep(0.005)
 
     asyncio.run(client())
-    assert server.admission.batches == set() and server.live.n_running == 0
+    assert server.admission.batches == set() and server.thread.n_running == 0
     gated.gate.set()
-    until(lambda: server.live.stats.n_late_calls == 2)  # taken though nobody asks: a reply cache below keeps them
+    until(lambda: server.thread.stats.n_late_calls == 2)  # taken though nobody asks: a reply cache below keeps them
     assert b"".join(message.get("body", b"") for message in sent) == b""
     assert server.n_refused("client gone") == 1 and not [m for m in sent if m.get("status", 200) != 200]
     assert server.ask("POST", "/v1/answer", json=asked(3)).status_code == 200, "the accounts are sound"
@@ -244,7 +244,7 @@ def test_more_questions_than_there_is_room_for_are_refused(here):
     async def clients():
         async with server.client() as client:
             first = asyncio.ensure_future(client.post("/v1/answer", json=asked(4, "bm25")))
-            while server.live.n_running < 2:
+            while server.thread.n_running < 2:
                 await asyncio.sleep(0.005)
             assert server.admission.n_open == 4
             text = (await client.get("/metrics")).text
@@ -335,7 +335,7 @@ def test_a_dead_engine_opens_no_model_for_a_client(here, monkeypatch):
     server = here({"serve": {"params": ["ppr.damping"]}}, llm=open_llm)
     described = server.ask("GET", "/v1/index").json()["models"]["llm"]
     server.ask("POST", "/v1/answer", json=asked(1))
-    until(lambda: server.live.gone)
+    until(lambda: server.thread.gone)
     models = server.live.engine.models
     models.close()  # as the engine's thread does before it opens others
     models.llm = lambda: pytest.fail("a model was opened for a client")

@@ -59,7 +59,7 @@ def test_each_key_may_what_its_rights_say(here, keys):
         "POST /v1/retrieve": (asked, {"key-of-alice", READER}),
         "POST /v1/answer": (asked, {"key-of-alice", "key-of-hurried"}),
         "POST /v1/chat/completions": (chat, {"key-of-alice"}),
-        "POST /v1/nothing": ({"json": {}}, {"key-of-alice"}),
+        "POST /v1/nothing": ({"json": {}}, {"key-of-alice", READER, "key-of-prometheus"}),
         "GET /metrics": ({}, {"key-of-prometheus", "key-of-hurried"}),
     }
     for request, (options, allowed) in requests.items():

@@ -419,7 +419,7 @@ def test_no_body_is_an_internal_error(here):
 
 def test_a_bug_is_an_internal_error_that_tells_nothing(here):
     server = here()
-    server.live.stats = None  # what /metrics reads
+    server.thread.stats = None  # what /metrics reads
     got = server.ask("GET", "/metrics")
     assert got.status_code == 500
     assert got.json() == {"error": {"type": "AttributeError", "message": "internal error"}}

@@ -22,7 +22,7 @@ function tell(text, failed = false) {
 async function fetched(path, options = {}) {
   const headers = { ...options.headers };
   if (at("key").value) headers.Authorization = "Bearer " + at("key").value;
-  const response = await fetch(path, { ...options, headers });
+  const response = await fetch("." + path, { ...options, headers });
   const body = await response.json().catch(() => ({}));
   if (response.status === 401) at("access").open = true;
   if (!response.ok) throw new Error(body.error?.message ?? response.status + " " + response.statusText);
@@ -221,7 +221,7 @@ function busy(yes) {
 function describe(index, methods) {
   const count = (name) => (index.counts[name] ?? 0).toLocaleString("en");
   const llm = index.models.llm?.name ?? "none";
-  const held = ["passages", "entities", "relations"].map((name) => count(name) + " " + name).join(", ");
+  const held = ["passages", "entities", "relations"].filter((name) => name in index.counts).map((name) => count(name) + " " + name).join(", ");
   const kb = index.counts.kb_nodes ? "; knowledge base: " + count("kb_nodes") + " nodes, " + count("kb_edges") + " edges" : "";
   at("about").textContent = visible(index.index + ": " + held + kb + "; language model: " + llm);
   const able = methods.filter((method) => method.retrieves);
