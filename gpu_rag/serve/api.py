@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -19,16 +19,20 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from gpu_rag.errors import MissingLayer
-from gpu_rag.serve.admission import Admission, Streamed
+from gpu_rag.program.history import Turn
+from gpu_rag.serve.admission import Admission, Batch, Streamed
 from gpu_rag.serve.audit import Audit
-from gpu_rag.serve.bodies import read_ask, read_chat
+from gpu_rag.serve.bodies import ChatBody, ResponsesBody, read_ask, read_chat, read_embeddings, read_responses
 from gpu_rag.serve.changes import Changes, read_documents
 from gpu_rag.serve.chat import ChatEvents, chat_completion
+from gpu_rag.serve.embeddings import embedding_batch, embeddings_of
 from gpu_rag.serve.guard import Guard, Json, deadline_s, read_body
 from gpu_rag.serve.keys import Keys
 from gpu_rag.serve.live import DEAD, READY, Wanted
 from gpu_rag.serve.metrics import EngineMetrics
 from gpu_rag.serve.refusal import Refusal
+from gpu_rag.serve.responses import ResponseEvents, response_of
+from gpu_rag.types import Question
 
 Endpoint = Callable[[Request], Awaitable[Response] | Response]
 NDJSON, SSE = "application/x-ndjson", "text/event-stream"
@@ -68,6 +72,8 @@ def make_app(
         "/v1/answer": api.ask,
         "/v1/retrieve": partial(api.ask, retrieval=True),
         "/v1/chat/completions": api.chat,
+        "/v1/responses": api.respond,
+        "/v1/embeddings": api.embed,
         "/v1/documents": api.add,
     }
     routes = [Route(path, call, methods=["POST"]) for path, call in posted.items()]
@@ -123,14 +129,34 @@ class _Api:
         """Answer with a chat completion. The model's name is a method, the last user message is the question, and
         earlier messages are its history."""
         body, question, history = read_chat(await read_body(request, self._settings))
-        wanted = Wanted(self._method_of(body.model), False, where=body.where, support=True)
-        batch = await self._admission.ask(
-            wanted, [question], pieces=bool(body.stream), history=history, seconds=deadline_s(request)
-        )
+        batch = await self._converse(request, body, question, history)
         if body.stream:
             return Streamed(batch, ChatEvents(body), SSE)
         (row,) = await batch.collected(request.receive)
         return Json(chat_completion(row, body.model))
+
+    async def respond(self, request: Request) -> Response:
+        """Answer as `chat` does, with a response of OpenAI's newer protocol."""
+        body, question, history = read_responses(await read_body(request, self._settings))
+        batch = await self._converse(request, body, question, history)
+        if body.stream:
+            return Streamed(batch, ResponseEvents(body.model), SSE)
+        (row,) = await batch.collected(request.receive)
+        return Json(response_of(row, body.model))
+
+    async def _converse(
+        self, request: Request, body: ChatBody | ResponsesBody, question: Question, history: Sequence[Turn]
+    ) -> Batch:
+        wanted = Wanted(self._method_of(body.model), False, where=body.where, support=True)
+        seconds = deadline_s(request)
+        return await self._admission.ask(wanted, [question], pieces=bool(body.stream), history=history, seconds=seconds)
+
+    async def embed(self, request: Request) -> Response:
+        """The vectors of texts, by the index's embedder."""
+        body, texts = read_embeddings(await read_body(request, self._settings))
+        batch = embedding_batch(self._admission, body, texts, deadline_s(request))
+        (row,) = await batch.collected(request.receive)
+        return Json(embeddings_of(row, body, texts))
 
     def _method_of(self, model: str) -> str:
         """The method that a model name stands for. Raises Refusal (404)."""

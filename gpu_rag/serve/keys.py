@@ -77,7 +77,7 @@ def rights_for(method: str, path: str) -> set[str]:
     if path.startswith(("/v1/documents", "/v1/changes")):
         return {"change"}
     if method == "POST":
-        return {"read" if path == "/v1/retrieve" else "answer"}
+        return {"read" if path in ("/v1/retrieve", "/v1/embeddings") else "answer"}
     return {"read", "answer"} if path.startswith(("/v1/models", "/v1/methods")) else {"read"}
 
 

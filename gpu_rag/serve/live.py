@@ -71,6 +71,7 @@ class Live:
         self.lacking: dict[str, UsageError | None] = {}  # by method: why it cannot retrieve, None if it can
         self.answering: list[str] = []  # methods that answer
         self.llm: dict[str, Any] | None = None  # description of the language model, if there is one
+        self.embedder: dict[str, Any] = {}  # description of the embedder
         self.gone = False  # dead, and not to be revived
         self._lock = threading.Lock()  # guards the ready methods; models stay open while it is held
         self._switching = threading.Lock()  # held while another engine is made ready; no question waits for it
@@ -106,6 +107,10 @@ class Live:
                     del self._ready[like[0]]
                 self._ready[wanted.key] = ready
             return ready
+
+    def ready(self, prepared: Prepared) -> Ready:
+        """A program that is no method, to be run by the current engine."""
+        return Ready(prepared, self._version)
 
     def cached(self, wanted: Wanted) -> Ready | None:
         """The cached result of `prepare`, or None; never waits."""
@@ -190,6 +195,7 @@ class Live:
         """Open the models of an engine and load what its methods need, so that the first question does not wait."""
         models = engine.models
         self.llm = {**models.describe("llm"), "capable": models.llm().capable} if models.has_llm() else None
+        self.embedder = models.describe("embedder")
         self._switch(engine)
         for method in [name for name, lack in self.lacking.items() if lack is None and self._settings.warm]:
             (answer,) = engine.run(method, [WARM], retrieval_only=True, decider=RULE).answers
