@@ -30,12 +30,12 @@ from gpu_rag.serve.guard import Guard, Json, deadline_s, read_body
 from gpu_rag.serve.keys import Keys
 from gpu_rag.serve.live import DEAD, READY, Wanted
 from gpu_rag.serve.metrics import EngineMetrics
+from gpu_rag.serve.openapi import NDJSON, SSE, openapi
 from gpu_rag.serve.refusal import Refusal
 from gpu_rag.serve.responses import ResponseEvents, response_of
 from gpu_rag.types import Question
 
 Endpoint = Callable[[Request], Awaitable[Response] | Response]
-NDJSON, SSE = "application/x-ndjson", "text/event-stream"
 StepWords = Callable[[str, int], str | None]
 PAGE = {"/": ("index.html", "text/html"), "/explorer.js": ("explorer.js", "text/javascript"),
         "/explorer.css": ("explorer.css", "text/css")}  # fmt: skip
@@ -79,6 +79,7 @@ def make_app(
     routes = [Route(path, call, methods=["POST"]) for path, call in posted.items()]
     routes += [Route(path, call, methods=["GET"]) for path, call in served.items()]
     routes += [Route("/v1/documents/{name:path}", api.remove, methods=["DELETE"])]
+    routes += [Route("/openapi.json", partial(api.describe, routes), methods=["GET"])]
     return Guard(routes, host, admission.settings.serve, keys, admission.counts, audit)
 
 
@@ -86,6 +87,7 @@ def _page(name: str, media_type: str) -> Endpoint:
     content = (files("gpu_rag.serve") / "explorer" / name).read_bytes()
 
     async def page(request: Request) -> Response:
+        """A file of the page."""
         return Response(content, media_type=media_type)
 
     return page
@@ -168,6 +170,10 @@ class _Api:
 
     def _described(self, model: str) -> dict[str, Any]:
         return {"id": model, "object": "model", "created": self._created, "owned_by": "gpu-rag"}
+
+    async def describe(self, routes: Sequence[Route], request: Request) -> Response:
+        """This API in OpenAPI's form."""
+        return Json(openapi(routes))
 
     async def models(self, request: Request) -> Response:
         """List the methods that can answer on this server, as models."""

@@ -24,8 +24,8 @@ from gpu_rag.serve.metrics import Counts
 from gpu_rag.serve.refusal import ClientGone, Refusal, error_body, refusal_of
 from gpu_rag.settings.sections import ServeSettings
 
-# Paths that need no key: health checks, and the page, which contains nothing of the index and asks for the key.
-OPEN_PATHS = frozenset({"/", "/explorer.js", "/explorer.css", "/health", "/ready"})
+# Paths that need no key: health checks, and the page and the description, which contain nothing of the index.
+OPEN_PATHS = frozenset({"/", "/explorer.js", "/explorer.css", "/openapi.json", "/health", "/ready"})
 CLIENT_GONE = 499  # in audit lines: the client left before its response began
 DEADLINE = "x-deadline-seconds"
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
