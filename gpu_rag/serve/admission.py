@@ -45,7 +45,7 @@ class Batch:
         live: Live,
         ready: Ready,
         questions: Sequence[Question],
-        shape: Shape,
+        shape: Shape = dict,
         pieces: bool = False,
         history: Sequence[Turn] = (),
         seconds: float | None = None,
@@ -97,9 +97,13 @@ class Batch:
         if isinstance(cause, GpuRagError):
             self._death = cause
             outcome = replace(outcome, error=cause)
-        row = self._shape(row_of(answer_of(outcome, self._prepared)))
+        row = self.row(outcome)
         self._admission.counts.ended(row, time.perf_counter() - self._began)
         self._rows.put_nowait((place, row))
+
+    def row(self, outcome: Outcome) -> dict[str, Any]:
+        """The row of a question that ended."""
+        return self._shape(row_of(answer_of(outcome, self._prepared)))
 
     async def rows(self, receive: Receive) -> AsyncGenerator[tuple[int, dict[str, Any] | str], None]:
         """(place of the question, its row) in the order in which questions end, and the pieces of an answer before its
@@ -185,10 +189,10 @@ class Admission:
         ready = live.cached(wanted)
         if ready is None:
             ready = await asyncio.to_thread(live.prepare, wanted)
-        self._check_room(len(questions))
+        self.check_room(len(questions))
         return Batch(self, live, ready, questions, shape, pieces, history, seconds)
 
-    def _check_room(self, n_questions: int) -> None:
+    def check_room(self, n_questions: int) -> None:
         """Raise Refusal if the server is stopping or has no room for this many further questions."""
         if self.closed:
             raise Refusal(503, "the server is stopping", headers={"Connection": "close"})

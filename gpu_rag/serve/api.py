@@ -22,19 +22,22 @@ from starlette.responses import Response
 from gpu_rag.errors import MissingLayer, UsageError
 from gpu_rag.index.index import Index
 from gpu_rag.index.where import matching
+from gpu_rag.program.history import Turn
 from gpu_rag.serve.admission import Admission, Batch, Shape, Streamed
 from gpu_rag.serve.audit import Audit
-from gpu_rag.serve.bodies import read_ask, read_chat
+from gpu_rag.serve.bodies import ChatBody, ResponsesBody, read_ask, read_chat, read_embeddings, read_responses
 from gpu_rag.serve.changes import Changes, read_documents
 from gpu_rag.serve.chat import ChatEvents, chat_completion
+from gpu_rag.serve.embeddings import embedding_batch, embeddings_of
 from gpu_rag.serve.guard import BELOW, Door, Endpoint, Guard, Json, deadline_s, read_body
 from gpu_rag.serve.keys import FORBIDDEN, Access, Client, Keys
 from gpu_rag.serve.live import DEAD, READY, EngineThread, Live, Wanted
 from gpu_rag.serve.metrics import EngineMetrics
+from gpu_rag.serve.openapi import NDJSON, SSE, openapi
 from gpu_rag.serve.refusal import Refusal
+from gpu_rag.serve.responses import ResponseEvents, response_of
 from gpu_rag.types import Question
 
-NDJSON, SSE = "application/x-ndjson", "text/event-stream"
 StepWords = Callable[[str, int], str | None]
 PAGE = {"/": ("index.html", "text/html"), "/explorer.js": ("explorer.js", "text/javascript"),
         "/explorer.css": ("explorer.css", "text/css")}  # fmt: skip
@@ -73,13 +76,16 @@ def make_app(
     audit: as in `Guard`. changes: runs changes of the indexes; None if no client may change them.
     """
     tables = {name: _Api(admission, live, step_words, changes).rows() for name, live in thread.lives.items()}
+    of_index = next(iter(tables.values()))
     doors = [
         Door(method, f"{below}{path}", {name: table[place].call for name, table in tables.items()}, access)
-        for place, (method, path, _, access) in enumerate(next(iter(tables.values())))
+        for place, (method, path, _, access) in enumerate(of_index)
         for below in BOTH
     ]
     whole = _Whole(thread, admission, keys).rows()
-    whole += [Row("GET", f"{below}{path}", _page(*file), ANYBODY) for path, file in PAGE.items() for below in BOTH]
+    whole += [Row("GET", path, _page(*file), ANYBODY) for path, file in PAGE.items()]
+    whole += [Row("GET", "/openapi.json", partial(_described, [*of_index, *whole]), ANYBODY)]
+    whole += [Row("GET", f"{BELOW}{path}", _page(*file), ANYBODY) for path, file in PAGE.items()]
     doors += [Door(method, path, {"": call}, access) for method, path, call, access in whole]
     return Guard(doors, next(iter(tables)), host, admission.settings.serve, keys, admission.counts, audit)
 
@@ -88,9 +94,16 @@ def _page(name: str, media_type: str) -> Endpoint:
     content = (files("gpu_rag.serve") / "explorer" / name).read_bytes()
 
     async def page(request: Request) -> Response:
+        """A file of the page."""
         return Response(content, media_type=media_type)
 
     return page
+
+
+async def _described(rows: Sequence[Row], request: Request) -> Response:
+    """This API in OpenAPI's form."""
+    here = ("GET", "/openapi.json", partial(_described, rows))
+    return Json(openapi([here, *((method, path, call) for method, path, call, _ in rows)]))
 
 
 def _filter_of(request: Request) -> tuple[str, str]:
@@ -162,6 +175,8 @@ class _Api:
             Row("POST", "/v1/answer", self.ask, ANSWER),
             Row("POST", "/v1/retrieve", partial(self.ask, retrieval=True), FILTERED),
             Row("POST", "/v1/chat/completions", self.chat, ANSWER),
+            Row("POST", "/v1/responses", self.respond, ANSWER),
+            Row("POST", "/v1/embeddings", self.embed, FILTERED),
             Row("GET", "/v1/models", self.models, KNOWN),
             Row("GET", "/v1/models/{name:path}", self.model, KNOWN),
             Row("GET", "/v1/methods", self.methods, KNOWN),
@@ -238,12 +253,33 @@ class _Api:
         """Answer with a chat completion. The model's name is a method, the last user message is the question, and
         earlier messages are its history."""
         body, question, history = read_chat(await read_body(request, self._settings))
-        wanted = Wanted(self._method_of(body.model), False, where=body.where, support=True)
-        batch = await self._asked(request, wanted, [question], pieces=bool(body.stream), history=history)
+        batch = await self._converse(request, body, question, history)
         if body.stream:
             return Streamed(batch, ChatEvents(body), SSE)
         (row,) = await batch.collected(request.receive)
         return Json(chat_completion(row, body.model))
+
+    async def respond(self, request: Request) -> Response:
+        """Answer as `chat` does, with a response of OpenAI's newer protocol."""
+        body, question, history = read_responses(await read_body(request, self._settings))
+        batch = await self._converse(request, body, question, history)
+        if body.stream:
+            return Streamed(batch, ResponseEvents(body.model), SSE)
+        (row,) = await batch.collected(request.receive)
+        return Json(response_of(row, body.model))
+
+    async def _converse(
+        self, request: Request, body: ChatBody | ResponsesBody, question: Question, history: Sequence[Turn]
+    ) -> Batch:
+        wanted = Wanted(self._method_of(body.model), False, where=body.where, support=True)
+        return await self._asked(request, wanted, [question], pieces=bool(body.stream), history=history)
+
+    async def embed(self, request: Request) -> Response:
+        """The vectors of texts, by the index's embedder."""
+        body, texts = read_embeddings(await read_body(request, self._settings))
+        batch = embedding_batch(self._admission, self._live, body, texts, deadline_s(request))
+        (row,) = await batch.collected(request.receive)
+        return Json(embeddings_of(row, body, texts))
 
     def _method_of(self, model: str) -> str:
         """The method that a model name stands for. Raises Refusal (404)."""

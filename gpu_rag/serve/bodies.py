@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -23,7 +23,10 @@ T = TypeVar("T")
 _bad = partial(Refusal, 400)
 Filter = Annotated[str, Meta(max_length=MOST_CHARS)]
 LAST = "the last user message"
+MOST_TEXTS = 1024  # of one request for embeddings
 _UNSERVED = ("tools", "tool_choice", "functions", "function_call", "response_format", "logprobs", "audio", "modalities")
+_UNSTORED = ("tools", "tool_choice", "background", "conversation", "prompt", "top_logprobs")
+_TEXT = ("text", "input_text")  # types of parts of a message
 
 
 class AskedQuestion(Struct):
@@ -65,6 +68,24 @@ class ChatBody(Struct):
     stream_options: StreamOptions | None = None
 
 
+class EmbeddingsBody(Struct):
+    """The body of /v1/embeddings. dimensions: only the embedder's own number."""
+
+    model: str
+    input: str | Annotated[list[str], Meta(min_length=1, max_length=MOST_TEXTS)]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+
+
+class ResponsesBody(Struct):
+    """The body of /v1/responses. Instructions and sampling settings in it are ignored; the server's settings apply."""
+
+    model: str
+    input: str | list[Any]
+    where: Filter = ""
+    stream: bool | None = None
+
+
 def read_ask(raw: bytes, settable: Collection[str], *, retrieval: bool) -> tuple[AskBody, tuple[Question, ...], bool]:
     """(body, its questions, whether it is one question whose row is the whole response). Raises Refusal (400).
 
@@ -93,20 +114,59 @@ def read_chat(raw: bytes) -> tuple[ChatBody, Question, list[Turn]]:
     Options that would change the form of the reply are refused. Raises Refusal (400).
     """
     given = read_object(raw)
-    unserved = [key for key in _UNSERVED if given.get(key) not in (None, False, [], {"type": "text"}, ["text"], "none")]
-    if unserved:
-        raise _bad("a chat completion here has no such thing", given=", ".join(unserved), do="leave it out")
+    _refuse(given, _UNSERVED)
     if given.get("n") not in (None, 1):
         raise _bad("a question has one answer", given=f"n={str(given['n'])[:20]}", expected="1")
     body = _as(ChatBody, given)
-    messages = [m for m in body.messages if isinstance(m, dict) and m.get("role") in ("user", "assistant")]
+    return body, *_conversation(body.messages)
+
+
+def read_responses(raw: bytes) -> tuple[ResponsesBody, Question, list[Turn]]:
+    """(body, the last user message of `input` as a question, the turns before it). Raises Refusal (400), also for
+    `previous_response_id`, since no response is stored."""
+    given = read_object(raw)
+    if given.get("previous_response_id") is not None:
+        raise _bad("no response is stored here", given="previous_response_id", do="send earlier messages in `input`")
+    _refuse(given, _UNSTORED)
+    form = given.get("text")
+    if form is not None and (not isinstance(form, dict) or form.get("format") not in (None, {"type": "text"})):
+        raise _bad("an answer here is plain text", given="text.format", do="leave it out")
+    body = _as(ResponsesBody, given)
+    items = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
+    for item in items:
+        if not isinstance(item, dict) or item.get("type") not in (None, "message"):
+            shown = item.get("type") if isinstance(item, dict) else kind(item)
+            raise _bad("input holds something else than messages", given=str(shown)[:80], expected="messages")
+    return body, *_conversation(items)
+
+
+def read_embeddings(raw: bytes) -> tuple[EmbeddingsBody, list[str]]:
+    """(body, the texts to embed). Raises Refusal (400) for token numbers and for texts that are empty or not valid."""
+    body = _as(EmbeddingsBody, read_object(raw))
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    try:
+        return body, [document_text(text, Limits(), f"input[{place}]") for place, text in enumerate(texts)]
+    except RowError as error:
+        raise _bad(str(error)) from error
+
+
+def _refuse(given: dict[str, Any], unserved: Collection[str]) -> None:
+    """Refuse options that would change the form of the reply."""
+    asked = [key for key in unserved if given.get(key) not in (None, False, [], {"type": "text"}, ["text"], "none")]
+    if asked:
+        raise _bad("an answer here has no such thing", given=", ".join(asked), do="leave it out")
+
+
+def _conversation(rows: list[Any]) -> tuple[Question, list[Turn]]:
+    """(the last user message as a question, the user and assistant turns before it). Raises Refusal (400)."""
+    messages = [m for m in rows if isinstance(m, dict) and m.get("role") in ("user", "assistant")]
     while messages and messages[-1]["role"] != "user":  # messages after the last question are ignored
         messages.pop()
     if not messages:
-        raise _bad("messages has no user message")
+        raise _bad("there is no user message")
     text = messages.pop().get("content")
     if isinstance(text, list):  # parts are joined by line ends
-        if not all(isinstance(p, dict) and p.get("type") == "text" and isinstance(p.get("text"), str) for p in text):
+        if not all(isinstance(p, dict) and p.get("type") in _TEXT and isinstance(p.get("text"), str) for p in text):
             raise _bad(f"{LAST} has parts that are not text")
         text = "\n".join(part["text"] for part in text)
     question = _question(_as(AskedQuestion, {"question": text}, LAST), LAST)
@@ -114,7 +174,7 @@ def read_chat(raw: bytes) -> tuple[ChatBody, Question, list[Turn]]:
         turns = [(m["role"], clean_string(_text_of(m.get("content")), "an earlier message")) for m in messages]
     except RowError as error:
         raise _bad(str(error)) from error
-    return body, question, turns
+    return question, turns
 
 
 def _text_of(content: Any) -> str:

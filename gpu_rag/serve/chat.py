@@ -9,25 +9,26 @@ from typing import Any
 
 from gpu_rag.jobs import completion
 from gpu_rag.serve.bodies import ChatBody
-from gpu_rag.serve.refusal import Refusal, error_body
+from gpu_rag.serve.refusal import Refusal, check_answered, error_body
 
 
 def chat_completion(row: dict[str, Any], model: str) -> dict[str, Any]:
-    """The chat completion of a row. The answer is the message's content; the row is under `gpu_rag`.
-
-    Raises Refusal (500) for a failed row, since clients of that protocol look for failures only in the status.
-    """
-    if row["status"] == "failed":
-        status = 503 if row["error"]["type"] == "ModelError" else 500
-        raise Refusal(status, row["error"]["message"], kind=row["error"]["type"])
+    """The chat completion of a row. The answer is the message's content; the row is under `gpu_rag`. Raises as
+    `check_answered`."""
+    check_answered(row)
     return {**completion(row, model, int(time.time())), "id": _name(), "gpu_rag": row}
+
+
+def unsent(answer: str, sent: str) -> str:
+    """The text that completes a stream. If the model was asked again and the answer does not begin with the sent
+    pieces, which cannot be taken back, it is the whole answer on a new line."""
+    return answer.removeprefix(sent) if answer.startswith(sent) else f"\n{answer}"
 
 
 class ChatEvents:
     """The server-sent events of one completion: the answer in pieces, an event with the end and the row, then [DONE].
 
-    A failure is an event with `error`, followed only by [DONE]. Sent pieces cannot be taken back. If the model was
-    asked again and the answer does not begin with the sent text, the whole answer follows on a new line.
+    A failure is an event with `error`, followed only by [DONE].
     """
 
     def __init__(self, body: ChatBody):
@@ -52,7 +53,7 @@ class ChatEvents:
         except Refusal as error:
             return _events(error_body(error, "/v1/chat/completions")) + _DONE
         answer = whole["choices"][0]["message"]["content"]
-        new_text = answer.removeprefix(self._sent) if answer.startswith(self._sent) else f"\n{answer}"
+        new_text = unsent(answer, self._sent)
         chunks = [self._content(new_text)] if new_text or not self._begun else []
         chunks.append({**self._choice({}, "stop"), "gpu_rag": item})
         if self._wants_usage:

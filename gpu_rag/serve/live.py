@@ -62,6 +62,7 @@ class Live:
     def __init__(self, name: str, thread: EngineThread, engine: Engine):
         self.name, self.thread = name, thread
         self.engine = engine  # the current or the last engine
+        self.embedder: dict[str, Any] = {}  # its description
         self.lacking: dict[str, UsageError | None] = {}  # by method: why it cannot retrieve, None if it can
         self.answering: list[str] = []  # methods that answer
         self._lock = threading.Lock()  # guards the ready methods; models stay open while it is held
@@ -85,6 +86,10 @@ class Live:
                     del self._ready[like[0]]
                 self._ready[wanted.key] = ready
             return ready
+
+    def ready(self, prepared: Prepared) -> Ready:
+        """A program that is no method, to be run by the current engine."""
+        return Ready(prepared, self._version)
 
     def cached(self, wanted: Wanted) -> Ready | None:
         """The cached result of `prepare`, or None; never waits."""
@@ -152,6 +157,7 @@ class Live:
     def switch(self, engine: Engine) -> None:
         """Prepare the methods of an engine, then answer later questions from it."""
         engine.join(self.thread.stats, brings_models=engine.models is not self.thread.models)
+        self.embedder = engine.models.describe("embedder")
         version, ready = self._version + 1, dict[Hashable, Ready]()
 
         def lack(method: str, retrieval_only: bool) -> UsageError | None:

@@ -8,6 +8,7 @@ from gpu_rag.errors import GpuRagError, MissingLayer, ModelError, UsageError
 
 _KINDS = {400: "BadInput", 404: "NotFound", 429: "Overloaded", 503: "Unavailable"}
 _OPENAI_KINDS = {401: "authentication_error", 429: "rate_limit_error"}
+_OPENAI_PATHS = ("/v1/chat/", "/v1/models", "/v1/embeddings", "/v1/responses")
 _STATUS = ((MissingLayer, 409), (UsageError, 400), (ModelError, 503), (GpuRagError, 500))
 
 
@@ -36,9 +37,17 @@ def refusal_of(error: Exception) -> Refusal:
     return refusal
 
 
+def check_answered(row: dict[str, Any]) -> None:
+    """Raise Refusal (503 for a dead model, else 500) for a failed row, since clients of OpenAI's protocol look for
+    failures only in the status."""
+    if row["status"] == "failed":
+        status = 503 if row["error"]["type"] == "ModelError" else 500
+        raise Refusal(status, row["error"]["message"], kind=row["error"]["type"])
+
+
 def error_body(error: Refusal, path: str) -> dict[str, Any]:
     """{"error": {"type", "message"}}; on the paths of OpenAI's protocol in the form that its clients read."""
-    if not path.startswith(("/v1/chat/", "/v1/models")):
+    if not path.startswith(_OPENAI_PATHS):
         return {"error": {"type": error.kind, "message": str(error)}}
     usual = "invalid_request_error" if 400 <= error.status < 500 else "server_error"
     kind = _OPENAI_KINDS.get(error.status, usual)

@@ -59,6 +59,8 @@ def test_each_key_may_what_its_rights_say(here, keys):
         "POST /v1/retrieve": (asked, {"key-of-alice", READER}),
         "POST /v1/answer": (asked, {"key-of-alice", "key-of-hurried"}),
         "POST /v1/chat/completions": (chat, {"key-of-alice"}),
+        "POST /v1/responses": ({"json": {"model": "bm25", "input": QUESTION}}, {"key-of-alice"}),
+        "POST /v1/embeddings": ({"json": {"model": "hash", "input": QUESTION}}, {"key-of-alice", READER}),
         "POST /v1/nothing": ({"json": {}}, {"key-of-alice", READER, "key-of-prometheus"}),
         "GET /metrics": ({}, {"key-of-prometheus", "key-of-hurried"}),
     }

@@ -397,7 +397,7 @@ VALUES = st.recursive(
     max_leaves=8,
 )
 KEYS = ["id", "question", "questions", "method", "params", "passages", "words", "model", "messages"]
-KEYS += ["stream", "n", "tools", "support"]
+KEYS += ["stream", "n", "tools", "support", "input", "dimensions"]
 BODIES = st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=6), VALUES, max_size=6)
 
 
@@ -407,8 +407,8 @@ def test_no_body_is_an_internal_error(here):
     @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
     @given(BODIES.map(lambda body: json.dumps(body).encode()) | st.binary(max_size=60))
     def check(body):
-        for path in ("/v1/answer", "/v1/retrieve", "/v1/chat/completions"):
-            got = server.ask("POST", path, content=body, headers=JSON)
+        for path in ("answer", "retrieve", "chat/completions", "responses", "embeddings"):
+            got = server.ask("POST", f"/v1/{path}", content=body, headers=JSON)
             assert got.status_code in (200, 400, 404, 409), got.text
             if got.status_code != 200:
                 assert message(got)
