@@ -316,11 +316,8 @@ class Engine:
         return StreamingDriver(resources, slow, low_water=low_water, stats=stats, **self._limits(None))
 
     def join(self, stats: RunStats, *, brings_models: bool) -> None:
-        """Let the live driver of another engine answer the questions that this one prepares from now on.
-
-        stats: those of the driver. brings_models: whether this engine has other models than the driver, so that its
-        questions bring them. The language model is the driver's.
-        """
+        """Let the live driver of another engine answer what this one prepares from now on. stats: of the driver;
+        brings_models: whether questions bring the models of this engine. The language model is the driver's."""
         self._stats, self._brings_models = stats, brings_models
 
     @property

@@ -22,9 +22,7 @@ from gpu_rag.errors import BadInput, MissingBackend, UsageError
 
 if TYPE_CHECKING:
     from gpu_rag.engine import Engine
-    from gpu_rag.models.set import ModelSet
     from gpu_rag.serve.keys import Client
-    from gpu_rag.serve.live import Live
     from gpu_rag.settings import Settings
 
 HELP = "Answer questions over HTTP: an API, OpenAI's chat protocol, and a page to explore with."
@@ -52,7 +50,6 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
     if missing:
         raise MissingBackend(f"{' and '.join(missing)} not installed", do="pip install 'gpu-rag[serve]'")
     from gpu_rag import Index
-    from gpu_rag.api.models import engine_over
     from gpu_rag.cli.trace_text import said
     from gpu_rag.serve import server
     from gpu_rag.serve.admission import Admission
@@ -80,14 +77,6 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
     elif keys is None:
         say(f"anyone who reaches {options.host} can ask questions and read passages: --api-key-file asks for a key")
 
-    def watched(live: Live) -> Watch:
-        path = folders[live.name]
-
-        def open_again(models: ModelSet) -> Engine:
-            return engine_over(Index.open(path), models, chosen[live.name])
-
-        return Watch(path, live, open_again, say)
-
     def ready() -> None:
         url = f"{scheme}://[{address}]:{port}" if ":" in address else f"{scheme}://{address}:{port}"
         methods = [name for name, lack in thread.lives[first].lacking.items() if lack is None]
@@ -98,7 +87,7 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
 
     with bound, closing(Audit(options.audit, say)) if options.audit else nullcontext() as audit:
         thread = EngineThread(partial(engines, folders, chosen, options.replies), settings.serve, say)
-        watches = [watched(live) for live in thread.lives.values()]
+        watches = [Watch(folders[name], live, say) for name, live in thread.lives.items()]
         admission = Admission(settings)
         try:
             thread.start()
@@ -160,9 +149,9 @@ def _check_client(folders: Mapping[str, Path], client: Client) -> None:
     if unknown := [name for name in names if name not in folders]:
         given, expected = f"{', '.join(unknown)} of the key {client.name}", ", ".join(folders)
         raise BadInput("a key is for an index that is not served", given=given, expected=expected)
-    for name in names if client.where else ():
+    for name in names if client.settings.where else ():
         try:
-            matching(client.where, Index.open(folders[name]).metadata)
+            matching(client.settings.where, Index.open(folders[name]).metadata)
         except UsageError as error:
             given, do = f"{client.name}, {name}: {error}", 'name the indexes that it fits: indexes = ["NAME"]'
             raise BadInput("the filter of a key does not fit an index", given=given, do=do) from error

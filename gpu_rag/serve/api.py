@@ -109,7 +109,7 @@ async def _described(rows: Sequence[Row], request: Request) -> Response:
 def _filter_of(request: Request) -> tuple[str, str]:
     """(name, filter of documents) of the client; both are "" without keys, and the filter where its key has none."""
     caller: Client | None = request.scope["caller"]
-    return ("", "") if caller is None else (caller.name, caller.where)
+    return ("", "") if caller is None else (caller.name, caller.settings.where)
 
 
 class _Whole:
@@ -132,14 +132,13 @@ class _Whole:
         """List the indexes that the client may use, the first index first. Content of all documents, which digest and
         number of passages tell of, is null for a key with a filter."""
         caller: Client | None = request.scope["caller"]
-        rows = []
-        for name, live in self._thread.lives.items():
-            if caller is None or caller.may_use(name):
-                index = live.engine.index
-                held = {"digest": index.manifest.digest(), "passages": index.counts().get("passages", 0)}
-                if _filter_of(request)[1]:
-                    held = dict.fromkeys(held)
-                rows.append({"name": name, "base": BELOW.format(index=name), **held})
+        lives, rows = self._thread.lives.items(), list[dict[str, Any]]()
+        for name, index in [
+            (name, live.engine.index) for name, live in lives if caller is None or caller.may_use(name)
+        ]:
+            held = {"digest": index.manifest.digest(), "passages": index.counts().get("passages", 0)}
+            shown = dict.fromkeys(held) if _filter_of(request)[1] else held
+            rows.append({"name": name, "base": BELOW.format(index=name), **shown})
         return Json({"indexes": rows})
 
     async def health(self, request: Request) -> Response:
@@ -202,9 +201,9 @@ class _Api:
             del row["where"]
             return shape({**row, "where": wanted.where} if wanted.where else row)
 
+        inner = replace(wanted, where=both)
         try:
-            wanted_here = replace(wanted, where=both)
-            return await self._admission.ask(self._live, wanted_here, questions, shape=shown, **options)
+            return await self._admission.ask(self._live, inner, questions, shape=shown, **options)
         except UsageError as error:
             if within not in str(error):
                 raise

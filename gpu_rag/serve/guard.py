@@ -22,7 +22,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from gpu_rag.errors import GpuRagError
 from gpu_rag.serve.audit import Audit, request_id
-from gpu_rag.serve.keys import FORBIDDEN, Access, Client, Keys
+from gpu_rag.serve.keys import Access, Client, Keys
 from gpu_rag.serve.metrics import Counts
 from gpu_rag.serve.refusal import ClientGone, Refusal, error_body, refusal_of
 from gpu_rag.settings.sections import ServeSettings
@@ -133,8 +133,13 @@ class Guard:
                 if self._keys is not None and (door is None or door.access.rights):
                     caller = self._keys.client(headers.get("authorization", ""))
                     name = caller.name
-                if door is not None:
-                    _check_access(door, index, caller, "index" in scope["path_params"])
+                if door is not None and door.access.rights:
+                    # an index that a client may not use is refused as one that is not there, where its path names it
+                    is_shown = index in door.calls and (caller is None or not index or caller.may_use(index))
+                    if not is_shown and "index" in scope["path_params"]:
+                        raise HTTPException(404)
+                    if caller is not None:
+                        caller.check(door.access, index)
                 if caller is not None:
                     caller.begin()
                     client = caller
@@ -190,21 +195,6 @@ class Guard:
         if scope["method"] == "POST" and kind != "application/json":  # a page cannot post JSON without asking
             do = "Content-Type: application/json"
             raise Refusal(415, "a body is JSON here", given=kind[:80] or "none", expected=do)
-
-
-def _check_access(door: Door, index: str, caller: Client | None, by_name: bool) -> None:
-    """Raise Refusal (403) if the client may not use the route. by_name: whether the path names the index; then an index
-    that the client may not use is refused as one that is not there, by HTTPException (404)."""
-    if not door.access.rights:
-        return
-    allowed = caller is None or not index or caller.may_use(index)
-    if by_name and not (allowed and index in door.calls):
-        raise HTTPException(404)
-    if not allowed and caller is not None:
-        do = "GET /v1/indexes lists the indexes of a key"
-        raise Refusal(403, "this key may not use the first index", kind=FORBIDDEN, given=caller.name, do=do)
-    if caller is not None:
-        caller.check(door.access)
 
 
 def allowed_hosts(host: str, more: Collection[str]) -> frozenset[str] | None:

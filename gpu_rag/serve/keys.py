@@ -56,23 +56,21 @@ class Client:
         self.name, self.n_open, self.settings = name, 0, settings
         self._begun: deque[float] = deque()  # requests of the last minute
 
-    @property
-    def where(self) -> str:
-        """The filter of documents for all requests of this client; "" for none."""
-        return self.settings.where
-
     def may_use(self, index: str) -> bool:
         """Whether the client may use an index."""
         return not self.settings.indexes or index in self.settings.indexes
 
-    def check(self, access: Access) -> None:
-        """Raise Refusal (403) if the client may not use a route."""
+    def check(self, access: Access, index: str) -> None:
+        """Raise Refusal (403) if the client may not use a route of an index, or of the server where `index` is ""."""
         if not set(access.rights) & set(self.settings.rights):
             expected = f"one with the right {' or '.join(sorted(access.rights))}"
-            raise Refusal(403, "this key may not do that", kind=FORBIDDEN, given=self.name, expected=expected)
-        if self.where and not access.filtered:
-            expected = "a key without a filter of documents"
-            raise Refusal(403, "this key may not do that", kind=FORBIDDEN, given=self.name, expected=expected)
+        elif self.settings.where and not access.filtered:
+            expected = "one without a filter of documents"
+        elif index and not self.may_use(index):
+            expected = "one for this index; GET /v1/indexes lists those of a key"
+        else:
+            return
+        raise Refusal(403, "this key may not do that", kind=FORBIDDEN, given=self.name, expected=expected)
 
     def begin(self) -> None:
         """Count a new request, until `end`. Raises Refusal (429) beyond a limit."""
@@ -139,32 +137,33 @@ class KeyFile(Keys):
     ):
         super().__init__({})
         self._read, self._file, self._say = partial(read_keys, file, environment, check), file, say
-        self._seen = self._status()
+        self._seen = file_status(file)
         self.adopt(self._read())
 
     def look(self) -> None:
         """Read the file again if it has changed."""
-        if self._status() != self._seen:
+        if file_status(self._file) != self._seen:
             self.reload()
 
     def reload(self) -> None:
         """Read the file again."""
-        self._seen = self._status()
+        self._seen = file_status(self._file)
         try:
             self.adopt(self._read())
-        except GpuRagError as error:
-            self.is_current = False
-            self._say(f"the old keys stay: {error}")
-        else:
             self.is_current = True
             self._say("the keys were read again")
+        except (GpuRagError, OSError) as error:
+            self.is_current = False
+            self._say(f"the old keys stay: {error}")
 
-    def _status(self) -> tuple[int, ...]:
-        try:
-            status = self._file.stat()
-        except OSError:
-            return ()
-        return status.st_ino, status.st_mtime_ns, status.st_size
+
+def file_status(file: Path) -> tuple[int, ...]:
+    """Numbers that change with a file; () if there is none."""
+    try:
+        status = file.stat()
+    except OSError:
+        return ()
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def read_keys(file: Path, environment: Mapping[str, str], check: Callable[[Client], None] | None = None) -> Keys:

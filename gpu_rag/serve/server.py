@@ -19,6 +19,7 @@ from gpu_rag.serve.admission import Admission
 from gpu_rag.serve.keys import KeyFile
 from gpu_rag.settings.sections import ServeSettings
 
+OnReady = Callable[[], None]
 BACKLOG = 512
 LAST_ROWS_S = 5  # time for the rows of questions failed at shutdown
 SPARE = 64  # connections beyond the limit that get an error response; more are cut off
@@ -81,13 +82,7 @@ def check_tls(settings: ServeSettings) -> bool:
     return True
 
 
-def run(
-    app: ASGIApp,
-    admission: Admission,
-    bound: socket.socket,
-    on_ready: Callable[[], None],
-    keys: KeyFile | None = None,
-) -> None:
+def run(app: ASGIApp, admission: Admission, bound: socket.socket, on_ready: OnReady, keys: KeyFile | None) -> None:
     """Serve until SIGINT or SIGTERM, then shut down as the settings say. A second signal fails open questions. SIGHUP
     reads the keys again."""
     server = _Server(config_of(app, admission.settings.serve), admission, on_ready, keys)
@@ -120,9 +115,7 @@ class _Server(uvicorn.Server):
     """uvicorn's server, with a shutdown on signals as set in the settings. keys: read again on SIGHUP, and when their
     file has changed."""
 
-    def __init__(
-        self, config: uvicorn.Config, admission: Admission, on_ready: Callable[[], None], keys: KeyFile | None
-    ):
+    def __init__(self, config: uvicorn.Config, admission: Admission, on_ready: OnReady, keys: KeyFile | None):
         super().__init__(config)
         self._admission, self._on_ready, self._keys = admission, on_ready, keys
         self._ending: asyncio.Task[None] | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from pathlib import Path
 from gpu_rag.engine import Engine
 from gpu_rag.errors import GpuRagError
 from gpu_rag.index.manifest import FILE, Manifest
-from gpu_rag.models.set import ModelSet
+from gpu_rag.serve.keys import file_status
 from gpu_rag.serve.live import READY, Live
 
 PAUSE_S = 0.5  # between two looks at the manifest
@@ -21,13 +20,12 @@ LONGEST_PAUSE_S = 60.0  # between two attempts to open an index that cannot be o
 class Watch:
     """Checks the manifest of an index until `stop`, and replaces the engine of `live` after a change.
 
-    open_engine(models): opens an engine over the index as it is now. say(line): called for each replacement, and once
-    for a manifest whose index cannot be opened; the server then keeps the old one, and tries again after growing
-    pauses.
+    say(line): called for each replacement, and once for a manifest whose index cannot be opened; the server then keeps
+    the old one, and tries again after growing pauses.
     """
 
-    def __init__(self, folder: Path, live: Live, open_engine: Callable[[ModelSet], Engine], say: Callable[[str], None]):
-        self._folder, self._live, self._open_engine, self._say = folder, live, open_engine, say
+    def __init__(self, folder: Path, live: Live, say: Callable[[str], None]):
+        self._folder, self._live, self._say = folder, live, say
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
 
@@ -47,7 +45,7 @@ class Watch:
         pause_s = next_s = 0.0
         while not self._end.wait(PAUSE_S):
             self._live.release()
-            now = self._status()
+            now = file_status(self._folder / FILE)
             if now == seen or self._live.thread.state != READY or (now == failed and time.monotonic() < next_s):
                 continue
             try:
@@ -58,21 +56,14 @@ class Watch:
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S) if now == failed else PAUSE_S
                 failed, next_s = now, time.monotonic() + pause_s
 
-    def _status(self) -> tuple[int, ...]:
-        """Numbers that change with the manifest; () if there is none."""
-        try:
-            status = os.stat(self._folder / FILE)
-        except OSError:
-            return ()
-        return status.st_ino, status.st_mtime_ns, status.st_size
-
     def _follow(self) -> bool:
         """Replace the engine if the index has another content than that of the engine. False if it cannot be replaced
         now."""
-        digest = Manifest.read(self._folder).without_stale().digest()
-        if digest == self._live.engine.index.manifest.digest():
+        digest, engine = Manifest.read(self._folder).without_stale().digest(), self._live.engine
+        if digest == engine.index.manifest.digest():
             return True
-        is_replaced = self._live.replace(self._open_engine(self._live.engine.models))
+        index = type(engine.index).open(self._folder, device=engine.models.device)
+        is_replaced = self._live.replace(Engine(index, engine.settings, engine.models))
         if is_replaced:
             self._say(f"the index has changed: {digest[:12]} answers from now on")
         return is_replaced

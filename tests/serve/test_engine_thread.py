@@ -397,7 +397,7 @@ def test_an_index_that_cannot_be_opened_is_said_once_and_tried_more_and_more_sel
     monkeypatch.setattr(watch_module, "PAUSE_S", 0.01)
     live, reads, said = here().live, [], []
     monkeypatch.setattr(watch_module.Manifest, "read", lambda folder: reads.append(time.monotonic()) or fails())
-    watch = watch_module.Watch(tmp_path, live, lambda models: pytest.fail("opened"), said.append)
+    watch = watch_module.Watch(tmp_path, live, said.append)
     watch.start()
     until(lambda: len(reads) == 6)
     assert len(said) == 1 and reads[-1] - reads[0] >= 0.01 * (1 + 2 + 4 + 8 + 16)

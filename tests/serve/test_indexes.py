@@ -259,7 +259,7 @@ def test_files_of_keys_with_wrong_rooms(tmp_path: Path, north: Path, south: Path
             read(lines)
         assert fact in str(caught.value) and "long-enough" not in str(caught.value), lines
     client = read('indexes = ["north"]\nwhere = "year > 1"').client("Bearer long-enough")
-    assert client.may_use("north") and not client.may_use("south") and client.where == "year > 1"
+    assert client.may_use("north") and not client.may_use("south") and client.settings.where == "year > 1"
 
 
 def test_names_of_indexes() -> None:
