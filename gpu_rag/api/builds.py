@@ -77,7 +77,8 @@ def build(
     """Index a corpus into the folder `out`, with the stages that `methods` need. An interrupted build is resumed.
 
     corpus: a path (str or Path), a list of Path, a list of texts (str, or dict with text and maybe id, title and
-    metadata), or a pandas DataFrame with a column text. It may be () if there is a knowledge base.
+    metadata), or a table with a column text: a pandas DataFrame, a pyarrow.Table, or a Dataset or IterableDataset of
+    Hugging Face, which is read row by row. It may be () if there is a knowledge base.
     methods: by default the default method; none for a knowledge base alone, whose tables are always built. Stages of an
     existing index are kept and brought up to date.
     openie: ready extraction results; they switch the extractor to `import`. kg: files of triples; skb: folders of nodes

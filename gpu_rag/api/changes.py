@@ -17,7 +17,7 @@ import xxhash
 
 from gpu_rag.api.arguments import PathLike, SettingsLike, checked_path, checked_paths
 from gpu_rag.api.builds import run_build
-from gpu_rag.api.corpus import corpus_files, texts_file, written
+from gpu_rag.api.corpus import columns_of, corpus_files, is_table, texts_file, written
 from gpu_rag.api.indexes import Index
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.index import index as opened
@@ -64,7 +64,7 @@ def add(index: PathLike, corpus: Any, **keywords: Unpack[Changing]) -> Change:
     """
     folder = checked_folder(index)
     sources = known_sources(folder)
-    in_memory = hasattr(corpus, "columns") or (
+    in_memory = is_table(corpus) or (
         isinstance(corpus, Sequence) and not isinstance(corpus, str) and not all(isinstance(p, Path) for p in corpus)
     )
     files = (_with_rows(folder, corpus),) if in_memory else corpus_files(corpus, folder)
@@ -158,7 +158,7 @@ def _with_rows(folder: Path, corpus: Any) -> Path:
     """Add documents in memory to their file, and return its path. Raises UsageError for one without an id."""
     path, rows = texts_file(folder), rows_in(texts_file(folder))
     named = (isinstance(row, Mapping) and row.get("id") for row in corpus) if isinstance(corpus, Sequence) else ()
-    if not all(named) or "id" not in getattr(corpus, "columns", ("id",)):
+    if not all(named) or (is_table(corpus) and "id" not in (columns_of(corpus) or ())):
         raise UsageError(
             "a document to add has no id", expected="{'id': ..., 'text': ...}; an id replaces its document"
         )

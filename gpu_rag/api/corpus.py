@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date, time
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from gpu_rag.api.arguments import checked_path
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.index.folder import storage_errors, write_atomic
+from gpu_rag.index.folder import replacing, storage_errors
 
-EXPECTED = "a path, a list of Path, a list of texts (str or dict with text), or a DataFrame with a column text"
+EXPECTED = "a path, a list of Path, a list of texts (str or dict with text), or a table or dataset with a column text"
 
 
 def corpus_files(corpus: Any, out: Path) -> tuple[Path, ...]:
     """The files of a corpus. Texts are written to OUT.texts.jsonl. Raises UsageError, and BadInput for a missing
     file."""
-    if hasattr(corpus, "to_dict") and hasattr(corpus, "columns"):
+    if is_table(corpus):
         return (written(_table_rows(corpus), out),)
     if isinstance(corpus, (str, Path)):
         paths = (checked_path("corpus", corpus),)
@@ -36,6 +38,19 @@ def corpus_files(corpus: Any, out: Path) -> tuple[Path, ...]:
     return paths
 
 
+def is_table(corpus: Any) -> bool:
+    """Whether a corpus is a DataFrame, an Arrow table or a dataset of Hugging Face."""
+    return hasattr(corpus, "column_names") or (hasattr(corpus, "to_dict") and hasattr(corpus, "columns"))
+
+
+def columns_of(table: Any) -> list[str] | None:
+    """The names of the columns of a table; None for a stream that does not know them."""
+    names = table.column_names if hasattr(table, "column_names") else table.columns
+    if isinstance(names, Mapping):
+        raise UsageError("several splits are no corpus", given=", ".join(map(str, names))[:80], expected="one of them")
+    return None if names is None else list(map(str, names))
+
+
 def _row(item: str | Mapping[str, Any], number: int) -> Mapping[str, Any]:
     """The row of a text. Raises UsageError for a mapping without text, and for a str that names an existing file."""
     if isinstance(item, str):
@@ -47,16 +62,27 @@ def _row(item: str | Mapping[str, Any], number: int) -> Mapping[str, Any]:
     return {"id": str(number), **item}
 
 
-def _table_rows(table: Any) -> list[Mapping[str, Any]]:
-    """The rows of a DataFrame, without its empty cells."""
-    columns = list(map(str, table.columns))
+def _table_rows(table: Any) -> Iterator[Mapping[str, Any]]:
+    """The rows of a table one by one, without empty cells. A row without text becomes a reject."""
+    columns, rows = columns_of(table), _cells(table)
+    if columns is None:
+        first = next(rows, {})
+        columns, rows = list(first), chain([first], rows) if first else rows
     if "text" not in columns:
         raise UsageError(
             "the table has no column text", given=", ".join(columns)[:80], expected="text, maybe id and title"
         )
-    rows = json.loads(table.to_json(orient="records", date_format="iso"))
-    cells = ({name: value for name, value in row.items() if value is not None} for row in rows)
-    return [{"id": str(number), **row} for number, row in enumerate(cells, 1)]  # a row without text becomes a reject
+    for number, row in enumerate(rows, 1):
+        kept = {name: value for name, value in row.items() if value is not None and value == value}  # nor NaN
+        yield {"id": str(number), **kept}
+
+
+def _cells(table: Any) -> Iterator[Mapping[str, Any]]:
+    if hasattr(table, "to_batches"):  # Arrow
+        return chain.from_iterable(batch.to_pylist() for batch in table.to_batches(1000))
+    if hasattr(table, "column_names"):
+        return iter(table.with_format(None))
+    return iter(json.loads(table.to_json(orient="records", date_format="iso")))
 
 
 def texts_file(out: Path) -> Path:
@@ -64,17 +90,28 @@ def texts_file(out: Path) -> Path:
     return out.with_name(out.name + ".texts.jsonl")
 
 
-def written(rows: Sequence[Mapping[str, Any]], out: Path) -> Path:
-    """Write the rows as a JSON Lines file."""
-    path = texts_file(out)
-    lines = []
-    for number, row in enumerate(rows, 1):
-        try:
-            lines.append(json.dumps(row, allow_nan=False).encode() + b"\n")
-        except (TypeError, ValueError) as error:
-            given, expected = f"text {number}: {error}", "texts, numbers, true or false"
-            raise UsageError("a text cannot be kept as JSON", given=given, expected=expected) from error
+def written(rows: Iterable[Mapping[str, Any]], out: Path) -> Path:
+    """Write the rows as a JSON Lines file, one by one."""
+    path, rows = texts_file(out), iter(rows)
+    first = list(islice(rows, 1))  # a table that is refused makes no folder
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, b"".join(lines))
+        with replacing(path) as file:
+            for number, row in enumerate(chain(first, rows), 1):
+                file.write(_line(row, number))
     return path
+
+
+def _line(row: Mapping[str, Any], number: int) -> bytes:
+    try:
+        return json.dumps(row, allow_nan=False, default=_iso).encode() + b"\n"
+    except (TypeError, ValueError) as error:
+        given, expected = f"text {number}: {error}", "texts, numbers, dates, true or false"
+        raise UsageError("a text cannot be kept as JSON", given=given, expected=expected) from error
+
+
+def _iso(value: object) -> str:
+    """A date as a text. Raises TypeError for other types."""
+    if isinstance(value, (date, time)):
+        return value.isoformat()
+    raise TypeError(f"a {type(value).__name__} is not")

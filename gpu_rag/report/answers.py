@@ -1,4 +1,4 @@
-"""Display of answers in a notebook, and as pandas tables."""
+"""Display of answers in a notebook, and as tables of pandas and Arrow."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from gpu_rag.types import Answer, Evidence
 
 if TYPE_CHECKING:
     import pandas
+    import pyarrow
 
 MOST_SHOWN, MOST_PATHS, MOST_CHARS = 10, 5, 280  # results per list, paths, characters of a passage without a mark
 GROUNDED = {
@@ -58,6 +59,10 @@ class Result(Answer):
         """One row per passage, best first; rank counts from 1. Raises MissingBackend."""
         return _frame(_passage_rows(self), _PASSAGE)
 
+    def to_arrow(self) -> pyarrow.Table:
+        """The rows of `to_pandas` as an Arrow table, which `datasets.Dataset` takes."""
+        return _arrow(_passage_rows(self), _PASSAGE)
+
 
 class Results(list[Result]):
     """Results in the order of their questions."""
@@ -76,14 +81,24 @@ class Results(list[Result]):
 
         passages: one row per passage instead, as in `Result.to_pandas`. Raises MissingBackend.
         """
+        return _frame(*self._table(passages))
+
+    def to_arrow(self, *, passages: bool = False) -> pyarrow.Table:
+        """The rows of `to_pandas` as an Arrow table, which `datasets.Dataset` takes."""
+        return _arrow(*self._table(passages))
+
+    def _table(self, passages: bool) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+        """(rows, columns)."""
         if passages:
-            return _frame([row for result in self for row in _passage_rows(result)], _PASSAGE)
-        return _frame([_row(result) for result in self], _ROW)
+            return [row for result in self for row in _passage_rows(result)], _PASSAGE
+        return [_row(result) for result in self], _ROW
 
 
 _PASSAGE = ("question_id", "rank", "passage_id", "title", "score", "text", "start", "end", "file", "place", "why")
 _ROW = ("id", "question", "method", "status", "answer", "grounding", "passages", "llm_calls", "prompt_tokens",
         "generated_tokens", "llm_s", "embed_s", "graph_s", "error")  # fmt: skip
+_INTEGERS = ("rank", "start", "end", "llm_calls", "prompt_tokens", "generated_tokens")
+_FLOATS = ("score", "llm_s", "embed_s", "graph_s")
 
 
 def _passage_rows(result: Result) -> list[dict[str, Any]]:
@@ -110,6 +125,16 @@ def _frame(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pandas.DataF
     except ImportError as error:
         raise MissingBackend("tables need pandas", given=str(error), do="pip install 'gpu-rag[pandas]'") from error
     return pandas.DataFrame([[row[name] for name in columns] for row in rows], columns=list(columns))
+
+
+def _arrow(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pyarrow.Table:
+    import pyarrow
+
+    types = dict.fromkeys(columns, pyarrow.string())
+    types |= dict.fromkeys(_INTEGERS, pyarrow.int64()) | dict.fromkeys(_FLOATS, pyarrow.float64())
+    types["passages"] = pyarrow.list_(pyarrow.string())
+    schema = pyarrow.schema([(name, types[name]) for name in columns])
+    return pyarrow.Table.from_pylist([{name: row[name] for name in columns} for row in rows], schema)
 
 
 def _cut(text: str) -> str:
