@@ -1,4 +1,4 @@
-"""A BERT encoder with mean pooling: the packaged MiniLM and models shaped like it."""
+"""A BERT encoder with mean pooling: the packaged MiniLM and E5, and models shaped like them."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ CODE_VERSION = 2
 CPU_TOKENS = 2048  # computed together: more is no faster
 GPU_TOKENS = 1 << 15  # tokens per batch, padding included: enough to fill a GPU
 GPU_PIECE_CHARS = 1 << 21  # tokenized together for a GPU: few batches of a piece are filled up, and few waits end one
+CENTRE = (
+    "centre.f32"  # beside a model, f32[D]: rounding differs by machine, so its bytes are no part of the content hash
+)
 LENGTH_STEP = 8  # padded lengths on a GPU are multiples of this
 
 Ids = Sequence[Sequence[int]]
@@ -33,8 +36,9 @@ Ids = Sequence[Sequence[int]]
 class MeanPoolingEmbedder:
     """Unit vectors v = m / |m|, where m is the mean of the encoder's last hidden states over a text's tokens.
 
-    Pooling and the maximal length come from the model's own sentence-transformers settings. Longer texts are cut there
-    and counted in `n_truncated`. A text's row has the same bits alone or in any batch:
+    Pooling, a prefix and the maximal length come from the model's own sentence-transformers settings. Longer texts are
+    cut there and counted in `n_truncated`. If there is a centre c beside the model, the vector is (v - c) / |v - c|. A
+    text's row has the same bits alone or in any batch:
     - on a CPU texts lie end to end, without padding: each matrix product has 128 tokens of any texts, and attention
       sees each text by itself (see `BertEncoder`);
     - on a GPU a batch has one padded length, a multiple of 8, and as many rows as make 32,768 tokens. The host waits
@@ -48,12 +52,18 @@ class MeanPoolingEmbedder:
         self._torch_device = check_device(device)
         self.name, self.device, self.n_truncated, self.row_identical = name, device, 0, True
         self.dtype = choose_dtype(self._torch_device, dtype)
-        self.max_tokens = _max_tokens(folder)
-        self.content_hash = folder_hash(folder, CODE_VERSION, {"pooling": "mean", "max_tokens": self.max_tokens})
+        self.max_tokens, self._prefix = _max_tokens(folder), _prefix(folder)
+        self._centre = _centre(folder)
+        settings = {
+            "pooling": "mean",
+            "max_tokens": self.max_tokens,
+            **({} if self._centre is None else {"centred": 1}),
+        }
+        self.content_hash = folder_hash(folder, CODE_VERSION, settings)
         use_threads(self._torch_device, threads)
         self._tokenizer = _tokenizer(folder)
         self._model = BertEncoder(folder, self._torch_device, self.dtype, NO_ROOM)
-        self._cls, self._sep, self._pad = (self._tokenizer.token_to_id(t) for t in ("[CLS]", "[SEP]", "[PAD]"))
+        self._cls, self._sep, self._pad = _special_tokens(self._tokenizer)
         self.dim = self._model.dim
 
     def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
@@ -90,7 +100,8 @@ class MeanPoolingEmbedder:
 
     def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, cut at the model's limit, with start and end tokens."""
-        plain = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]  # a lone surrogate has no bytes
+        # a lone surrogate has no bytes
+        plain = [self._prefix + text.encode("utf-8", "replace").decode("utf-8") for text in texts]
         limit = self.max_tokens - 2
         encoded = [row.ids for row in self._tokenizer.encode_batch_fast(plain, add_special_tokens=False)]
         self.n_truncated += sum(len(row) > limit for row in encoded)
@@ -135,7 +146,7 @@ class MeanPoolingEmbedder:
                 hidden[first : first + n_rows * length].unflatten(0, (n_rows, length)).mean(1)
                 for first, n_rows, length in groups
             ]
-            return F.normalize(torch.cat(means), dim=1)
+            return self._unit(torch.cat(means))
 
     # --- on a GPU: batches of one padded length ---
 
@@ -157,7 +168,11 @@ class MeanPoolingEmbedder:
         with torch.inference_mode():
             hidden = self._model(on_device.flatten(), places, attend).float().unflatten(0, (rows, length))
             keep = mask.unsqueeze(-1).float()
-            return F.normalize((hidden * keep).sum(1) / keep.sum(1), dim=1)[: len(ids)]
+            return self._unit((hidden * keep).sum(1) / keep.sum(1))[: len(ids)]
+
+    def _unit(self, means: torch.Tensor) -> torch.Tensor:
+        unit = F.normalize(means, dim=1)
+        return unit if self._centre is None else F.normalize(unit - self._centre.to(unit.device), dim=1)
 
     def _sent(self, array: np.ndarray) -> torch.Tensor:
         """Copy an array to the device without waiting; torch keeps the pinned memory until the copy is done."""
@@ -205,6 +220,31 @@ def _tokenizer(folder: Path) -> Any:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
+
+
+def _special_tokens(tokenizer: Any) -> list[int]:
+    """Ids of the tokens that begin a text, end it, and fill a batch."""
+    names = ("[CLS]", "[SEP]", "[PAD]") if tokenizer.token_to_id("[CLS]") is not None else ("<s>", "</s>", "<pad>")
+    return [tokenizer.token_to_id(name) for name in names]
+
+
+def _centre(folder: Path) -> torch.Tensor | None:
+    """The centre beside a model; None if there is none. Raises ModelError."""
+    if not (folder / CENTRE).exists():
+        return None
+    try:
+        return torch.from_numpy(np.fromfile(folder / CENTRE, "<f4"))
+    except OSError as error:
+        raise ModelError("the embedding model could not be loaded", given=f"{folder}: {error}") from error
+
+
+def _prefix(folder: Path) -> str:
+    """The model's default prompt, which stands before each text; "" if it has none."""
+    try:
+        settings = json.loads((folder / "config_sentence_transformers.json").read_text(encoding="utf-8"))
+        return str(settings.get("prompts", {}).get(settings.get("default_prompt_name"), ""))
+    except (OSError, ValueError, AttributeError) as error:
+        raise ModelError("no sentence-transformers settings beside the model", given=f"{folder}: {error}") from error
 
 
 def _max_tokens(folder: Path) -> int:
