@@ -25,9 +25,7 @@ CODE_VERSION = 2
 CPU_TOKENS = 2048  # computed together: more is no faster
 GPU_TOKENS = 1 << 15  # tokens per batch, padding included: enough to fill a GPU
 GPU_PIECE_CHARS = 1 << 21  # tokenized together for a GPU: few batches of a piece are filled up, and few waits end one
-CENTRE = (
-    "centre.f32"  # beside a model, f32[D]: rounding differs by machine, so its bytes are no part of the content hash
-)
+CENTRE = "centre.f32"  # f32[D]; no part of the content hash, since its rounding differs by machine
 LENGTH_STEP = 8  # padded lengths on a GPU are multiples of this
 
 Ids = Sequence[Sequence[int]]
@@ -52,13 +50,9 @@ class MeanPoolingEmbedder:
         self._torch_device = check_device(device)
         self.name, self.device, self.n_truncated, self.row_identical = name, device, 0, True
         self.dtype = choose_dtype(self._torch_device, dtype)
-        self.max_tokens, self._prefix = _max_tokens(folder), _prefix(folder)
-        self._centre = _centre(folder)
-        settings = {
-            "pooling": "mean",
-            "max_tokens": self.max_tokens,
-            **({} if self._centre is None else {"centred": 1}),
-        }
+        self.max_tokens, self._prefix, self._centre = _settings(folder)
+        centred = {} if self._centre is None else {"centred": True}
+        settings = {"pooling": "mean", "max_tokens": self.max_tokens, **centred}
         self.content_hash = folder_hash(folder, CODE_VERSION, settings)
         use_threads(self._torch_device, threads)
         self._tokenizer = _tokenizer(folder)
@@ -228,34 +222,20 @@ def _special_tokens(tokenizer: Any) -> list[int]:
     return [tokenizer.token_to_id(name) for name in names]
 
 
-def _centre(folder: Path) -> torch.Tensor | None:
-    """The centre beside a model; None if there is none. Raises ModelError."""
-    if not (folder / CENTRE).exists():
-        return None
+def _settings(folder: Path) -> tuple[int, str, torch.Tensor | None]:
+    """The model's own length limit, its default prompt, which stands before each text, and its centre, if it has one.
+
+    Checks that its pooling is the one computed here; raises ModelError, BadInput.
+    """
+    names = ("1_Pooling/config.json", "sentence_bert_config.json", "config_sentence_transformers.json")
     try:
-        return torch.from_numpy(np.fromfile(folder / CENTRE, "<f4"))
-    except OSError as error:
-        raise ModelError("the embedding model could not be loaded", given=f"{folder}: {error}") from error
-
-
-def _prefix(folder: Path) -> str:
-    """The model's default prompt, which stands before each text; "" if it has none."""
-    try:
-        settings = json.loads((folder / "config_sentence_transformers.json").read_text(encoding="utf-8"))
-        return str(settings.get("prompts", {}).get(settings.get("default_prompt_name"), ""))
-    except (OSError, ValueError, AttributeError) as error:
-        raise ModelError("no sentence-transformers settings beside the model", given=f"{folder}: {error}") from error
-
-
-def _max_tokens(folder: Path) -> int:
-    """The model's own length limit. Checks that its pooling is the one computed here; raises ModelError, BadInput."""
-    try:
-        pooling = json.loads((folder / "1_Pooling" / "config.json").read_text(encoding="utf-8"))
-        limit = json.loads((folder / "sentence_bert_config.json").read_text(encoding="utf-8"))["max_seq_length"]
-        limit = int(limit)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        pooling, lengths, prompts = (json.loads((folder / name).read_text(encoding="utf-8")) for name in names)
+        limit = int(lengths["max_seq_length"])
+        prefix = str(prompts.get("prompts", {}).get(prompts.get("default_prompt_name"), ""))
+        centre = torch.from_numpy(np.fromfile(folder / CENTRE, "<f4")) if (folder / CENTRE).exists() else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError("no sentence-transformers settings beside the model", given=f"{folder}: {error}") from error
     modes = sorted(k for k, v in pooling.items() if k.startswith("pooling_mode_") and v)
     if modes != ["pooling_mode_mean_tokens"]:
         raise BadInput("unsupported pooling", given=modes, expected="pooling_mode_mean_tokens alone")
-    return limit
+    return limit, prefix, centre
