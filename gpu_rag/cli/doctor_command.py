@@ -16,7 +16,7 @@ from typing import Any
 
 from gpu_rag.cli.options import add_settings, api_key, settings_of, table
 from gpu_rag.errors import GpuRagError
-from gpu_rag.models.packaged import EMBEDDER_WHEEL, INSTALL_LINE, LLM_WHEEL
+from gpu_rag.models.packaged import E5_INSTALL_LINE, E5_WHEEL, EMBEDDER_WHEEL, INSTALL_LINE, LLM_WHEEL
 
 HELP = "Show the device, the backends found or missing, the models, and what they are good for."
 EXAMPLE = "gpu-rag doctor"
@@ -130,8 +130,10 @@ def _work(document: dict[str, Any], name: str, roles: Sequence[str], modules: Se
     if lacking and importlib.util.find_spec("transformers") is None:
         extras.append("cpu")
     lines = [f"{_pip()} install 'gpu-rag[{extra}]'" for extra in dict.fromkeys(extras)]
-    if any(wheel in document["models"][role]["note"] for role in lacking for wheel in (LLM_WHEEL, EMBEDDER_WHEEL)):
-        lines.append(INSTALL_LINE.replace("pip", _pip(), 1))
+    notes = " ".join(document["models"][role]["note"] for role in lacking)
+    for line, wheels in ((INSTALL_LINE, (LLM_WHEEL, EMBEDDER_WHEEL)), (E5_INSTALL_LINE, (E5_WHEEL,))):
+        if any(f"no {wheel}" in notes for wheel in wheels):
+            lines.append(line.replace("pip", _pip(), 1))
     missing = [*(f"{role} {document['models'][role]['name']}" for role in lacking), *(row[0] for row in absent)]
     return {"work": name, "now": not missing, "missing": missing, "run": lines}
 

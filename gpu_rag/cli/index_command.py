@@ -158,7 +158,7 @@ def _languages(document: dict[str, Any], index: Index) -> str:
     line = f"{sum(n for _, n in counts):,} of {document['documents']:,} documents are not English ({shown})"
     if (record := index.manifest.stages.get("extraction")) is None or record.params["extractor"] != "patterns":
         return f"\n{line}"
-    cost = "no facts were extracted from them; dense vectors and words still find them"
+    cost = "no facts were extracted from them; words find them, and vectors of --set models.embedder=e5"
     return f"\n{line}: {cost}. A language model extracts from all: --set index.extractor=llm"
 
 

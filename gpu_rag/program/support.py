@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpu_rag.program.embed import embed
+from gpu_rag.text.language import ENGLISH, language_of
 from gpu_rag.text.sentences import split_sentences
 from gpu_rag.types import Draft, Evidence, Grounding, GroundingSentence, Path, RankedNode, Sentence
 
@@ -38,14 +39,20 @@ def grounded(
     question: str, answer: str, evidence: Sequence[Evidence], paths: Sequence[Path], nodes: Sequence[RankedNode] = ()
 ) -> Grounding:
     """Whether passages with their titles, paths and knowledge base nodes support an answer. A function of its
-    arguments alone, so that `verify-answers` can repeat it."""
-    from gpu_rag.text.grounding import UNSUPPORTED, grounding  # most runs of retrieval have no answer
+    arguments alone, so that `verify-answers` can repeat it.
+
+    Nothing is `supported` in another language than English, and an answer that may be a translation not `unsupported`.
+    """
+    from gpu_rag.text.grounding import NONE, UNSUPPORTED, grounding  # most runs of retrieval have no answer
     from gpu_rag.text.supporting import supporting
 
     answer = _CITED.sub("", answer)
     texts = [*(f"{item.title}. {item.text}" for item in evidence), *(path.text for path in paths)]
     status = grounding(question, answer, [*texts, *(f"{node.name} ({node.type})" for node in nodes)])
+    languages = {language_of(question), language_of("\n".join(texts))}
     if status == UNSUPPORTED:
+        return Grounding(NONE if len(languages) > 1 else status)
+    if languages != {ENGLISH}:
         return Grounding(status)
     passages = [(item.title, item.text) for item in evidence]
     numbers = {item.passage_id: number for number, item in enumerate(evidence)}

@@ -16,7 +16,7 @@ class ModelSettings(Declared):
     """The models that run, and their device."""
 
     embedder: Annotated[
-        str, "minilm (packaged), a sentence-transformers folder or name, http://HOST:PORT/v1#NAME, hash (for tests)"
+        str, "minilm, e5 (packaged), a sentence-transformers folder or name, http://HOST:PORT/v1#NAME, hash (for tests)"
     ] = "minilm"
     llm: Annotated[
         str,

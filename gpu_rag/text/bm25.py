@@ -14,7 +14,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from operator import lt
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +23,8 @@ import msgspec
 import numpy as np
 
 from gpu_rag.errors import BadInput, IndexCorrupt, IndexMismatch, StorageError
-from gpu_rag.text.tokens import STOP_WORDS, TOKENS_VERSION, stems, tokenize, words_of
+from gpu_rag.text.language import ENGLISH, language_among
+from gpu_rag.text.tokens import TOKENS_VERSION, stems, stop_words, tokenize, words_of
 
 ARRAYS_FILE = "bm25.safetensors"
 VOCABULARY_FILE = "bm25.json"
@@ -34,13 +35,22 @@ _BLOCK = 2048  # texts whose tokens are in memory as Python objects at once
 class Bm25:
     """A BM25 index of N passages, in memory. Build it with `Bm25.build`, or read a saved one with `Bm25.load`.
 
-    Passage ids are positions in the given texts. The index is immutable after building, so threads may share it.
+    Passage ids are positions in the given texts. The index is immutable after building, so threads may share it. A
+    query is read in the likeliest of the index's languages.
     """
 
-    def __init__(self, tokens: Sequence[str], arrays: dict[str, np.ndarray], n: int, k1: float, b: float):
+    def __init__(
+        self,
+        tokens: Sequence[str],
+        arrays: dict[str, np.ndarray],
+        n: int,
+        k1: float,
+        b: float,
+        languages: Sequence[str] = (ENGLISH,),
+    ):
         """tokens: V, sorted; arrays: data f32[P], indices i32[P], indptr i64[V+1], one list of (passage, score) for
-        each token, passages ascending; n: number of passages."""
-        self.tokens, self.arrays, self.n, self.k1, self.b = tokens, arrays, n, k1, b
+        each token, passages ascending; n: number of passages; languages: of the passages, the commonest first."""
+        self.tokens, self.arrays, self.n, self.k1, self.b, self.languages = tokens, arrays, n, k1, b, languages
 
     @cached_property
     def _engine(self) -> Any:
@@ -53,9 +63,17 @@ class Bm25:
         return engine
 
     @classmethod
-    def build(cls, texts: Iterable[str], k1: float = 1.2, b: float = 0.75) -> Bm25:
+    def build(
+        cls,
+        texts: Iterable[str],
+        k1: float = 1.2,
+        b: float = 0.75,
+        languages: Sequence[str] = (ENGLISH,),
+        language_of_each: Iterable[str] | None = None,
+    ) -> Bm25:
         """Index `texts` (N passages; N = 0 and passages without tokens are allowed). They are read once, in blocks.
 
+        languages: ISO 639 codes, the commonest first; language_of_each: one of them for each text, the first if absent.
         k1: > 0, how soon repeated words stop counting; b: 0..1, how strongly long passages are discounted.
         Deterministic: token ids follow the sorted tokens. Memory: 40 bytes for each posting, and the vocabulary. Raises
         BadInput for k1 or b out of range.
@@ -64,7 +82,8 @@ class Bm25:
             raise BadInput(
                 "BM25 parameters are out of range", given=f"k1={k1}, b={b}", expected="k1 > 0 and 0 <= b <= 1"
             )
-        numbers, token, passage, frequency, lengths = _counted(texts)
+        each = repeat(languages[0]) if language_of_each is None else language_of_each
+        numbers, token, passage, frequency, lengths = _counted(texts, each)
         tokens, n = sorted(numbers), len(lengths)
         rank = np.empty(len(tokens), np.int32)
         rank[np.array([numbers[text] for text in tokens], np.int64)] = np.arange(len(tokens), dtype=np.int32)
@@ -76,7 +95,7 @@ class Bm25:
         scores = idf[token] * (frequency / (longer[passage] + frequency))
         indptr = np.concatenate([[0], np.cumsum(df)]).astype(np.int64)
         arrays = {"data": scores.astype(np.float32), "indices": passage, "indptr": indptr}
-        return cls(tokens, arrays, n, k1, b)
+        return cls(tokens, arrays, n, k1, b, languages)
 
     def part(self, rows: np.ndarray) -> Bm25:
         """The index of some passages (ascending rows) with the word statistics of all, so that scores do not change."""
@@ -87,7 +106,7 @@ class Bm25:
         n_before = np.concatenate([[0], np.cumsum(stays)]).astype(np.int64)
         indptr = n_before[self.arrays["indptr"]]
         arrays = {"data": self.arrays["data"][stays], "indices": indices[stays], "indptr": indptr}
-        return Bm25(self.tokens, arrays, len(rows), self.k1, self.b)
+        return Bm25(self.tokens, arrays, len(rows), self.k1, self.b, self.languages)
 
     def scores(self, query: str) -> np.ndarray:
         """The score of every passage for `query`: f32[N], >= 0; 0 if no token is shared."""
@@ -110,7 +129,7 @@ class Bm25:
 
     def ids(self, query: str) -> list[int]:
         """The places among `tokens` of those of a query that the index knows, in its order."""
-        words = tokenize(query)
+        words = tokenize(query, language_among(query, self.languages))
         places = (bisect_left(self.tokens, word) for word in words)
         return [place for place, word in zip(places, words) if place < len(self.tokens) and self.tokens[place] == word]
 
@@ -140,7 +159,8 @@ class Bm25:
         from safetensors import SafetensorError
         from safetensors.numpy import save_file
 
-        saved = _Saved(_FORMAT, TOKENS_VERSION, self.n, self.k1, self.b, list(self.tokens))
+        languages = [] if list(self.languages) == [ENGLISH] else list(self.languages)
+        saved = _Saved(_FORMAT, TOKENS_VERSION, self.n, self.k1, self.b, list(self.tokens), languages)
         text = json.dumps(msgspec.to_builtins(saved), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -174,20 +194,28 @@ class Bm25:
             )
         if problem := _problem(saved, arrays):
             raise IndexCorrupt("the BM25 index cannot be used", given=f"{problem} in {folder}")
-        return cls(saved.tokens, arrays, saved.n, saved.k1, saved.b)
+        return cls(saved.tokens, arrays, saved.n, saved.k1, saved.b, saved.languages or (ENGLISH,))
 
 
-def _counted(texts: Iterable[str]) -> tuple[dict[str, int], np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _counted(
+    texts: Iterable[str], languages: Iterable[str]
+) -> tuple[dict[str, int], np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Count tokens: the number of each token, by first use; token i32[P], passage i32[P] and frequency i32[P] of each
     posting, passages ascending; the number of tokens of each passage, i64[N]."""
     numbers: dict[str, int] = {}
-    number_of = dict.fromkeys(STOP_WORDS, -1)  # of each word, so that it is stemmed once
+    number_of: dict[str, dict[str, int]] = {}  # of each word by language, so that it is stemmed once
     parts, lengths, first = [np.zeros((3, 0), np.int32)], [np.zeros(0, np.int64)], 0
-    texts = iter(texts)
+    texts, languages = iter(texts), iter(languages)
     while block := [words_of(text) for text in islice(texts, _BLOCK)]:
-        new = [word for word in dict.fromkeys(chain.from_iterable(block)) if word not in number_of]
-        number_of.update((word, numbers.setdefault(token, len(numbers))) for word, token in zip(new, stems(new)))
-        ids = np.array([number_of[word] for row in block for word in row], np.int64)
+        named = list(islice(languages, len(block)))
+        for language in dict.fromkeys(named):
+            known = number_of.setdefault(language, dict.fromkeys(stop_words(language), -1))
+            own = (row for row, its in zip(block, named) if its == language)
+            new = [word for word in dict.fromkeys(chain.from_iterable(own)) if word not in known]
+            tokens = stems(new, language)
+            known.update((word, numbers.setdefault(token, len(numbers))) for word, token in zip(new, tokens))
+        ids = np.array([known[word] for row, its in zip(block, named) for known in (number_of[its],) for word in row])
+        ids = ids.astype(np.int64)
         row = np.repeat(np.arange(len(block)), [len(row) for row in block])[ids >= 0]
         lengths.append(np.bincount(row, minlength=len(block)))
         ids = ids[ids >= 0]
@@ -212,8 +240,8 @@ def _best(scores: np.ndarray, k: int) -> np.ndarray:
     return candidates[np.argsort(-scores[candidates], kind="stable")][:k]
 
 
-class _Saved(msgspec.Struct):
-    """The contents of bm25.json."""
+class _Saved(msgspec.Struct, omit_defaults=True):
+    """The contents of bm25.json. languages: empty for English alone."""
 
     format: int
     tokens_version: int
@@ -221,6 +249,7 @@ class _Saved(msgspec.Struct):
     k1: float
     b: float
     tokens: list[str]
+    languages: list[str] = []
 
 
 def _problem(saved: _Saved, arrays: dict[str, np.ndarray]) -> str:

@@ -6,10 +6,13 @@ import re
 
 from gpu_rag.errors import UsageError
 from gpu_rag.text.sentences import split_sentences
+from gpu_rag.text.tokens import SINGLE_CHARACTER_SCRIPTS
 
-# A longer run without a space (a URL, base64, Chinese prose) counts as several words, so that pieces stay bounded.
+# A longer run without a space (a URL, base64) counts as several words, so that pieces stay bounded.
 MAX_WORD_CHARS = 64
-_WORD = re.compile(rf"\S{{1,{MAX_WORD_CHARS}}}")
+# Han, kana, Thai, Lao, Burmese and Khmer put no space between words: two characters are a word.
+_UNSPACED = rf"{SINGLE_CHARACTER_SCRIPTS}\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+_WORD = re.compile(rf"[{_UNSPACED}]{{1,2}}|[^\s{_UNSPACED}]{{1,{MAX_WORD_CHARS}}}")
 
 _Unit = tuple[int, int, int]  # start, end, number of words
 
@@ -20,7 +23,8 @@ def chunk_spans(text: str, max_words: int = 300, overlap_words: int = 50) -> lis
     Whole sentences are packed greedily up to `max_words`. The next piece repeats the last whole sentences of the
     previous one, as many as fit in `overlap_words`. A sentence longer than `max_words` is cut between words.
 
-    text: any text. max_words: words in a piece, >= 1; a word is a run of non-spaces of at most 64 characters.
+    text: any text. max_words: words in a piece, >= 1; a word is a run of non-spaces of at most 64 characters, or of
+    2 in a script without spaces between words.
     overlap_words: words repeated, 0 <= overlap_words < max_words. Returns [(start, end)] in order, without white space
     at the ends; every non-space character is in at least one span; start and end both increase strictly; [] for blank
     text; one span if the text has at most `max_words` words. Raises UsageError. Linear in len(text), deterministic.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
 ENGLISH = "en"
 _CHARS = 1000  # in the middle of a text: a licence or a title page may be in another language
 _LEAST_LETTERS, _LEAST_SCORE = 16, 0.5
+_OTHER_SCRIPTS = "\u0370"  # letters from here on are not Latin, and four of them are enough
+_N_GUESSES = 10
 
 
 @cache
@@ -30,7 +33,19 @@ def language_of(text: str) -> str:
     """
     start = max(0, (len(text) - _CHARS) // 2)
     part = text[start : start + _CHARS]
-    if sum(map(str.isalpha, part)) < _LEAST_LETTERS:
+    if sum(4 if char >= _OTHER_SCRIPTS else 1 for char in part if char.isalpha()) < _LEAST_LETTERS:
         return ENGLISH
     (best,) = _detector().detect(part)
     return str(best["lang"]) if best["score"] >= _LEAST_SCORE else ENGLISH
+
+
+def language_among(text: str, languages: Sequence[str]) -> str:
+    """The likeliest of some languages for a text of any length, such as a question; the first if none is likely.
+
+    >>> language_among("Wer baute die Brücke?", ["en", "fr", "de"])
+    'de'
+    """
+    if len(languages) == 1:
+        return languages[0]
+    scores = {guess["lang"]: guess["score"] for guess in _detector().detect(text[:_CHARS], k=_N_GUESSES)}
+    return max(languages, key=lambda language: scores.get(language, 0.0))

@@ -1,4 +1,4 @@
-"""Split text into sentences: rules for English prose, safe on any other text."""
+"""Split text into sentences: the full stops of many scripts, and abbreviations of English prose."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 # The look-behind and the possessive quantifiers keep a page of full stops, or of blanks, linear.
 _STOP = re.compile(
     r"""
-    (?<![.!?…])[.!?…]++["'”’»)\]]*+(?=\s)      # a run of terminators, quotes and brackets that close behind it
+    (?<![.!?…؟۔।॥])[.!?…؟۔।॥]++["'”’»)\]]*+(?=\s)  # a run of terminators, quotes and brackets that close behind it
   | [。！？]+[」』”’）]*
   | \n(?:[^\S\n]*+\n)++                        # empty lines
   | \n(?=\S[^\n\t]*+\t)                        # before a row of a table, whose cells are parted by tabs
@@ -41,8 +41,8 @@ _BEFORE_ORDINAL, _AFTER_ORDINAL = _LISTS["before_ordinal"], _LISTS["after_ordina
 def split_sentences(text: str) -> list[tuple[int, int]]:
     """Character spans of the sentences of `text`.
 
-    A sentence ends at . ! ? … (with closing quotes and brackets) before white space and a character that is not a
-    lower-case letter; at 。！？; at an empty line; before a row of a table (a line with a tab after a word); and
+    A sentence ends at . ! ? … ؟ ۔ । ॥ (with closing quotes and brackets) before white space and a character that is not
+    a lower-case letter; at 。！？; at an empty line; before a row of a table (a line with a tab after a word); and
     before and after a Markdown heading ("# Rivers", or underlined), which is always a sentence. It does not end
     after an initial ("J. Smith"), a title ("Dr."), a number's point or a common abbreviation, unless a usual first
     word follows ("in the U.S. The ...").
@@ -84,7 +84,7 @@ def _ends_sentence(text: str, match: re.Match[str]) -> bool:
     next_word = following.group(1) if following else ""
     if next_word[:1].islower():
         return False
-    if mark[0] in "!?…" or len(mark) > 1:
+    if mark[0] != "." or len(mark) > 1:
         return True
     return _full_stop_ends(text, match.start(), next_word)
 

@@ -1,14 +1,15 @@
-"""Word tokens for BM25: folded, without English stop words, stemmed."""
+"""Word tokens for BM25: folded and stemmed by the rules of a language, and without stop words in English."""
 
 from __future__ import annotations
 
 import re
 import threading
 import unicodedata
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_rag.text.language import ENGLISH
 from gpu_rag.text.sentences import word_lists
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ MAX_TOKEN_CHARS = 64
 
 STOP_WORDS = word_lists(Path(__file__).with_suffix(".toml"))["stop_words"]
 
-# Scripts without spaces between words: each character is a separate token.
+# Scripts without spaces between words: each character is a separate token. On 300 Chinese passages this found more than
+# pairs of characters or the words of a segmenter.
 SINGLE_CHARACTER_SCRIPTS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _LETTER = rf"[^\W_{SINGLE_CHARACTER_SCRIPTS}]"
 
@@ -35,27 +37,43 @@ def _word_pattern() -> re.Pattern[str]:
 class _Stemmers(threading.local):
     """Thread-local stemmers: a Snowball stemmer keeps state, so each thread makes its own at first use."""
 
-    @cached_property
-    def english(self) -> Stemmer.Stemmer:
-        import Stemmer  # here, so that code without stemming runs without PyStemmer
+    def __init__(self) -> None:
+        self._made: dict[str, Stemmer.Stemmer | None] = {}
 
-        return Stemmer.Stemmer("english")
+    def of(self, language: str) -> Stemmer.Stemmer | None:
+        """The stemmer of a language by its ISO 639 code; None if Snowball has none."""
+        if language not in self._made:
+            import Stemmer  # here, so that code without stemming runs without PyStemmer
+
+            try:
+                self._made[language] = Stemmer.Stemmer(language)
+            except KeyError:
+                self._made[language] = None
+        return self._made[language]
 
 
 _STEMMERS = _Stemmers()
 
 
-def tokenize(text: str) -> list[str]:
+def tokenize(text: str, language: str = ENGLISH) -> list[str]:
     """The word tokens of `text` in order, as BM25 counts them.
 
-    NFKC and casefold. A word is a run of letters, digits and combining marks, with apostrophes inside it. `STOP_WORDS`
-    are removed; other words are cut to 64 characters and stemmed with Snowball's English stemmer. A Han or kana
-    character is a separate token. Deterministic; the same for any number of threads.
+    NFKC and casefold. A word is a run of letters, digits and combining marks, with apostrophes inside it. In English
+    `STOP_WORDS` are removed. Words are cut to 64 characters and stemmed with Snowball's stemmer for the language; they
+    stay as they are if it has none. A Han or kana character is a separate token. Deterministic; the same for any number
+    of threads.
 
     >>> tokenize("The bridges of Mara's town, 1904")
     ['bridg', 'mara', 'town', '1904']
+    >>> tokenize("Die Brücken der Stadt", "de")
+    ['die', 'bruck', 'der', 'stadt']
     """
-    return stems([word for word in words_of(text) if word not in STOP_WORDS])
+    return stems([word for word in words_of(text) if word not in stop_words(language)], language)
+
+
+def stop_words(language: str) -> frozenset[str]:
+    """Words of a language that BM25 does not count: none but in English, since in any language they count little."""
+    return STOP_WORDS if language == ENGLISH else frozenset()
 
 
 def words_of(text: str) -> list[str]:
@@ -64,6 +82,7 @@ def words_of(text: str) -> list[str]:
     return [word[:MAX_TOKEN_CHARS] for word in _word_pattern().findall(folded)]
 
 
-def stems(words: list[str]) -> list[str]:
+def stems(words: list[str], language: str = ENGLISH) -> list[str]:
     """The token of each word."""
-    return _STEMMERS.english.stemWords(words)
+    stemmer = _STEMMERS.of(language)
+    return words if stemmer is None else stemmer.stemWords(words)

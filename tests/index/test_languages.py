@@ -62,6 +62,26 @@ def test_no_facts_from_other_languages_than_english(tmp_path: Path) -> None:
         assert passage.passage_id == "de"
 
 
+def test_words_go_by_the_languages_of_a_fiftieth_of_the_documents(tmp_path: Path) -> None:
+    german = ["Die Brücken wurden gebaut, als der Krieg vorbei war.", "Die Mühlen der Stadt gehörten den Mönchen."]
+    rows = [{"id": f"de{i}", "text": text} for i, text in enumerate(german)]
+    rows += [{"id": f"en{i}", "text": f"{TEXTS['en']} It is the {i}th house of that kind."} for i in range(90)]
+    rows.append({"id": "fr", "text": TEXTS["fr"]})
+    with build(tmp_path / "mixed", rows) as index:
+        assert index.bm25.languages == ["en", "de"], "French has too few"
+        best = [index.retrieve(q, method="bm25", k=1).evidence[0].passage_id for q in ("Welche Brücke?", "eine Mühle")]
+        assert best == ["de0", "de1"]
+    with build(tmp_path / "german", rows[:2]) as index:
+        assert index.bm25.languages == ["de"]
+
+
+@pytest.mark.parametrize(
+    ("text", "language"), [("灯塔由远程控制。", "zh"), ("Маяк", "ru"), ("나무다리", "ko"), ("東京 12", "en")]
+)
+def test_a_few_letters_of_another_script_are_enough(text: str, language: str) -> None:
+    assert language_of(text) == language
+
+
 @pytest.mark.parametrize("language", ["en", "de"])
 def test_a_corpus_of_one_language(tmp_path: Path, language: str) -> None:
     with build(tmp_path / language, [{"id": "a", "text": TEXTS[language]}]) as index:

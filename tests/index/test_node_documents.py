@@ -28,7 +28,7 @@ from gpu_rag.text.chunk import chunk_spans
 from gpu_rag.types import Reject
 
 SMALL = IndexSettings(chunk_words=8, overlap_words=2)
-WORDS = ["a", "Bern.", "é", " ", "\n", "\u3000", "\u00a0", "x" * 70, "日本", "“q”", ". ", "\x1c"]
+WORDS = ["a", "Bern.", "é", " ", "\n", "\u3000", "\u00a0", "x" * 70, "日本", "x本xค", "“q”", ". ", "\x1c"]
 TEXTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=24).map("".join).filter(lambda text: not text.isspace())
 
 

@@ -255,6 +255,46 @@ def test_texts_are_tokenised() -> None:
     assert bm25.search(["the and of", "", "?!"], 2)[0].tolist() == [[-1, -1]] * 3
 
 
+MIXED = {
+    "Die Brücken der Stadt wurden von Mara Orlo gebaut, und die Mühlen auch": "de",
+    "The bridges of the town were built by Mara Orlo, and so were the mills": "en",
+    "Los puentes de la ciudad fueron construidos por Mara Orlo": "es",
+    "这座桥由玛拉建造": "zh",
+}
+
+
+def test_each_passage_by_its_language_and_a_query_by_the_likeliest(tmp_path: Path) -> None:
+    """The formula over the tokens of each language, in an index of four."""
+    languages = ["en", "de", "es", "zh"]
+    bm25 = Bm25.build(MIXED, languages=languages, language_of_each=MIXED.values())
+    formula = Lucene([" ".join(tokenize(*pair)) for pair in MIXED.items()], 1.2, 0.75)
+    queries = {
+        "Wer hat die Brücke und eine Mühle gebaut?": "de",
+        "Who built the bridge and a mill?": "en",
+        "¿Quién construyó el puente de las ciudades?": "es",
+        "桥": "zh",
+        "Mara Orlo": "en",
+    }
+    bm25.save(tmp_path)
+    loaded = Bm25.load(tmp_path)
+    for query, language in queries.items():
+        expected = formula.scores(" ".join(tokenize(query, language)))
+        assert np.allclose(bm25.scores(query), expected, rtol=2e-5), query
+        assert (loaded.scores(query) == bm25.scores(query)).all()
+        assert (loaded.part(np.array([1, 3])).scores(query) == bm25.scores(query)[[1, 3]]).all()
+    assert bm25.search(list(queries), 1)[0].ravel().tolist() == [0, 1, 2, 3, 1]
+    bridge = "eine schöne Brücke"
+    assert Bm25.build(MIXED).scores(bridge)[0] == 0 < bm25.scores(bridge)[0], "English endings do not find it"
+
+
+def test_english_alone_is_saved_as_ever(tmp_path: Path) -> None:
+    texts = ["tiger mango", "zinc"]
+    Bm25.build(texts).save(tmp_path / "plain")
+    Bm25.build(texts, languages=["en"], language_of_each=["en", "en"]).save(tmp_path / "named")
+    assert folder_bytes(tmp_path / "plain") == folder_bytes(tmp_path / "named")
+    assert b"languages" not in (tmp_path / "plain" / "bm25.json").read_bytes()
+
+
 def folder_bytes(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 

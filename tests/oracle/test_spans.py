@@ -121,8 +121,12 @@ def test_headings() -> None:
 Chunk = Callable[..., Spans]
 
 
+# two Han or kana characters are a word, and so is a run of other characters without a space
+WORD = re.compile("[\u3040-\u9fff]{1,2}|[^\\s\u3040-\u9fff]+")
+
+
 def n_words(text: str, s: int, e: int) -> int:
-    return len(text[s:e].split())
+    return len(WORD.findall(text[s:e]))
 
 
 def assert_chunks(text: str, spans: Spans, max_words: int, overlap_words: int) -> None:
@@ -132,7 +136,7 @@ def assert_chunks(text: str, spans: Spans, max_words: int, overlap_words: int) -
     for (s, e), (s2, e2) in pairwise(spans):
         assert s < s2 and e < e2, "a chunk inside another"
         assert n_words(text, s2, e) <= overlap_words if s2 < e else True, "more overlap than asked for"
-    if text.strip() and len(text.split()) <= max_words:
+    if text.strip() and n_words(text, 0, len(text)) <= max_words:
         assert len(spans) == 1, "a short text is one chunk"
 
 
@@ -201,7 +205,7 @@ def greedy(text: str, max_words: int = 300, overlap_words: int = 50, split: Any 
     """Whole sentences while they fit; the next chunk starts with the last sentences that fit into the overlap."""
     units: Spans = []
     for s, e in split(text):
-        words = [(s + m.start(), s + m.end()) for m in re.finditer(r"\S+", text[s:e])]
+        words = [(s + m.start(), s + m.end()) for m in WORD.finditer(text[s:e])]
         words = [w for w in words if text[slice(*w)].split()]
         step = max_words if not wrong.get("never_cut") else len(words) or 1
         units += [(words[i][0], words[min(i + step, len(words)) - 1][1]) for i in range(0, len(words), step)]
@@ -257,6 +261,6 @@ test_chunk_spans = passes([greedy, chunk_spans], CHECKS)
 
 
 def test_a_short_text_is_one_chunk_where_no_space_follows_a_sentence() -> None:
-    text = "漢字。One two."  # two sentences, and two words between spaces
+    text = "ab。One two."  # two sentences, and two words between spaces
     assert len(split_sentences(text)) == 2
     assert chunk_spans(text, max_words=2, overlap_words=0) == [(0, len(text))]

@@ -40,6 +40,9 @@ SENTENCES = [
     ("Tools\nlathe\tK1\nsaw\tK3\n\nThe\nend.", ["Tools", "lathe\tK1", "saw\tK3", "The\nend."]),
     ("They said no. The vote failed.", ["They said no.", "The vote failed."]),
     ("山がある。川もある。", ["山がある。", "川もある。"]),
+    ("यह पुल है। नदी भी है॥ हाँ", ["यह पुल है।", "नदी भी है॥", "हाँ"]),
+    ("هذا جسر. هل هو قديم؟ نعم.", ["هذا جسر.", "هل هو قديم؟", "نعم."]),
+    ("یہ پل ہے۔ کیا؟ ہاں۔", ["یہ پل ہے۔", "کیا؟", "ہاں۔"]),
     ("", []),
     (" \n ", []),
     ("no end", ["no end"]),
@@ -51,7 +54,7 @@ def test_sentences_by_hand(text: str, expected: list[str]) -> None:
     assert [text[a:b] for a, b in split_sentences(text)] == expected
 
 
-@pytest.mark.parametrize("unit", [". ", ".", ".'", "A. ", "\n", " ", "\n ", "a", "( "])
+@pytest.mark.parametrize("unit", [". ", ".", "؟", "। ", ".'", "A. ", "\n", " ", "\n ", "a", "( "])
 def test_time_is_linear(unit: str, takes_linear_time: Callable[..., None]) -> None:
     def work(n: int) -> None:
         text = unit * (n // len(unit)) + "a"
@@ -89,9 +92,10 @@ def test_keywords_are_normal_forms(text: str) -> None:
         assert word and word == normalise_name(word)
 
 
-def test_a_run_without_spaces_is_cut() -> None:
-    spans = chunk_spans("語" * 1000, 4, 1)
-    assert max(b - a for a, b in spans) == 4 * MAX_WORD_CHARS
+@pytest.mark.parametrize(("char", "word"), [("x", MAX_WORD_CHARS), ("語", 2), ("ค", 2)])
+def test_a_run_without_spaces_is_cut(char: str, word: int) -> None:
+    spans = chunk_spans(char * 1000, 4, 1)
+    assert max(b - a for a, b in spans) == 4 * word
     assert spans[0][0] == 0 and spans[-1][1] == 1000
 
 

@@ -71,6 +71,27 @@ def test_numbers_of_passages_are_no_words_of_an_answer():
     assert marks[0] == marks[1] and marks[0].status == "supported"
 
 
+GERMAN = "Ilse Brandt repariert seit dem Jahr 1904 das alte Dach der Mühle in Halden."
+CHINESE = "伊尔莎·布兰特从1904年起一直修理哈尔登老磨坊的屋顶。"
+IN_ENGLISH, ASKED = "Ilse Brandt repairs the old roof of the mill in Halden.", "Who repairs the old roof of the mill?"
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "text", "status"),
+    [
+        (ASKED, "Ilse Brandt", IN_ENGLISH, "supported"),
+        (ASKED, "Otto Kern", IN_ENGLISH, "unsupported"),
+        (ASKED, "Ilse Brandt", GERMAN, "mentioned"),
+        (ASKED, "Otto Kern", GERMAN, "none"),
+        ("Wer repariert das alte Dach der Mühle?", "Ilse Brandt", GERMAN, "mentioned"),
+        ("Wer repariert das alte Dach der Mühle?", "Otto Kern", GERMAN, "unsupported"),
+        ("谁修理老磨坊的屋顶？", "伊尔莎·布兰特", CHINESE, "mentioned"),
+    ],
+)
+def test_rules_of_english_judge_english_alone(question, answer, text, status):
+    assert grounded(question, answer, [Evidence("p", "", text, 0, len(text), 1.0)], ()).status == status
+
+
 def test_wrong_rules_are_caught(monkeypatch):
     monkeypatch.setattr(supporting, "_fits", lambda *_: True)
     with pytest.raises(AssertionError):

@@ -24,6 +24,8 @@ from gpu_rag.types import Reject
 
 # First bytes of Unicode white space; other characters can begin with them too.
 _BLANK = np.isin(np.arange(256), [*range(0x21), 0xC2, 0xE1, 0xE2, 0xE3])
+# First bytes of characters of scripts without spaces between words, each of which may begin a word and end another.
+_UNSPACED = np.isin(np.arange(256), [0xE0, 0xE1, *range(0xE3, 0xEA), 0xEF])
 
 
 def _large(schema: pa.Schema) -> pa.Schema:
@@ -107,14 +109,18 @@ def cut(
     """(document, text, start, end) of each passage, document by document. No text may be blank.
 
     Equal to `chunk_spans` of each text. That is called only for texts that may have more than `chunk_words` words, or
-    white space at their ends: a text has at most one word, plus one per white space, plus one per 64 bytes.
+    white space at their ends: a text has at most one word, plus one per white space and per 64 bytes, plus two
+    per character of a script without spaces.
     """
     if len(texts):
         chunk_spans("", settings.chunk_words, settings.overlap_words)  # raises for impossible sizes
     octets, bounds = octets_of(texts)
     words = 1 + np.diff(bounds) // MAX_WORD_CHARS
     if len(octets):
-        words = words + count_between(_BLANK[octets[: bounds[-1]]], bounds[:-1], bounds[1:])
+        blanks, unspaced = (
+            count_between(kind[octets[: bounds[-1]]], bounds[:-1], bounds[1:]) for kind in (_BLANK, _UNSPACED)
+        )
+        words = words + blanks + 2 * unspaced
     longer = np.flatnonzero((words > settings.chunk_words) | may_have_edges(texts))
     pieces, owner, start, end = list[str](), list[int](), list[int](), list[int]()
     for row, text in zip(longer.tolist(), texts.take(pa.array(longer)).to_pylist()):

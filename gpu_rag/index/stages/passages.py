@@ -157,14 +157,21 @@ def are_of_nodes(folder: Path, documents: pa.ChunkedArray) -> np.ndarray:
 def are_english(folder: Path, documents: pa.ChunkedArray) -> np.ndarray:
     """bool[n]: whether each of n documents, by id, is in English, or in a language that is not known. folder: of the
     stage `passages`."""
+    others = pa.array(languages_of(folder), documents.type)
+    return ~pc.is_in(documents, value_set=others).to_numpy()
+
+
+def languages_of(folder: Path) -> dict[str, str]:
+    """The language of each document in another language than English, by its id. folder: of the stage `passages`."""
     if not (folder / METADATA).exists():
-        return np.ones(len(documents), bool)
-    table = tables.read_table(folder / "documents.parquet", tables.DOCUMENTS, ["id"])
-    about = read_metadata(folder / METADATA, len(table))
+        return {}
+    ids = tables.read_table(folder / "documents.parquet", tables.DOCUMENTS, ["id"])["id"]
+    about = read_metadata(folder / METADATA, len(ids))
     if LANGUAGE not in about.column_names:
-        return np.ones(len(documents), bool)
-    others = table["id"].filter(pc.fill_null(pc.not_equal(about[LANGUAGE].cast(pa.string()), ENGLISH), False))
-    return ~pc.is_in(documents, value_set=tables.whole_text(others).cast(documents.type)).to_numpy()
+        return {}
+    languages = about[LANGUAGE].cast(pa.string())
+    others = pc.fill_null(pc.not_equal(languages, ENGLISH), False)
+    return dict(zip(ids.filter(others).to_pylist(), languages.filter(others).to_pylist()))
 
 
 def no_passage(n_rejects: int, first: Reject | None) -> BadInput:

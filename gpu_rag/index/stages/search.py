@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -15,9 +16,12 @@ import pyarrow as pa
 from gpu_rag.index import tables
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.stage import Stage, stage, the_embedder
+from gpu_rag.index.stages.passages import languages_of
 from gpu_rag.index.work import Work
 from gpu_rag.text.bm25 import Bm25
+from gpu_rag.text.language import ENGLISH
 
+LEAST_SHARE = 50  # word search has the rules of a language that one document in so many has
 CHARS_A_TEXT = 256  # average characters per text in a full window; longer texts make it smaller
 
 
@@ -198,8 +202,10 @@ def _mapped(work: Work, name: str, blocks: Iterable[np.ndarray]) -> np.ndarray:
     size="characters",
 )
 def bm25_stage(work: Work) -> dict[str, int]:
-    """A BM25 index over the passages, whose texts are read by block."""
-    path, index = work.stage_folders["passages"] / "passages.parquet", work.settings.index
+    """A BM25 index over the passages, whose texts are read by block, each by the rules of its document's language."""
+    folder, index = work.stage_folders["passages"], work.settings.index
+    path, language_of = folder / "passages.parquet", languages_of(folder)
+    languages = _common(language_of, tables.n_rows(folder / "documents.parquet"))
     work.progress.start("bm25", tables.n_rows(path), "passages")
 
     def texts() -> Iterator[str]:
@@ -208,8 +214,26 @@ def bm25_stage(work: Work) -> dict[str, int]:
                 yield f"{title}\n{text}" if title else text
             work.progress.advance(batch.num_rows)
 
-    Bm25.build(texts(), k1=index.bm25_k1, b=index.bm25_b).save(work.out)
+    def language_of_each() -> Iterator[str]:
+        for batch in tables.read_batches(path, tables.PASSAGES, ("doc_id",)):
+            for document in batch["doc_id"].to_pylist():
+                language = language_of.get(document, ENGLISH)
+                yield language if language in languages else languages[0]
+
+    each = language_of_each() if len(languages) > 1 else None
+    Bm25.build(texts(), index.bm25_k1, index.bm25_b, languages, each).save(work.out)
     return {}
+
+
+def _common(language_of: Mapping[str, str], n_documents: int) -> list[str]:
+    """Languages of at least one document in LEAST_SHARE, the commonest first: rarer ones are often mistaken."""
+    counts = Counter(language_of.values())
+    counts[ENGLISH] = n_documents - len(language_of)
+    return [
+        language
+        for language, n in sorted(counts.items(), key=lambda c: (-c[1], c[0]))
+        if n * LEAST_SHARE >= n_documents
+    ]
 
 
 def vector_stage(

@@ -17,9 +17,10 @@ def load_embedder(
 ) -> Embedder:
     """Load the embedder `name`.
 
-    "minilm": the packaged MiniLM; "hash": hashed words and character trigrams, for tests and tiny runs;
-    "http://HOST:PORT/v1#NAME": a server, which uses the last three arguments (see `ServerEmbedder`); anything else: a
-    sentence-transformers model, as a folder or as a name that is already in the local Hugging Face cache.
+    "minilm": the packaged MiniLM; "e5": the packaged multilingual E5; "hash": hashed words and character trigrams, for
+    tests and tiny runs; "http://HOST:PORT/v1#NAME": a server, which uses the last three arguments (see
+    `ServerEmbedder`); anything else: a sentence-transformers model, as a folder or as a name that is already in the
+    local Hugging Face cache.
     threads: CPU threads of torch, a setting of the whole process; the hashing embedder ignores device and threads.
     Raises MissingBackend, ModelError, BadInput.
     """
@@ -31,11 +32,12 @@ def load_embedder(
         from gpu_rag.models.embed.hashing import HashEmbedder
 
         return HashEmbedder()
-    if name == "minilm":
+    if name in ("minilm", "e5"):
         from gpu_rag.models.embed.mean_pooling import MeanPoolingEmbedder
-        from gpu_rag.models.packaged import packaged_embedder_folder
+        from gpu_rag.models.packaged import packaged_e5_folder, packaged_embedder_folder
 
-        return MeanPoolingEmbedder(packaged_embedder_folder(), name=name, device=device, threads=threads)
+        folder = packaged_e5_folder() if name == "e5" else packaged_embedder_folder()
+        return MeanPoolingEmbedder(folder, name=name, device=device, threads=threads)
     from gpu_rag.models.embed.sentence_transformer import SentenceTransformerEmbedder
 
     return SentenceTransformerEmbedder(name, device=device, threads=threads)

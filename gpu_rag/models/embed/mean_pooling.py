@@ -1,4 +1,4 @@
-"""A BERT encoder with mean pooling: the packaged MiniLM and models shaped like it."""
+"""A BERT encoder with mean pooling: the packaged MiniLM and E5, and models shaped like them."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ CODE_VERSION = 2
 CPU_TOKENS = 2048  # computed together: more is no faster
 GPU_TOKENS = 1 << 15  # tokens per batch, padding included: enough to fill a GPU
 GPU_PIECE_CHARS = 1 << 21  # tokenized together for a GPU: few batches of a piece are filled up, and few waits end one
+CENTRE = "centre.f32"  # f32[D]; no part of the content hash, since its rounding differs by machine
 LENGTH_STEP = 8  # padded lengths on a GPU are multiples of this
 
 Ids = Sequence[Sequence[int]]
@@ -33,8 +34,9 @@ Ids = Sequence[Sequence[int]]
 class MeanPoolingEmbedder:
     """Unit vectors v = m / |m|, where m is the mean of the encoder's last hidden states over a text's tokens.
 
-    Pooling and the maximal length come from the model's own sentence-transformers settings. Longer texts are cut there
-    and counted in `n_truncated`. A text's row has the same bits alone or in any batch:
+    Pooling, a prefix and the maximal length come from the model's own sentence-transformers settings. Longer texts are
+    cut there and counted in `n_truncated`. If there is a centre c beside the model, the vector is (v - c) / |v - c|. A
+    text's row has the same bits alone or in any batch:
     - on a CPU texts lie end to end, without padding: each matrix product has 128 tokens of any texts, and attention
       sees each text by itself (see `BertEncoder`);
     - on a GPU a batch has one padded length, a multiple of 8, and as many rows as make 32,768 tokens. The host waits
@@ -48,12 +50,14 @@ class MeanPoolingEmbedder:
         self._torch_device = check_device(device)
         self.name, self.device, self.n_truncated, self.row_identical = name, device, 0, True
         self.dtype = choose_dtype(self._torch_device, dtype)
-        self.max_tokens = _max_tokens(folder)
-        self.content_hash = folder_hash(folder, CODE_VERSION, {"pooling": "mean", "max_tokens": self.max_tokens})
+        self.max_tokens, self._prefix, self._centre = _settings(folder)
+        centred = {} if self._centre is None else {"centred": True}
+        settings = {"pooling": "mean", "max_tokens": self.max_tokens, **centred}
+        self.content_hash = folder_hash(folder, CODE_VERSION, settings)
         use_threads(self._torch_device, threads)
         self._tokenizer = _tokenizer(folder)
         self._model = BertEncoder(folder, self._torch_device, self.dtype, NO_ROOM)
-        self._cls, self._sep, self._pad = (self._tokenizer.token_to_id(t) for t in ("[CLS]", "[SEP]", "[PAD]"))
+        self._cls, self._sep, self._pad = _special_tokens(self._tokenizer)
         self.dim = self._model.dim
 
     def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
@@ -90,7 +94,8 @@ class MeanPoolingEmbedder:
 
     def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, cut at the model's limit, with start and end tokens."""
-        plain = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]  # a lone surrogate has no bytes
+        # a lone surrogate has no bytes
+        plain = [self._prefix + text.encode("utf-8", "replace").decode("utf-8") for text in texts]
         limit = self.max_tokens - 2
         encoded = [row.ids for row in self._tokenizer.encode_batch_fast(plain, add_special_tokens=False)]
         self.n_truncated += sum(len(row) > limit for row in encoded)
@@ -135,7 +140,7 @@ class MeanPoolingEmbedder:
                 hidden[first : first + n_rows * length].unflatten(0, (n_rows, length)).mean(1)
                 for first, n_rows, length in groups
             ]
-            return F.normalize(torch.cat(means), dim=1)
+            return self._unit(torch.cat(means))
 
     # --- on a GPU: batches of one padded length ---
 
@@ -157,7 +162,11 @@ class MeanPoolingEmbedder:
         with torch.inference_mode():
             hidden = self._model(on_device.flatten(), places, attend).float().unflatten(0, (rows, length))
             keep = mask.unsqueeze(-1).float()
-            return F.normalize((hidden * keep).sum(1) / keep.sum(1), dim=1)[: len(ids)]
+            return self._unit((hidden * keep).sum(1) / keep.sum(1))[: len(ids)]
+
+    def _unit(self, means: torch.Tensor) -> torch.Tensor:
+        unit = F.normalize(means, dim=1)
+        return unit if self._centre is None else F.normalize(unit - self._centre.to(unit.device), dim=1)
 
     def _sent(self, array: np.ndarray) -> torch.Tensor:
         """Copy an array to the device without waiting; torch keeps the pinned memory until the copy is done."""
@@ -207,15 +216,26 @@ def _tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
-def _max_tokens(folder: Path) -> int:
-    """The model's own length limit. Checks that its pooling is the one computed here; raises ModelError, BadInput."""
+def _special_tokens(tokenizer: Any) -> list[int]:
+    """Ids of the tokens that begin a text, end it, and fill a batch."""
+    names = ("[CLS]", "[SEP]", "[PAD]") if tokenizer.token_to_id("[CLS]") is not None else ("<s>", "</s>", "<pad>")
+    return [tokenizer.token_to_id(name) for name in names]
+
+
+def _settings(folder: Path) -> tuple[int, str, torch.Tensor | None]:
+    """The model's own length limit, its default prompt, which stands before each text, and its centre, if it has one.
+
+    Checks that its pooling is the one computed here; raises ModelError, BadInput.
+    """
+    names = ("1_Pooling/config.json", "sentence_bert_config.json", "config_sentence_transformers.json")
     try:
-        pooling = json.loads((folder / "1_Pooling" / "config.json").read_text(encoding="utf-8"))
-        limit = json.loads((folder / "sentence_bert_config.json").read_text(encoding="utf-8"))["max_seq_length"]
-        limit = int(limit)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        pooling, lengths, prompts = (json.loads((folder / name).read_text(encoding="utf-8")) for name in names)
+        limit = int(lengths["max_seq_length"])
+        prefix = str(prompts.get("prompts", {}).get(prompts.get("default_prompt_name"), ""))
+        centre = torch.from_numpy(np.fromfile(folder / CENTRE, "<f4")) if (folder / CENTRE).exists() else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError("no sentence-transformers settings beside the model", given=f"{folder}: {error}") from error
     modes = sorted(k for k, v in pooling.items() if k.startswith("pooling_mode_") and v)
     if modes != ["pooling_mode_mean_tokens"]:
         raise BadInput("unsupported pooling", given=modes, expected="pooling_mode_mean_tokens alone")
-    return limit
+    return limit, prefix, centre
