@@ -14,6 +14,7 @@ from gpu_rag.graph.join.candidates import WordBuckets
 from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores
 from gpu_rag.graph.nearest.pairs import SAMPLE
 from gpu_rag.graph.ragged import some_lists
+from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.stages.search import rows_by_key
 from gpu_rag.index.work import Work
 from gpu_rag.types import Ragged
@@ -115,7 +116,9 @@ def _best(left: Side, right: Side, threads: int) -> tuple[np.ndarray, np.ndarray
 def match_nearly(work: Work, outs: Side, ins: Side) -> tuple[np.ndarray, np.ndarray]:
     """Variant of `match_exactly` that compares each out-question only with candidates, see `WordBuckets`, and carries
     nothing over. SIM is exact."""
-    buckets = WordBuckets(ins.vectors, ins.keywords)
+    with storage_errors(work.partial):
+        work.partial.mkdir(parents=True, exist_ok=True)
+        buckets = WordBuckets(ins.vectors, ins.keywords, work.partial)
 
     def block(rows: np.ndarray) -> np.ndarray:
         left = outs.part(torch.from_numpy(rows))
