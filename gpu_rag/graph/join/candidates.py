@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
+
 import numpy as np
 import torch
 
@@ -16,6 +23,8 @@ BUCKET = 32  # a list of at most so many right rows is one bucket, a longer one 
 CAP = 256  # right rows of a bucket that are candidates
 WORDS = 4  # the rarest words of a left row are looked up, and their sets
 _SEED = 1 << 16  # seed of the projections
+_ROWS = 1 << 16  # rows whose sets are hashed at a time, and words that show how they are spread
+_KEYS = 1 << 22  # keys sorted at a time: bounds memory, does not change the result
 
 
 class WordBuckets:
@@ -27,20 +36,25 @@ class WordBuckets:
     rows and on how common its keywords are, never on order, up to CAP rows of a bucket. The same bits on every machine.
     """
 
-    def __init__(self, vectors: torch.Tensor, keywords: Ragged):
+    def __init__(self, vectors: torch.Tensor, keywords: Ragged, folder: Path):
         """vectors: f16/f32[N, D] on the CPU, unit rows, D <= 16384; keywords: N ascending lists of i32/i64 from 0 to
-        2^31 - 1. Memory: 12 DRAWS + 40 bytes for each keyword and row. Raises BadInput."""
+        2^31 - 1. The sorted keys are in mapped files of `folder` without names, 12 DRAWS bytes for each keyword and
+        row; memory: 12 bytes for each of these, and 4 DRAWS a row. Raises BadInput."""
         _check(vectors, keywords)
         self.n = len(vectors)
-        values, offsets = keywords.values.numpy().astype(np.uint64), keywords.offsets.numpy()
-        sums = np.append(np.uint64(0), _mixed(values).cumsum(dtype=np.uint64))
-        words = np.concatenate([values, _set_word(sums[offsets[1:]] - sums[offsets[:-1]])])
-        row = np.concatenate([row_of_value(keywords).int().numpy(), np.arange(self.n, dtype=np.int32)])
-        self._orders: list[tuple[np.ndarray, np.ndarray]] = []  # (keys u64 ascending, rows i32) of each draw
-        for code in projection_codes(vectors, DRAWS, BITS, _SEED):
-            keys = (words << BITS) | code[row]
-            order = np.argsort(keys, kind="stable")
-            self._orders.append((keys[order], row[order]))
+        words, row = _words_of(keywords)
+        codes = projection_codes(vectors, DRAWS, BITS, _SEED)
+        with ExitStack() as stack:
+            files = [[stack.enter_context(TemporaryFile(dir=folder)) for _ in ("keys", "rows")] for _ in codes]
+            for first, last in _parts(words):
+                part = np.flatnonzero((words >= first) & (words < last))
+                for code, (key_file, row_file) in zip(codes, files):
+                    keys = (words[part].astype(np.uint64) << BITS) | code[row[part]]
+                    order = np.argsort(keys, kind="stable")
+                    key_file.write(keys[order].data)
+                    row_file.write(row[part[order]].data)
+            # (keys u64 ascending, rows i32) of each draw
+            self._orders = [(_mapped(keys, np.uint64), _mapped(rows, np.int32)) for keys, rows in files]
 
     def pairs(self, vectors: torch.Tensor, keywords: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
         """The candidates (i, j) of left rows, i64[P] each, ascending, each once. Arguments as for the right rows."""
@@ -86,6 +100,34 @@ def _with_sets(row: np.ndarray, word: np.ndarray, n: int) -> tuple[np.ndarray, n
         chosen = [k for k in range(WORDS) if members >> k & 1]
         words.append(_set_word(mixed[rows[-1]][:, chosen].sum(1, dtype=np.uint64)))
     return np.concatenate(rows), np.concatenate(words)
+
+
+def _words_of(keywords: Ragged) -> tuple[np.ndarray, np.ndarray]:
+    """(words u32, rows i32): all keywords with their rows, and then the word of the whole set of each row."""
+    values, offsets, n = keywords.values.numpy(), keywords.offsets.numpy(), keywords.batch
+    words = np.empty(len(values) + n, np.uint32)
+    words[: len(values)] = values
+    for start in range(0, n, _ROWS):
+        ends = offsets[start : start + _ROWS + 1]
+        mixed = _mixed(values[ends[0] : ends[-1]].astype(np.uint64))
+        sums = np.append(np.uint64(0), mixed.cumsum(dtype=np.uint64))[ends - ends[0]]
+        words[len(values) + start :][: len(ends) - 1] = _set_word(np.diff(sums))
+    rows = np.arange(n, dtype=np.int32)
+    return words, np.concatenate([np.repeat(rows, np.diff(offsets)), rows])
+
+
+def _parts(words: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Ranges [first, last) of words, ascending, that together have all; with some _KEYS entries each."""
+    sample = np.sort(words[:: len(words) // _ROWS + 1])
+    step = max(len(sample) * _KEYS // max(len(words), 1), 1)
+    cuts = np.unique(sample[step::step]).tolist()
+    return pairwise([0, *cuts, 1 << 32])
+
+
+def _mapped(file: IO[bytes], kind: type[np.generic]) -> np.ndarray:
+    """The numbers in a file, mapped."""
+    file.flush()
+    return np.asarray(np.memmap(file, kind, "r")) if file.tell() else np.zeros(0, kind)
 
 
 def _mixed(word: np.ndarray) -> np.ndarray:

@@ -6,13 +6,11 @@ import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import check_form
-from gpu_rag.graph.common.dots import exact_dots, f32_slack
+from gpu_rag.graph.common.dots import exact_dots
 from gpu_rag.graph.ragged import check_ragged, expand, keys_of, small_values
 from gpu_rag.types import Ragged
 
 _PAIRS = 1 << 19  # pairs whose keywords are compared at a time: limits memory, not the result
-_COMPONENTS = 1 << 18  # components multiplied at a time: few enough for the processor's cache
-_COMPONENTS_GPU = 1 << 26  # the same on a GPU: enough to justify a launch
 
 
 def hybrid_scores(
@@ -35,26 +33,13 @@ def hybrid_best_of(
     """The best of the given candidates of each left row: index i64[Nl] and score f64[Nl].
 
     Arguments as in `hybrid_scores`; of equal scores the lowest j, for any order of the pairs. A row without a pair gets
-    -1 and -inf. f32 products with a proved error leave few pairs to be computed exactly.
+    -1 and -inf.
     """
-    _check_pairs(left, left_keywords, right, right_keywords, i, j)
-    step = max(1, (_COMPONENTS if left.device.type == "cpu" else _COMPONENTS_GPU) // left.shape[1])
-    cosine = [
-        (left[i[p : p + step]].float() * right[j[p : p + step]].float()).sum(1).double()
-        for p in range(0, i.shape[0], step)
-    ]
+    scores = hybrid_scores(left, left_keywords, right, right_keywords, i, j)
     best = torch.full(left.shape[:1], -torch.inf, dtype=torch.float64, device=left.device)
+    best = best.scatter_reduce(0, i, scores, "amax")
+    wins = scores == best[i]
     index = torch.full(left.shape[:1], -1, dtype=torch.int64, device=left.device)
-    if not cosine:
-        return index, best
-    jaccard = jaccard_of_pairs(left_keywords, right_keywords, i, j)
-    nearly = (jaccard + torch.cat(cosine)) / 2
-    reach = best.scatter_reduce(0, i, nearly, "amax")[i]
-    near = nearly >= reach - f32_slack(left.shape[1])
-    i, j, jaccard = i[near], j[near], jaccard[near]
-    exact = (jaccard + exact_dots(left, i, right, j)) / 2
-    best = best.scatter_reduce(0, i, exact, "amax")
-    wins = exact == best[i]
     index[i[wins]] = right.shape[0]
     return index.scatter_reduce(0, i[wins], j[wins], "amin"), best
 

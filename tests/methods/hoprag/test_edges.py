@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import numpy as np
@@ -192,6 +194,10 @@ def test_rows_without_a_pair_have_no_best() -> None:
     assert hybrid_scores(*sides, empty, empty).shape == (0,)
 
 
+def buckets(rows: torch.Tensor, lists: Ragged) -> WordBuckets:
+    return WordBuckets(rows, lists, Path(gettempdir()))
+
+
 def pairs_of(made: WordBuckets, rows: torch.Tensor, lists: Ragged) -> set[tuple[int, int]]:
     i, j = made.pairs(rows, lists)
     pairs = list(zip(i.tolist(), j.tolist()))
@@ -214,7 +220,7 @@ def test_rare_words_bring_their_holders(seed: int, words: int) -> None:
     left, left_words, right, right_words = drawn_sides(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(candidates, "WORDS", words)
-        found = pairs_of(WordBuckets(right, right_words), left, left_words)
+        found = pairs_of(buckets(right, right_words), left, left_words)
     assert found == sharing_a_rare_word(left_words, right_words, words)
 
 
@@ -230,7 +236,7 @@ def check_common_word(n: int = 1500) -> None:
     """Few rows with a common word are candidates, and most near rows are among these."""
     (left, left_words), (right, right_words) = common_word(n, 1), common_word(n, 2)
     right[: n // 2] = left[: n // 2]
-    pairs = pairs_of(WordBuckets(right, right_words), left, left_words)
+    pairs = pairs_of(buckets(right, right_words), left, left_words)
     near = {(i, j) for i, j in (left.float() @ right.float().T > 0.9).nonzero().tolist()}
     assert len(near & pairs) > 0.9 * len(near) > n and len(pairs) < n * n / 8
 
@@ -251,7 +257,7 @@ def test_too_few_draws_short_buckets_and_whole_lists_are_caught(
 def check_sets(n: int = 1500) -> None:
     """Far rows are candidates if all their words are among those of a left row."""
     right, _ = common_word(n, 2)
-    made = WordBuckets(right, ragged([[0], [0, 1], *([0, 1, 2 + i] for i in range(n - 2))], torch.int32))
+    made = buckets(right, ragged([[0], [0, 1], *([0, 1, 2 + i] for i in range(n - 2))], torch.int32))
     pairs = pairs_of(made, -right[:2], ragged([[0, 1, n], [0, 1]], torch.int32))
     assert {(0, 0), (0, 1), (1, 0), (1, 1)} <= pairs and len(pairs) < n / 2
 
@@ -266,17 +272,25 @@ def test_rows_whose_words_are_a_part_of_the_others_are_candidates(monkeypatch: p
 def test_the_order_of_rows_does_not_show_in_candidates() -> None:
     (left, left_words), (right, right_words) = common_word(300, 1), common_word(300, 2)
     order = torch.from_numpy(np.random.default_rng(3).permutation(300))
-    moved = WordBuckets(right[order], some_lists(right_words, order))
+    moved = buckets(right[order], some_lists(right_words, order))
     found = {(i, int(order[j])) for i, j in pairs_of(moved, left, left_words)}
-    assert found == pairs_of(WordBuckets(right, right_words), left, left_words)
+    assert found == pairs_of(buckets(right, right_words), left, left_words)
     alone = pairs_of(moved, left[7:8], some_lists(left_words, torch.tensor([7])))
     assert {int(order[j]) for _, j in alone} == {j for i, j in found if i == 7}
+
+
+def test_the_number_of_keys_sorted_at_a_time_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    (left, left_words), (right, right_words) = common_word(300, 1), common_word(300, 2)
+    pairs = pairs_of(buckets(right, right_words), left, left_words)
+    monkeypatch.setattr(candidates, "_KEYS", 7)
+    monkeypatch.setattr(candidates, "_ROWS", 50)
+    assert pairs_of(buckets(right, right_words), left, left_words) == pairs
 
 
 def test_what_is_no_row_or_no_word_is_refused() -> None:
     rows, lists = common_word(3, 1)
     for bad in (Ragged(lists.values - 1, lists.offsets), Ragged(lists.values.flip(0), lists.offsets)):
         with pytest.raises(BadInput):
-            WordBuckets(rows, bad)
+            buckets(rows, bad)
     with pytest.raises(BadInput):
-        WordBuckets(rows * 3, lists)
+        buckets(rows * 3, lists)

@@ -132,6 +132,7 @@ class Items:
         self.keys: list[Key] = []
         self.dropped = 0
         self._rows: dict[Key, int] = {}
+        self._sets: dict[frozenset[str], frozenset[str]] = {}  # one object for equal sets, most of which are empty
         self._db, self._n_described = db, 0
         self._new: dict[str, list[tuple[Any, ...]]] = {name: [] for name in _TABLES}
         for name, schema in _TABLES.items():
@@ -162,6 +163,7 @@ class Items:
                 self._db.add(name, pa.table([pa.array(c, f.type) for c, f in zip(columns, schema)], schema))
                 self._new[name].clear()
             work.progress.advance(batch.num_rows)
+        self._rows.clear()  # the merge has the peak of memory
 
     def _read(
         self, passage: int, names: Sequence[str], triples: Sequence[Sequence[str]], profiles: Sequence[Row]
@@ -193,7 +195,9 @@ class Items:
             return None
         aliases = {a: normal for a in profile["aliases"] if (normal := _usable(a))}
         types = [normal for kind in dict.fromkeys(profile["types"]) if (normal := normalise_name(kind))]
-        key = name, frozenset(types), frozenset(aliases.values()) - {name}
+        sets = frozenset(types), frozenset(aliases.values()) - {name}
+        kinds, others = (self._sets.setdefault(part, part) for part in sets)
+        key = name, kinds, others
         row = self._rows.setdefault(key, len(self.keys))
         if row == len(self.keys):
             self.keys.append(key)
@@ -270,9 +274,10 @@ def careful_merge(
             break
         joined = components
     group = _groups(keys, usable)
-    names: dict[int, set[str]] = defaultdict(set)
+    names: dict[int, set[str]] = {g: set() for g in np.flatnonzero(np.bincount(group, minlength=1) > most).tolist()}
     for (name, _, _), g in zip(keys, group):
-        names[g].add(name)
+        if g in names:
+            names[g].add(name)
     aside = {g for g, parts in names.items() if len(parts) > most}
     if aside:
         group = _groups(keys, [frozenset() if g in aside else own for g, own in zip(group, usable)])
@@ -298,7 +303,8 @@ def _unambiguous(
         return any(len(set(side)) == 1 for side in zip(*pairs))
 
     return [
-        frozenset(alias for alias in also if stands_for_one(alias, types)) for (_, types, _), also in zip(keys, aliases)
+        also and frozenset(alias for alias in also if stands_for_one(alias, types))
+        for (_, types, _), also in zip(keys, aliases)
     ]
 
 

@@ -9,11 +9,13 @@ from functools import cached_property, partial
 import numpy as np
 import torch
 
+from gpu_rag.graph.frontier import Described, FrontierQuery, described, score_lists
 from gpu_rag.graph.join import JoinIndex, join_index
 from gpu_rag.graph.join.candidates import WordBuckets
 from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores
 from gpu_rag.graph.nearest.pairs import SAMPLE
 from gpu_rag.graph.ragged import some_lists
+from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.stages.search import rows_by_key
 from gpu_rag.index.work import Work
 from gpu_rag.types import Ragged
@@ -115,18 +117,33 @@ def _best(left: Side, right: Side, threads: int) -> tuple[np.ndarray, np.ndarray
 def match_nearly(work: Work, outs: Side, ins: Side) -> tuple[np.ndarray, np.ndarray]:
     """Variant of `match_exactly` that compares each out-question only with candidates, see `WordBuckets`, and carries
     nothing over. SIM is exact."""
-    buckets = WordBuckets(ins.vectors, ins.keywords)
+    with storage_errors(work.partial):
+        work.partial.mkdir(parents=True, exist_ok=True)
+        buckets = WordBuckets(ins.vectors, ins.keywords, work.partial)
+    things = described(
+        ins.vectors, ins.keywords, int(ins.keywords.values.max()) + 1 if ins.keywords.values.numel() else 0
+    )
 
     def block(rows: np.ndarray) -> np.ndarray:
         left = outs.part(torch.from_numpy(rows))
         i, j = buckets.pairs(left.vectors, left.keywords)
         other = left.vertex[i] != ins.vertex[j]
-        used, j = j[other].unique(return_inverse=True)
+        i, j = _nearly_best(left, things, i[other], j[other])
+        used, j = j.unique(return_inverse=True)
         right = ins.part(used)
-        index, score = hybrid_best_of(left.vectors, left.keywords, right.vectors, right.keywords, i[other], j)
+        index, score = hybrid_best_of(left.vectors, left.keywords, right.vectors, right.keywords, i, j)
         return np.stack([np.append(used.numpy(), -1)[index.numpy()], score.numpy()])
 
     return _in_blocks(work, len(outs.vertex), NEAR_ROWS, block)
+
+
+def _nearly_best(left: Side, things: Described, i: torch.Tensor, j: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Those of the pairs (i, j), i ascending, whose SIM in f32 is the largest of their out-question i."""
+    lists = Ragged(j, torch.searchsorted(i, torch.arange(len(left.vertex) + 1)))
+    sim = score_lists(FrontierQuery(left.vectors.float(), left.keywords), things, lists)
+    best = sim.new_full(left.vertex.shape, -torch.inf).scatter_reduce(0, i, sim, "amax")
+    near = sim == best[i]
+    return i[near], j[near]
 
 
 def sampled_matches(work: Work, outs: Side, ins: Side, sim: np.ndarray) -> tuple[int, int]:
