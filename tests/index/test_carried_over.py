@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 import gpu_rag
 from gpu_rag.index import tables
+from gpu_rag.index.folder import CARRIED
 from gpu_rag.index.removed import DOCUMENT, key_of
 from gpu_rag.index.stage import Stage
-from gpu_rag.index.stages import kept, passages, synonyms
+from gpu_rag.index.stages import kept, passages, search, synonyms
 from gpu_rag.index.stages.extraction import extraction_stage
 from gpu_rag.index.stages.passages import passages_stage
-from gpu_rag.index.stages.search import passage_texts, rows_by_key, text_keys, vector_stage
+from gpu_rag.index.stages.search import bm25_stage, passage_texts, rows_by_key, text_keys, vector_stage
 from gpu_rag.index.stages.synonyms import synonyms_stage
 from gpu_rag.index.work import Sources
 from gpu_rag.models import packaged
@@ -225,6 +226,44 @@ def test_texts(benches: Iterator[Any], layer: Stage, old: list[Any], new: list[A
     expected = files_of(put_texts(next(benches), new), layer)
     assert files_of(bench, layer, before) == expected
     assert bench.report.reused == sum(pair in old for pair in new)
+
+
+DOCUMENTS = st.dictionaries(
+    st.sampled_from("abcdefgh"),
+    st.sampled_from(["", "Marta Orlo saw Kerling, Kerling.", "Orlo, Marta", "Kerling is a town.", "the", "1 Kerling"]),
+)
+
+
+def put_documents(bench: Any, texts: dict[str, str]) -> Any:
+    rows = [{"id": id, "doc_id": id, "title": "", "text": text, "start": 0, "end": 1} for id, text in texts.items()]
+    bench.put("passages", sorted(rows, key=lambda row: str(row["id"])))
+    return bench
+
+
+@given(old=DOCUMENTS, new=DOCUMENTS, stay=st.sets(st.sampled_from("abcdefgh")))
+@FREE
+def test_words(benches: Iterator[Any], old: dict[str, str], new: dict[str, str], stay: set[str]) -> None:
+    new |= {id: text for id, text in old.items() if id in stay}
+    before, bench = put_documents(next(benches), old), put_documents(next(benches), new)
+    files_of(before, bm25_stage)
+    assert files_of(bench, bm25_stage, before) == files_of(put_documents(next(benches), new), bm25_stage)
+    assert bench.report.reused == len(old.items() & new.items())
+
+
+@pytest.mark.parametrize("wrong", ["changed texts stay", "damage is not seen"])
+def test_wrong_words_are_noticed(benches: Iterator[Any], wrong: str) -> None:
+    old = {"a": "Marta Orlo", "b": "Kerling"}
+    new = {**old, "b": "a town"}
+    before, bench = put_documents(next(benches), old), put_documents(next(benches), new)
+    files_of(before, bm25_stage)
+    expected = files_of(put_documents(next(benches), new), bm25_stage)
+    if wrong[0] == "c":
+        with patch.object(search, "_UNCHANGED", search._UNCHANGED.replace("id, title, text", "id")):
+            assert files_of(bench, bm25_stage, before) != expected
+    else:
+        carried = before.folder("bm25") / CARRIED
+        carried.write_bytes(carried.read_bytes()[:-1] + b"?")
+        assert files_of(bench, bm25_stage, before) == expected and not bench.report.reused
 
 
 def test_extractions_of_more_text_than_arrow_joins_are_made_anew(
