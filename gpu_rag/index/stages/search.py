@@ -13,14 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from gpu_rag.index import tables
-from gpu_rag.index.database import database
+from gpu_rag.index.database import unchanged_rows
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.stage import Stage, stage, the_embedder
 from gpu_rag.index.work import Work
 from gpu_rag.text.bm25 import Bm25, Counts, count_words
 
-_UNCHANGED = """SELECT now.file_row_number AS row, before.file_row_number AS row_before
-    FROM now JOIN before USING (id, title, text)"""
 CHARS_A_TEXT = 256  # average characters per text in a full window; longer texts make it smaller
 
 
@@ -201,12 +199,13 @@ def _mapped(work: Work, name: str, blocks: Iterable[np.ndarray]) -> np.ndarray:
     size="characters",
 )
 def bm25_stage(work: Work) -> dict[str, int]:
-    """A BM25 index over the passages, read by block. Words of passages that an earlier run had are not counted again."""
+    """A BM25 index over the passages, read by block. Words of passages that an earlier run had are counted already."""
     path, index = work.stage_folders["passages"] / "passages.parquet", work.settings.index
     work.progress.start("bm25", tables.n_rows(path), "passages")
     carried, rows, earlier = work.carried(), np.full(tables.n_rows(path), -1), None
     if carried:
-        words, rows = Bm25.load(work.previous or path, tables.read_arrays), unchanged_passages(work)
+        words = Bm25.load(work.previous or path, tables.read_arrays)
+        rows = unchanged_rows(work, "passages", "passages.parquet", "id, title, text")
         earlier = Counts(words.tokens, words.arrays["indices"], carried["frequency"], words.arrays["indptr"], words.n)
 
     def texts() -> Iterator[str]:
@@ -223,17 +222,6 @@ def bm25_stage(work: Work) -> dict[str, int]:
     work.carry(frequency=counts.frequency)
     work.report.reused = int((rows >= 0).sum())
     return {}
-
-
-def unchanged_passages(work: Work) -> np.ndarray:
-    """i64[n]: the row of each passage in the earlier run's table, ascending; -1 if its id, title or text is new."""
-    rows = np.full(tables.n_rows(work.stage_folders["passages"] / "passages.parquet"), -1, np.int64)
-    with database(work) as db:
-        for name, folders in (("now", work.stage_folders), ("before", work.previous_inputs)):
-            db.view(name, folders["passages"] / "passages.parquet")
-        for batch in db.batches(_UNCHANGED):
-            rows[batch["row"].to_numpy()] = batch["row_before"].to_numpy()
-    return rows
 
 
 def vector_stage(
