@@ -33,6 +33,7 @@ from gpu_rag.index.folder import (
     is_own,
     sealed,
     sha256_text,
+    stage_files,
     storage_errors,
     sync,
     write_atomic,
@@ -320,7 +321,7 @@ def _is_whole(out: Path, manifest: Manifest, stage: str) -> bool:
     base, files = out / manifest.stages[stage].folder, manifest.stages[stage].files
     if fault := damage(out, manifest, stage):
         _log.warning("gpu-rag: damaged, and made anew: %s", fault)
-    return not fault and {path.relative_to(base).as_posix() for path in base.rglob("*") if path.is_file()} == set(files)
+    return not fault and {path.relative_to(base).as_posix() for path in stage_files(base)} == set(files)
 
 
 def _damaged_others(out: Path, manifest: Manifest, stages: Sequence[Stage]) -> list[str]:

@@ -58,9 +58,17 @@ def sha256_text(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+CARRIED = "carried.npz"  # in the folder of a stage: what its next run may take over; not in the digest
+
+
+def stage_files(folder: Path) -> list[Path]:
+    """Every file below the folder of a stage, but for CARRIED, sorted."""
+    return sorted(p for p in folder.rglob("*") if p.is_file() and p.name != CARRIED)
+
+
 def checksums(folder: Path) -> dict[str, dict[str, Any]]:
-    """{relative name: {"sha256", "bytes"}} of every file below `folder`, names sorted."""
-    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    """{relative name: {"sha256", "bytes"}} of each of the `stage_files`."""
+    files = stage_files(folder)
     return {p.relative_to(folder).as_posix(): {"sha256": file_sha256(p), "bytes": p.stat().st_size} for p in files}
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import xxhash
 
-from gpu_rag.index.folder import storage_errors, write_atomic
+from gpu_rag.index.folder import CARRIED, storage_errors, write_atomic
 from gpu_rag.settings import Settings
 
 if TYPE_CHECKING:
@@ -175,12 +175,34 @@ class Work:
         The file begins with a checksum: a damaged block is computed again.
         """
         path = self.partial / f"block-{name}.npy"
-        kept = path.read_bytes() if path.is_file() else b""
-        if kept and kept[:_SUM] == xxhash.xxh3_128_digest(kept[_SUM:]):
-            return np.load(BytesIO(kept[_SUM:]), allow_pickle=False)
+        if kept := _unsealed(path):
+            return np.load(kept, allow_pickle=False)
         array, buffer = make(), BytesIO()
         np.save(buffer, array, allow_pickle=False)
         with storage_errors(path):
             self.partial.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, xxhash.xxh3_128_digest(buffer.getvalue()) + buffer.getvalue())
+        _write_sealed(path, buffer)
         return array
+
+    def carry(self, **arrays: np.ndarray) -> None:
+        """Write arrays for the next run of the stage, beside its files and not in the digest."""
+        buffer = BytesIO()
+        np.savez_compressed(buffer, allow_pickle=False, **arrays)
+        _write_sealed(self.out / CARRIED, buffer)
+
+    def carried(self) -> dict[str, np.ndarray] | None:
+        """The arrays that the earlier run carried; None if there are none, if they are damaged, or if it had other
+        settings, models or damaged inputs."""
+        kept = _unsealed(self.previous / CARRIED) if self.previous and self.previous_inputs else None
+        return dict(np.load(kept, allow_pickle=False)) if kept else None
+
+
+def _write_sealed(path: Path, content: BytesIO) -> None:
+    write_atomic(path, xxhash.xxh3_128_digest(content.getvalue()) + content.getvalue())
+
+
+def _unsealed(path: Path) -> BytesIO | None:
+    """The content of a file that begins with its checksum; None if it is missing or damaged."""
+    kept = path.read_bytes() if path.is_file() else b""
+    is_whole = len(kept) > _SUM and kept[:_SUM] == xxhash.xxh3_128_digest(kept[_SUM:])
+    return BytesIO(kept[_SUM:]) if is_whole else None

@@ -13,6 +13,7 @@ import logging
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice, repeat
 from operator import lt
@@ -78,24 +79,23 @@ class Bm25:
         Deterministic: token ids follow the sorted tokens. Memory: 40 bytes for each posting, and the vocabulary. Raises
         BadInput for k1 or b out of range.
         """
+        each = repeat(languages[0]) if language_of_each is None else language_of_each
+        return cls.of(count_words(texts, languages=each), k1, b, languages)
+
+    @classmethod
+    def of(cls, counts: Counts, k1: float = 1.2, b: float = 0.75, languages: Sequence[str] = (ENGLISH,)) -> Bm25:
+        """The index of passages whose tokens are counted. Raises BadInput as `build`."""
         if not (0 < k1 < float("inf") and 0 <= b <= 1):
             raise BadInput(
                 "BM25 parameters are out of range", given=f"k1={k1}, b={b}", expected="k1 > 0 and 0 <= b <= 1"
             )
-        each = repeat(languages[0]) if language_of_each is None else language_of_each
-        numbers, token, passage, frequency, lengths = _counted(texts, each)
-        tokens, n = sorted(numbers), len(lengths)
-        rank = np.empty(len(tokens), np.int32)
-        rank[np.array([numbers[text] for text in tokens], np.int64)] = np.arange(len(tokens), dtype=np.int32)
-        order = np.argsort(rank[token], kind="stable")  # passages ascend already
-        token, passage, frequency = rank[token][order], passage[order], frequency[order]
-        df = np.bincount(token, minlength=len(tokens))
+        n, df = counts.n, np.diff(counts.indptr)
+        lengths = np.bincount(counts.indices, counts.frequency, n)
         idf = np.array([math.log(1 + (n - have + 0.5) / (have + 0.5)) for have in df.tolist()], np.float32)
         longer = k1 * ((1 - b) + b * lengths / max(lengths.mean(), 1e-9)) if n else np.zeros(0)
-        scores = idf[token] * (frequency / (longer[passage] + frequency))
-        indptr = np.concatenate([[0], np.cumsum(df)]).astype(np.int64)
-        arrays = {"data": scores.astype(np.float32), "indices": passage, "indptr": indptr}
-        return cls(tokens, arrays, n, k1, b, languages)
+        scores = np.repeat(idf, df) * (counts.frequency / (longer[counts.indices] + counts.frequency))
+        arrays = {"data": scores.astype(np.float32), "indices": counts.indices, "indptr": counts.indptr}
+        return cls(counts.tokens, arrays, n, k1, b, languages)
 
     def part(self, rows: np.ndarray) -> Bm25:
         """The index of some passages (ascending rows) with the word statistics of all, so that scores do not change."""
@@ -197,14 +197,53 @@ class Bm25:
         return cls(saved.tokens, arrays, saved.n, saved.k1, saved.b, saved.languages or (ENGLISH,))
 
 
-def _counted(
-    texts: Iterable[str], languages: Iterable[str]
-) -> tuple[dict[str, int], np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Count tokens: the number of each token, by first use; token i32[P], passage i32[P] and frequency i32[P] of each
-    posting, passages ascending; the number of tokens of each passage, i64[N]."""
-    numbers: dict[str, int] = {}
+@dataclass(frozen=True)
+class Counts:
+    """The tokens of N passages. tokens: V, sorted; indices, frequency: i32[P], the postings (passage, times) of each
+    token, passages ascending; indptr: i64[V+1]; n: number of passages."""
+
+    tokens: Sequence[str]
+    indices: np.ndarray
+    frequency: np.ndarray
+    indptr: np.ndarray
+    n: int
+
+
+def count_words(
+    texts: Iterable[str],
+    earlier: Counts | None = None,
+    rows: np.ndarray | None = None,
+    languages: Iterable[str] | None = None,
+) -> Counts:
+    """Count the tokens of N passages. earlier: counts of M other passages; rows: i64[N], which of them a passage is, or
+    -1 if it is none of them. A row occurs once, and rows ascend. texts: of the passages with -1, read once in blocks;
+    languages: of each of these texts, English if None.
+    """
+    tokens = [] if earlier is None else earlier.tokens
+    numbers = {token: number for number, token in enumerate(tokens)}
+    parts, n = _counted(texts, repeat(ENGLISH) if languages is None else languages, numbers)
+    if earlier is not None and rows is not None:
+        parts[1], n = np.flatnonzero(rows < 0)[parts[1]], len(rows)
+        now = np.full(earlier.n, -1, np.int64)
+        now[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
+        passage, token = now[earlier.indices], np.repeat(np.arange(len(tokens)), np.diff(earlier.indptr))
+        kept = np.stack([token, passage, earlier.frequency])[:, passage >= 0]
+        parts = np.concatenate([kept, parts], 1)
+    df = np.bincount(parts[0], minlength=len(numbers))
+    left = sorted(token for token, number in numbers.items() if df[number])  # a token may have left
+    rank = np.empty(len(numbers), np.int64)
+    number = np.array([numbers[token] for token in left], np.int64)
+    rank[number] = np.arange(len(left))
+    order = np.lexsort((parts[1], rank[parts[0]]))
+    passage, frequency = (column[order].astype(np.int32) for column in parts[1:])
+    return Counts(left, passage, frequency, np.append(0, np.cumsum(df[number])), n)
+
+
+def _counted(texts: Iterable[str], languages: Iterable[str], numbers: dict[str, int]) -> tuple[np.ndarray, int]:
+    """Postings i64[3, P] of token, passage and frequency, and the number of passages. numbers: of the tokens; gets the
+    new ones, by first use."""
     number_of: dict[str, dict[str, int]] = {}  # of each word by language, so that it is stemmed once
-    parts, lengths, first = [np.zeros((3, 0), np.int32)], [np.zeros(0, np.int64)], 0
+    parts, first = [np.zeros((3, 0), np.int64)], 0
     texts, languages = iter(texts), iter(languages)
     while block := [words_of(text) for text in islice(texts, _BLOCK)]:
         named = list(islice(languages, len(block)))
@@ -217,13 +256,10 @@ def _counted(
         ids = np.array([known[word] for row, its in zip(block, named) for known in (number_of[its],) for word in row])
         ids = ids.astype(np.int64)
         row = np.repeat(np.arange(len(block)), [len(row) for row in block])[ids >= 0]
-        lengths.append(np.bincount(row, minlength=len(block)))
-        ids = ids[ids >= 0]
-        keys, counts = np.unique(row << 32 | ids, return_counts=True)
-        parts.append(np.stack([keys & 0xFFFFFFFF, (keys >> 32) + first, counts]).astype(np.int32))
+        keys, counts = np.unique(row << 32 | ids[ids >= 0], return_counts=True)
+        parts.append(np.stack([keys & 0xFFFFFFFF, (keys >> 32) + first, counts]))
         first += len(block)
-    token, passage, frequency = np.concatenate(parts, 1)
-    return numbers, token, passage, frequency, np.concatenate(lengths)
+    return np.concatenate(parts, 1), first
 
 
 def _no_postings() -> dict[str, np.ndarray]:

@@ -20,6 +20,7 @@ from gpu_rag.text.tokens import STOP_WORDS
 
 _BLOCK_CHARS = 1 << 18
 _BLOCK_NAMES = 1 << 16
+_ASCII_WORD = re.compile(r"[a-z0-9_]+")
 _NOT_ASCII = re.compile(r"[\x00-\x7f]?[^\x00-\x7f]+")  # with the character before it, which may have a mark
 
 
@@ -48,6 +49,12 @@ def find_mentions(names: Sequence[str], texts: Sequence[str]) -> Mentions:
     [(1, 3, 12), (0, 8, 12)]
     """
     return MentionFinder(names).find(texts)
+
+
+def ascii_words(texts: Iterable[str]) -> Iterator[list[str]]:
+    """The runs of a-z, 0-9 and "_" in each text, after folding. A text in ASCII has all runs of a name that occurs in
+    it, and any text has all runs of a name in ASCII that occurs in it."""
+    return (_ASCII_WORD.findall(_fold(text).text) for text in texts)
 
 
 class MentionFinder:

@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,12 +16,13 @@ from hypothesis import strategies as st
 
 import gpu_rag
 from gpu_rag.index import tables
+from gpu_rag.index.folder import CARRIED
 from gpu_rag.index.removed import DOCUMENT, key_of
 from gpu_rag.index.stage import Stage
-from gpu_rag.index.stages import kept, passages, synonyms
+from gpu_rag.index.stages import kept, mentions, passages, search, synonyms
 from gpu_rag.index.stages.extraction import extraction_stage
 from gpu_rag.index.stages.passages import passages_stage
-from gpu_rag.index.stages.search import passage_texts, rows_by_key, text_keys, vector_stage
+from gpu_rag.index.stages.search import bm25_stage, passage_texts, rows_by_key, text_keys, vector_stage
 from gpu_rag.index.stages.synonyms import synonyms_stage
 from gpu_rag.index.work import Sources
 from gpu_rag.models import packaged
@@ -225,6 +227,117 @@ def test_texts(benches: Iterator[Any], layer: Stage, old: list[Any], new: list[A
     expected = files_of(put_texts(next(benches), new), layer)
     assert files_of(bench, layer, before) == expected
     assert bench.report.reused == sum(pair in old for pair in new)
+
+
+DOCUMENTS = st.dictionaries(
+    st.sampled_from("abcdefgh"),
+    st.sampled_from(["", "Marta Orlo saw Kerling, Kerling.", "Orlo, Marta", "Kerling is a town.", "the", "1 Kerling"]),
+)
+
+
+def put_documents(bench: Any, texts: dict[str, str]) -> Any:
+    rows = [{"id": id, "doc_id": id, "title": "", "text": text, "start": 0, "end": 1} for id, text in texts.items()]
+    bench.put("passages", sorted(rows, key=lambda row: str(row["id"])))
+    bench.put("documents", [{"id": id, "title": "", "file": "f", "line": None, "pages": []} for id in sorted(texts)])
+    return bench
+
+
+@given(old=DOCUMENTS, new=DOCUMENTS, stay=st.sets(st.sampled_from("abcdefgh")))
+@FREE
+def test_words(benches: Iterator[Any], old: dict[str, str], new: dict[str, str], stay: set[str]) -> None:
+    new |= {id: text for id, text in old.items() if id in stay}
+    before, bench = put_documents(next(benches), old), put_documents(next(benches), new)
+    files_of(before, bm25_stage)
+    assert files_of(bench, bm25_stage, before) == files_of(put_documents(next(benches), new), bm25_stage)
+    assert bench.report.reused == len(old.items() & new.items())
+
+
+def test_words_are_counted_again_where_languages_changed(benches: Iterator[Any]) -> None:
+    texts = {"a": "Die Brücken von Kerling", "b": "the bridges"}
+    spoken: list[dict[str, str]] = [{"b": "de"}, {}, {"a": "de", "b": "de"}]
+    for earlier, now in product(spoken, repeat=2):
+        before, bench, fresh = (put_documents(next(benches), texts) for _ in range(3))
+        known = {one.folder("passages"): by for one, by in ((before, earlier), (bench, now), (fresh, now))}
+        with patch.object(search, "languages_of", known.__getitem__):
+            files_of(before, bm25_stage)
+            assert files_of(bench, bm25_stage, before) == files_of(fresh, bm25_stage)
+            assert bench.report.reused == (2 if earlier == now and len(now) != 1 else 0)
+
+
+def test_wrong_words_are_noticed(benches: Iterator[Any]) -> None:
+    old = {"a": "Marta Orlo", "b": "Kerling"}
+    new = {**old, "b": "a town"}
+    before, bench = put_documents(next(benches), old), put_documents(next(benches), new)
+    files_of(before, bm25_stage)
+    expected = files_of(put_documents(next(benches), new), bm25_stage)
+    with patch.object(search, "unchanged_rows", lambda *_: np.arange(2)):
+        assert files_of(bench, bm25_stage, before) != expected
+    carried = before.folder("bm25") / CARRIED
+    carried.write_bytes(carried.read_bytes()[:-1] + b"?")
+    assert files_of(bench, bm25_stage, before) == expected and not bench.report.reused
+
+
+PLACES = {
+    "Orlo": ["orlo"],
+    "Kerling": ["Kerling", "the  town"],
+    "the": ["the"],
+    "Ölo": ["Ölo", "ORLO,"],
+    "東京": ["東京"],
+}
+TOWNS = st.dictionaries(
+    st.sampled_from("abcdef"),
+    st.lists(st.sampled_from(["Orlo", "orlo,", "kerling", "the town", "ÖLO", "東京都", "the"]), max_size=5).map(
+        " ".join
+    ),
+)
+STATED = st.dictionaries(st.sampled_from(sorted(PLACES)), st.sets(st.sampled_from("abcdef")))
+
+
+def put_mentions(bench: Any, texts: dict[str, str], stated: dict[str, set[str]], aliases: bool) -> Any:
+    put_documents(bench, texts)
+    bench.put_entities(list(stated), PLACES if aliases else {})
+    rows, entities = sorted(texts), sorted(stated)
+    pairs = sorted((rows.index(id), entities.index(name)) for name in stated for id in stated[name] if id in texts)
+    bench.put("extracted", [{"passage": passage, "entity": entity} for passage, entity in pairs])
+    return bench
+
+
+@given(TOWNS, TOWNS, STATED, STATED, st.tuples(st.booleans(), st.booleans()), st.integers(1, 4), st.randoms())
+@FREE
+def test_mentions(
+    benches: Iterator[Any], old: Any, new: Any, then: Any, now: Any, aliases: Any, most: int, draw: random.Random
+) -> None:
+    new |= {id: text for id, text in old.items() if draw.random() < 0.7}
+    now |= {name: ids for name, ids in then.items() if draw.random() < 0.7}
+    before = put_mentions(next(benches), old, then, aliases[0])
+    bench, other = (put_mentions(next(benches), new, now, aliases[1]) for _ in range(2))
+    with patch.object(mentions, "MAX_PASSAGES_OF_A_SEARCHED_NAME", most), patch.object(mentions, "_ROWS", most):
+        files_of(before, mentions.mentions_stage)
+        assert files_of(bench, mentions.mentions_stage, before) == files_of(other, mentions.mentions_stage)
+    assert bench.report.reused == len(old.items() & new.items())
+
+
+@pytest.mark.parametrize("wrong", ["new names", "left passages", "rare again", "extracted"])
+def test_wrong_mentions_are_noticed(benches: Iterator[Any], wrong: str) -> None:
+    """With at most one passage, "orlo" counts where it was extracted, until one of its two passages is left."""
+    old, stated = {"a": "orlo kerling", "b": "orlo"}, {"Orlo": {"a"}}
+    new = {"b": "orlo"} if wrong in ("left passages", "rare again") else {**old, "c": "Orlo"}
+    now = {"Orlo": {"a", "b"}, "Kerling": {"c"}} if wrong in ("new names", "extracted") else stated
+    before = put_mentions(next(benches), old, stated, True)
+    bench, other = (put_mentions(next(benches), new, now, True) for _ in range(2))
+    planted: dict[str, Any] = {
+        "new names": ("ascii_words", lambda texts: ([] for _ in texts)),
+        "left passages": ("_n_passages", lambda rows, n: np.bincount(rows[rows[:, 0] > 0][:, 3], minlength=n)),
+        "rare again": ("_texts", lambda *_: iter(())),
+        "extracted": ("_texts", lambda folder, wanted, words=None: iter(()) if words else all_texts(folder, wanted)),
+    }
+    all_texts = mentions._texts
+    with patch.object(mentions, "MAX_PASSAGES_OF_A_SEARCHED_NAME", 2):
+        files_of(before, mentions.mentions_stage)
+        expected = files_of(other, mentions.mentions_stage)
+        with patch.object(mentions, *planted[wrong]):
+            assert files_of(bench, mentions.mentions_stage, before) != expected
+        assert files_of(bench, mentions.mentions_stage, before) == expected
 
 
 def test_extractions_of_more_text_than_arrow_joins_are_made_anew(

@@ -121,13 +121,14 @@ class NearestRows:
         self.base = base
         self._faiss: NearestIndex | None = None
 
-    def search(self, queries: torch.Tensor, k: int) -> TopK:
+    def search(self, queries: torch.Tensor, k: int, *, implementation: str = "auto") -> TopK:
         """The k rows with the largest dot product with each unit query f32[B, D], exactly, by (-score, row).
 
-        Scores of the two libraries may differ in the last bit of f32. Raises BadInput, UsageError, MissingBackend.
+        implementation: of `nearest`. Scores of the two libraries may differ in the last bit of f32. Raises BadInput,
+        UsageError, MissingBackend.
         """
         if pick_index() != "faiss":
-            return nearest(queries, self.base, k)
+            return nearest(queries, self.base, k, implementation=implementation)
         chosen("nearest_index", "faiss")  # recorded at every search, because a later run reuses the index
         if self._faiss is None:
             self._faiss = nearest_index(self.base, implementation="faiss")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag.index import tables
+from gpu_rag.index.database import unchanged_rows
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.stage import stage
 from gpu_rag.index.work import Work
-from gpu_rag.text.mentions import MentionFinder
+from gpu_rag.text.mentions import MentionFinder, ascii_words
 
+PASSAGES_FILE = "passages.parquet"
+Chosen = Callable[[pa.Array, np.ndarray], np.ndarray]
 MAX_PASSAGES_OF_A_SEARCHED_NAME = 100  # theta of HiGraAgent: a name in more passages is not informative
 
 
@@ -27,18 +31,27 @@ MAX_PASSAGES_OF_A_SEARCHED_NAME = 100  # theta of HiGraAgent: a name in more pas
 )
 def mentions_stage(work: Work) -> dict[str, int]:
     """Table `mentions`, sorted by (passage, start, entity). An extraction link that is not verbatim has offsets -1.
-    Every written name is searched in every passage (whole words).
+    Every written name is searched in every passage (whole words), unless an earlier run did.
 
-    Memory: that of `mention_blocks`.
+    Memory: that of `mention_blocks`, or 64 bytes a mention where mentions of an earlier run stay.
     """
     folder = work.stage_folders["entities"]
-    passages = tables.n_rows(work.stage_folders["passages"] / "passages.parquet")
+    passages = tables.n_rows(work.stage_folders["passages"] / PASSAGES_FILE)
     work.progress.start("mentions", passages, "passages")
     extracted = tables.read_table(folder / "extracted.parquet", tables.EXTRACTED)
     links = np.stack([extracted[name].to_numpy() for name in ("passage", "entity")], 1)
     n, n_not_verbatim = 0, 0
+
+    def often(n_passages: np.ndarray) -> np.ndarray:
+        work.carry(n_passages=n_passages)
+        return _is_often(n_passages)
+
+    if both := _kept_and_new(work, links):
+        blocks = _by_block(both[0], links, often(both[1]), passages)
+    else:
+        blocks = mention_blocks(work, folder / "entities.parquet", tables.ENTITIES, links, _in_passages, often)
     with tables.TableWriter(work.out / "mentions.parquet", tables.MENTIONS) as writer:
-        for columns in mention_blocks(work, folder / "entities.parquet", tables.ENTITIES, links, _in_passages, _often):
+        for columns in blocks:
             writer.add(columns)
             n, n_not_verbatim = n + len(columns[0]), n_not_verbatim + int((columns[2] < 0).sum())
     return {"mentions": n, "mentions_not_verbatim": n_not_verbatim}
@@ -49,7 +62,7 @@ def _in_passages(occurrences: np.ndarray, named: np.ndarray) -> np.ndarray:
     return _distinct(occurrences[:, [0, 3]])[:, 1]
 
 
-def _often(n_passages: np.ndarray) -> np.ndarray:
+def _is_often(n_passages: np.ndarray) -> np.ndarray:
     return n_passages >= MAX_PASSAGES_OF_A_SEARCHED_NAME
 
 
@@ -93,18 +106,30 @@ def mention_blocks(
 def _occurrences(work: Work, entities: Path, schema: pa.Schema) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Per block of passages: the number of passages up to its end, i32[T, 4], distinct (passage, start, end, entity),
     and the entity of each occurrence of a name."""
-    owners: list[np.ndarray] = []
-    finder = MentionFinder(_names(entities, schema, owners))
-    entity_of = np.concatenate(owners) if owners else np.zeros(0, np.int32)
-    path, first = work.stage_folders["passages"] / "passages.parquet", 0
-    for batch in tables.read_batches(path, tables.PASSAGES, ("text",)):
-        mentions = finder.find(batch["text"].to_pylist())
-        owner = entity_of[mentions.name]
-        entity = np.where(owner < 0, ~owner, owner)
-        rows = np.stack([mentions.text + np.int32(first), mentions.start, mentions.end, entity], 1)
+    names, first = _Names(entities, schema), 0
+    for batch in tables.read_batches(work.stage_folders["passages"] / PASSAGES_FILE, tables.PASSAGES, ("text",)):
+        rows, named = names.find(batch["text"], np.arange(first, first + batch.num_rows))
         first += batch.num_rows
-        yield first, _distinct(rows), owner[owner >= 0]
+        yield first, rows, named
         work.progress.advance(batch.num_rows)
+
+
+class _Names:
+    """The names of a table of entities, ready to be searched. chosen(names, rows of their entities): bool[n], those
+    that are searched."""
+
+    def __init__(self, path: Path, schema: pa.Schema, chosen: Chosen | None = None):
+        owners: list[np.ndarray] = []
+        self._finder = MentionFinder(_names(path, schema, owners, chosen))
+        self._entity = np.concatenate(owners) if owners else np.zeros(0, np.int32)
+
+    def find(self, texts: pa.Array, passages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """i32[T, 4], distinct (passage, start, end, entity), and the entity of each occurrence of a name."""
+        mentions = self._finder.find(texts.to_pylist())
+        owner = self._entity[mentions.name]
+        entity = np.where(owner < 0, ~owner, owner)
+        passage = passages.astype(np.int32)[mentions.text]
+        return _distinct(np.stack([passage, mentions.start, mentions.end, entity], 1)), owner[owner >= 0]
 
 
 def _distinct(rows: np.ndarray) -> np.ndarray:
@@ -115,14 +140,19 @@ def _distinct(rows: np.ndarray) -> np.ndarray:
     return rows[first]
 
 
-def _names(path: Path, schema: pa.Schema, owners: list[np.ndarray]) -> Iterator[str]:
-    """Every written name of every entity; appends the row of its entity to `owners`, inverted (~row) for an alias."""
+def _names(path: Path, schema: pa.Schema, owners: list[np.ndarray], chosen: Chosen | None = None) -> Iterator[str]:
+    """Every written name of every entity; appends the row of its entity to `owners`, inverted (~row) for an alias.
+    chosen(names, rows of their entities): bool[n], the names that count."""
     first = 0
     for batch in tables.read_batches(path, schema, ("name", "aliases")):
         rows = np.arange(first, first + batch.num_rows, dtype=np.int32)
-        owners += [rows, ~rows[pc.list_parent_indices(batch["aliases"]).to_numpy()]]
-        yield from batch["name"].to_pylist()
-        yield from pc.list_flatten(batch["aliases"]).to_pylist()
+        owner = np.concatenate([rows, ~rows[pc.list_parent_indices(batch["aliases"]).to_numpy()]])
+        names = pa.concat_arrays([batch["name"], pc.list_flatten(batch["aliases"])])
+        if chosen:
+            mask = chosen(names, np.where(owner < 0, ~owner, owner))
+            names, owner = names.filter(pa.array(mask)), owner[mask]
+        owners.append(owner)
+        yield from names.to_pylist()
         first += batch.num_rows
 
 
@@ -142,3 +172,99 @@ def _block(occurrences: np.ndarray, links: np.ndarray, often: np.ndarray) -> lis
     origin = np.concatenate([is_extracted[kept], np.ones(len(absent), bool)])[order]
     names = pa.array(["search", "extraction"]).take(pa.array(origin.astype(np.int8)))
     return [entity[order], passage[order], start[order], end[order], names]
+
+
+# --- mentions of an earlier run ----------------------------------------------------------------------
+
+_ROWS = 1 << 14  # passages of a block
+_MOST_WORDS = 1000  # up to which texts are searched only if they have one
+
+
+def _kept_and_new(work: Work, links: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Distinct (passage, start, end, entity), i32[T, 4], by passage, those of too frequent names only where they were
+    extracted; and the number of passages that name each entity, i64[N]. None without an earlier run.
+
+    Passages that are new are searched for all names. The others are searched for new names, and for names that were too
+    frequent and are not any more, or are extracted from further passages.
+    """
+    carried = work.carried()
+    if carried is None or not work.previous:
+        return None
+    path, before = work.stage_folders["entities"] / "entities.parquet", work.previous_inputs["passages"]
+    passage = unchanged_rows(work, "passages", PASSAGES_FILE, "id, text")
+    entity = unchanged_rows(work, "entities", path.name, "id, name, aliases")
+    counts, n = np.append(carried["n_passages"], 0), len(entity)  # a new entity has row -1
+    passage_now, entity_now = (
+        _inverse(passage, tables.n_rows(before / PASSAGES_FILE)),
+        _inverse(entity, len(counts) - 1),
+    )
+    came, left = ((work.stage_folders["passages"], passage < 0), (before, passage_now < 0))
+    texts = (text for place in (came, left) for _, part in _texts(*place) for text in part.to_pylist())
+    words = set(chain.from_iterable(ascii_words(texts)))
+    names = _Names(path, tables.ENTITIES, lambda names, _: _may_occur(names, words))
+    new, gone = _found(names, _texts(*came)), _found(names, _texts(*left))
+    n_passages = np.where(entity < 0, 0, counts[entity] - _n_passages(gone, n)) + _n_passages(new, n)
+
+    table = tables.read_table(work.previous / "mentions.parquet", tables.MENTIONS)
+    rows, ends, start, end = (table[name].to_numpy() for name in ("passage", "entity", "start", "end"))
+    kept = np.stack([passage_now[rows], start, end, entity_now[ends]], 1)
+    kept = kept[(kept[:, 0] >= 0) & (kept[:, 3] >= 0)]
+    was_often = _is_often(counts)[entity]
+    linked = links[(passage[links[:, 0]] >= 0) & was_often[links[:, 1]]]
+    searched = (entity < 0) | (was_often & ~_is_often(n_passages))
+    searched[linked[~np.isin(linked @ [n, 1], kept[:, [0, 3]] @ [n, 1]), 1]] = True
+
+    def again(_: pa.Array, rows: np.ndarray) -> np.ndarray:
+        return searched[rows]
+
+    telling = {max(some, key=len, default="") for some in ascii_words(_names(path, tables.ENTITIES, [], again))}
+    others = _texts(came[0], ~came[1], telling - {""} if len(telling) <= _MOST_WORDS else None)
+    more = _found(_Names(path, tables.ENTITIES, again), others)
+    n_passages += np.where(entity < 0, _n_passages(more, n), 0)
+    work.report.reused = int((passage >= 0).sum())
+    work.progress.advance(len(passage))
+    rows = np.concatenate([new, more, kept[(kept[:, 1] >= 0) & ~searched[kept[:, 3]]]])
+    return rows[np.argsort(rows[:, 0], kind="stable")], n_passages
+
+
+def _inverse(rows: np.ndarray, n: int) -> np.ndarray:
+    """i32[n]: the place of each number in `rows`, -1 for one that is not there."""
+    places = np.full(n, -1, np.int32)
+    places[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
+    return places
+
+
+def _n_passages(occurrences: np.ndarray, n: int) -> np.ndarray:
+    return np.bincount(_in_passages(occurrences, occurrences), minlength=n)
+
+
+def _texts(folder: Path, wanted: np.ndarray, words: set[str] | None = None) -> Iterator[tuple[np.ndarray, pa.Array]]:
+    """Passages and texts where bool[n] `wanted` is True, by block. words: texts in ASCII without one are left out."""
+    first = 0
+    for batch in tables.read_batches(folder / PASSAGES_FILE, tables.PASSAGES, ("text",)):
+        texts, mask = batch["text"], pa.array(wanted[first : first + batch.num_rows])
+        if words is not None:
+            has_one = pc.match_substring_regex(texts, f"(?i){'|'.join(sorted(words)) or '$^.'}")
+            mask = pc.and_(mask, pc.or_(has_one, pc.invert(pc.string_is_ascii(texts))))
+        yield first + np.flatnonzero(mask), texts.filter(mask)
+        first += batch.num_rows
+
+
+def _found(names: _Names, texts: Iterator[tuple[np.ndarray, pa.Array]]) -> np.ndarray:
+    parts = [names.find(part, passages)[0] for passages, part in texts if len(passages)]
+    return np.concatenate([np.zeros((0, 4), np.int32), *parts])
+
+
+def _may_occur(names: pa.Array, words: set[str]) -> np.ndarray:
+    """Whether names are not ASCII, or their first word is among `words`."""
+    first = pc.struct_field(pc.extract_regex(pc.ascii_lower(names), "(?P<word>[a-z0-9_]+)"), "word")
+    among = pc.is_in(first, value_set=pa.array(sorted(words), pa.string()))
+    return pc.or_(among, pc.invert(pc.string_is_ascii(names))).to_numpy(zero_copy_only=False)
+
+
+def _by_block(occurrences: np.ndarray, links: np.ndarray, often: np.ndarray, n: int) -> Iterator[list[Any]]:
+    """Columns of MENTIONS for each block of n passages."""
+    for start in range(0, n, _ROWS):
+        parts = (np.searchsorted(rows[:, 0], (start, start + _ROWS)) for rows in (occurrences, links))
+        (first, last), (first_link, last_link) = parts
+        yield _block(occurrences[first:last], links[first_link:last_link], often)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
+from itertools import repeat
 from pathlib import Path
 from typing import overload
 
@@ -14,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from gpu_rag.index import tables
+from gpu_rag.index.database import unchanged_rows
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.stage import Stage, stage, the_embedder
 from gpu_rag.index.stages.passages import languages_of
 from gpu_rag.index.work import Work
-from gpu_rag.text.bm25 import Bm25
+from gpu_rag.text.bm25 import Bm25, Counts, count_words
 from gpu_rag.text.language import ENGLISH
 
 LEAST_SHARE = 50  # word search has the rules of a language that one document in so many has
@@ -202,16 +204,29 @@ def _mapped(work: Work, name: str, blocks: Iterable[np.ndarray]) -> np.ndarray:
     size="characters",
 )
 def bm25_stage(work: Work) -> dict[str, int]:
-    """A BM25 index over the passages, whose texts are read by block, each by the rules of its document's language."""
+    """A BM25 index over the passages, read by block, each by the rules of its document's language.
+
+    Words of passages that an earlier run had are counted already, if both runs know the same one language.
+    """
     folder, index = work.stage_folders["passages"], work.settings.index
     path, language_of = folder / "passages.parquet", languages_of(folder)
     languages = _common(language_of, tables.n_rows(folder / "documents.parquet"))
     work.progress.start("bm25", tables.n_rows(path), "passages")
+    carried, rows, earlier = work.carried(), np.full(tables.n_rows(path), -1), None
+    if carried:
+        words = Bm25.load(work.previous or path, tables.read_arrays)
+        if list(words.languages) == languages and len(languages) == 1:
+            rows = unchanged_rows(work, "passages", "passages.parquet", "id, title, text")
+            arrays = words.arrays
+            earlier = Counts(words.tokens, arrays["indices"], carried["frequency"], arrays["indptr"], words.n)
 
     def texts() -> Iterator[str]:
+        first = 0
         for batch in tables.read_batches(path, tables.PASSAGES, ("title", "text")):
-            for title, text in zip(batch["title"].to_pylist(), batch["text"].to_pylist()):
+            new = batch.filter(pa.array(rows[first : first + batch.num_rows] < 0))
+            for title, text in zip(new["title"].to_pylist(), new["text"].to_pylist()):
                 yield f"{title}\n{text}" if title else text
+            first += batch.num_rows
             work.progress.advance(batch.num_rows)
 
     def language_of_each() -> Iterator[str]:
@@ -220,8 +235,11 @@ def bm25_stage(work: Work) -> dict[str, int]:
                 language = language_of.get(document, ENGLISH)
                 yield language if language in languages else languages[0]
 
-    each = language_of_each() if len(languages) > 1 else None
-    Bm25.build(texts(), index.bm25_k1, index.bm25_b, languages, each).save(work.out)
+    each = language_of_each() if len(languages) > 1 else repeat(languages[0])
+    counts = count_words(texts(), earlier, rows, each)
+    Bm25.of(counts, index.bm25_k1, index.bm25_b, languages).save(work.out)
+    work.carry(frequency=counts.frequency)
+    work.report.reused = int((rows >= 0).sum())
     return {}
 
 

@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 _DIGITS = re.compile(r"\d+")
 _MIN_LETTERS = 3
 _ROWS = 4096  # entities per search: bounds memory, does not change the result
+_FEW = 32  # names for which the start of numba costs more than it saves
 CANDIDATES_COST = 20_000.0  # cost of a name's candidates in exact comparisons, measured at 100,000 names
 
 
@@ -126,7 +127,8 @@ def _searched(
     threshold, k, n = work.settings.index.synonym_threshold, work.settings.index.synonym_k, len(groups)
     width = min(k + 1, n)  # a row is its own nearest neighbour
     while len(rows):
-        top = nearest.search(nearest.base[torch.from_numpy(rows).to(nearest.base.device)].float(), width)
+        queries = nearest.base[torch.from_numpy(rows).to(nearest.base.device)].float()
+        top = nearest.search(queries, width, implementation="torch" if len(rows) <= _FEW else "auto")
         ids, score = (array.numpy() for array in to_host(top.ids, top.scores))
         close = (score >= threshold) & (ids >= 0)
         row, column = np.nonzero(close & (groups[ids] == groups[rows, None]) & (ids != rows[:, None]))
@@ -179,8 +181,11 @@ def _unchanged(work: Work, base: torch.Tensor) -> tuple[np.ndarray, int]:
 def _nearest_of_each(left: np.ndarray, right: np.ndarray, score: np.ndarray, k: int) -> RowPairs:
     """The pairs in which one row is among the k best partners of the other, by (-score, row)."""
     row, other, pair = np.concatenate([left, right]), np.concatenate([right, left]), np.tile(np.arange(len(left)), 2)
+    kept = np.zeros(len(left), bool)
+    is_crowded = (np.bincount(row) > k)[row] if len(row) else np.zeros(0, bool)
+    kept[pair[~is_crowded]] = True
+    row, other, pair = row[is_crowded], other[is_crowded], pair[is_crowded]
     order = np.lexsort((other, -score[pair], row))
     starts = np.searchsorted(row[order], row[order])
-    kept = np.zeros(len(left), bool)
     kept[pair[order[np.arange(len(order)) - starts < k]]] = True
     return left[kept], right[kept], score[kept]
