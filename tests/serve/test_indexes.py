@@ -35,6 +35,10 @@ indexes = ["south"]
 key = "key-of-ann"
 where = 'owner = "ann"'
 indexes = ["north"]
+[nobody]
+key = "key-of-nobody"
+where = 'owner = "nobody"'
+indexes = ["north"]
 """
 # Words that only documents of bob have: ids, titles, names, columns of metadata and their values.
 HIDDEN = ("doc-b", "Zorvex", "Quillon", "Marbeck", "clearance", "bob")
@@ -228,6 +232,18 @@ def test_a_filter_of_a_request_stands_alone(both: Any) -> None:
         assert "expected" in message and "clearance" not in message.replace(where, "").replace("given clearance", "")
     whole = {"question": "x?", "method": "bm25", "where": 'clearance = "high"'}
     assert both.ask("POST", "/v1/retrieve", headers=bearer("all"), json=whole).status_code == 200
+
+
+def test_a_filter_that_fits_no_document_shows_none(both: Any) -> None:
+    nobody = bearer("nobody")
+    for path in ("/v1/answer", "/v1/retrieve"):
+        row = both.ask("POST", path, headers=nobody, json={"question": QUESTION, "method": "bm25"}).json()
+        assert (row["status"], row["evidence"]) == ("unsupported", [])
+        for where in ('owner = "ann"', "year > 0) or (year > 0"):
+            body = {"question": QUESTION, "method": "bm25", "where": where}
+            assert both.ask("POST", path, headers=nobody, json=body).status_code == 400
+    assert both.ask("GET", "/v1/passages/doc-a0", headers=nobody).status_code == 404
+    assert both.ask("GET", "/v1/index", headers=nobody).json()["counts"] == {"documents": 0, "passages": 0}
 
 
 def test_the_filter_of_a_key_is_not_told(both: Any) -> None:
