@@ -139,7 +139,7 @@ class Batch:
         if self._timer is not None:
             self._timer.cancel()
         for handle in self.handles.values():
-            self._thread.cancel(handle, reason)
+            self._thread.driver.cancel(handle, reason)  # it ignores questions that ended or are another driver's
 
 
 class Streamed(Response):

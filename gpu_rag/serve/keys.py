@@ -183,6 +183,9 @@ def read_keys(file: Path, environment: Mapping[str, str], check: Callable[[Clien
         if not settings.rights or set(settings.rights) - set(RIGHTS):
             given = f"{', '.join(settings.rights) or 'none'} of {name} in {file}"
             raise BadInput("no such rights", given=given, expected=", ".join(RIGHTS))
+        if empty := [option for option in ("indexes", "where") if option in section and not section[option]]:
+            do = "leave it out for all of them"
+            raise BadInput("an empty limit of a key", given=f"{empty[0]} of {name} in {file}", do=do)
         if settings.where and "change" in settings.rights:
             given = f"where and the right change of {name} in {file}"
             raise BadInput("a client that sees some documents may change none", given=given)

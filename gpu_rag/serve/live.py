@@ -203,11 +203,6 @@ class EngineThread:
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
 
-    @property
-    def n_running(self) -> int:
-        """Number of open questions in the driver."""
-        return self.driver.n_running
-
     def start(self) -> None:
         """Start the thread. Raises the errors of the models and of the indexes."""
         self._adopt({name: live.engine for name, live in self.lives.items()})
@@ -217,10 +212,6 @@ class EngineThread:
         """Raise Refusal (503) unless questions are answered."""
         if self.state != READY:
             raise Refusal(503, self.reason, headers={"Retry-After": "5"})
-
-    def cancel(self, handle: Handle, reason: BaseException | None = None) -> None:
-        """Cancel a question. The driver ignores questions that ended or that another driver took."""
-        self.driver.cancel(handle, reason)
 
     def stop(self) -> None:
         """End the thread after the running batch, and close the models."""

@@ -56,7 +56,7 @@ class EngineMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metric families one by one."""
         stats, llm, steps = self._thread.stats, self._thread.stats.llm, self._thread.stats.steps.copy()
-        n_open, running = self._n_open(), self._thread.n_running
+        n_open, running = self._n_open(), self._thread.driver.n_running
         services: dict[str, float] = defaultdict(float)
         for step in steps.values():
             services[step.service] += step.s

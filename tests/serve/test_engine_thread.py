@@ -209,7 +209,7 @@ def test_a_client_that_goes_away_gives_up_its_questions(here, accept):
             await asyncio.sleep(0.005)
 
     asyncio.run(client())
-    assert server.admission.batches == set() and server.thread.n_running == 0
+    assert server.admission.batches == set() and server.thread.driver.n_running == 0
     gated.gate.set()
     until(lambda: server.thread.stats.n_late_calls == 2)  # taken though nobody asks: a reply cache below keeps them
     assert b"".join(message.get("body", b"") for message in sent) == b""
@@ -244,7 +244,7 @@ def test_more_questions_than_there_is_room_for_are_refused(here):
     async def clients():
         async with server.client() as client:
             first = asyncio.ensure_future(client.post("/v1/answer", json=asked(4, "bm25")))
-            while server.thread.n_running < 2:
+            while server.thread.driver.n_running < 2:
                 await asyncio.sleep(0.005)
             assert server.admission.n_open == 4
             text = (await client.get("/metrics")).text

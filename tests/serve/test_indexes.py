@@ -15,9 +15,11 @@ from gpu_rag.errors import UsageError
 from gpu_rag.models import set as model_set
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.serve import api
+from gpu_rag.serve.changes import Changes
 from gpu_rag.serve.guard import Door
-from gpu_rag.serve.keys import read_keys
+from gpu_rag.serve.keys import KeyFile, read_keys
 from gpu_rag.serve.live import EngineThread
+from gpu_rag.serve.refusal import Refusal
 from gpu_rag.settings import make_settings
 
 COLD = ("--set", "serve.warm=false", "--set", "models.llm=none")
@@ -34,6 +36,10 @@ indexes = ["south"]
 [ann]
 key = "key-of-ann"
 where = 'owner = "ann"'
+indexes = ["north"]
+[nobody]
+key = "key-of-nobody"
+where = 'owner = "nobody"'
 indexes = ["north"]
 """
 # Words that only documents of bob have: ids, titles, names, columns of metadata and their values.
@@ -234,6 +240,18 @@ def test_a_filter_of_a_request_stands_alone(both: Any) -> None:
     assert both.ask("POST", "/v1/retrieve", headers=bearer("all"), json=whole).status_code == 200
 
 
+def test_a_filter_that_fits_no_document_shows_none(both: Any) -> None:
+    nobody = bearer("nobody")
+    for path in ("/v1/answer", "/v1/retrieve"):
+        row = both.ask("POST", path, headers=nobody, json={"question": QUESTION, "method": "bm25"}).json()
+        assert (row["status"], row["evidence"]) == ("unsupported", [])
+        for where in ('owner = "ann"', "year > 0) or (year > 0"):
+            body = {"question": QUESTION, "method": "bm25", "where": where}
+            assert both.ask("POST", path, headers=nobody, json=body).status_code == 400
+    assert both.ask("GET", "/v1/passages/doc-a0", headers=nobody).status_code == 404
+    assert both.ask("GET", "/v1/index", headers=nobody).json()["counts"] == {"documents": 0, "passages": 0}
+
+
 def test_the_filter_of_a_key_is_not_told(both: Any) -> None:
     """A method that cannot be filtered, and an index without the column, are refused without a word of the filter."""
     got = both.ask("POST", "/v1/retrieve", headers=ANN, json={"question": "x?", "method": "bm25", "where": "(" * 99})
@@ -253,6 +271,7 @@ def test_files_of_keys_with_wrong_rooms(tmp_path: Path, north: Path, south: Path
     for lines, fact in (
         ('indexes = ["west"]', "west of the key a"), ("where = 'owner = \"ann\"'", "a, south"),
         ('indexes = ["north"]\nwhere = "owner ="', "a, north"), ('indexes = ["north"]\nwhere = "boss = 1"', "boss"),
+        ("indexes = []", "indexes of a"), ('where = ""', "where of a"),
         ('indexes = ["north"]\nwhere = "year > 1"\nrights = ["read", "change"]', "change of a"),
     ):  # fmt: skip
         with pytest.raises(UsageError) as caught:
@@ -320,6 +339,32 @@ def test_indexes_of_two_embedders_share_the_language_model(
             assert row["status"] in ("answered", "unsupported"), row
             assert evidence(row) and all(id.startswith(prefix) for id in evidence(row))
     assert process.stop() == 0, process.err
+
+
+def test_a_client_keeps_its_requests_when_its_key_changes(tmp_path: Path) -> None:
+    file, said = tmp_path / "keys.toml", list[str]()
+    file.write_text('[a]\nkey = "first-key"\nper_minute = 2\n[b]\nkey = "key-of-b"\n')
+    keys = KeyFile(file, {}, lambda client: None, said.append)
+    before = keys.client("Bearer first-key")
+    before.begin()
+    keys.look()
+    assert said == [], "the file has not changed"
+    file.write_text('[a]\nkey = "second-key"\nper_minute = 2\nindexes = ["x"]\n')
+    keys.look()
+    after = keys.client("Bearer second-key")
+    assert after is before and after.n_open == 1 and not after.may_use("y")
+    after.begin()
+    with pytest.raises(Refusal) as caught:
+        after.begin()
+    assert caught.value.status == 429
+    for gone in ("first-key", "key-of-b"):
+        with pytest.raises(Refusal) as caught:
+            keys.client(f"Bearer {gone}")
+        assert caught.value.status == 401
+    file.unlink()
+    keys.look()
+    keys.look()
+    assert not keys.is_current and len(said) == 2 and keys.client("Bearer second-key") is after
 
 
 @pytest.mark.slow
@@ -400,9 +445,6 @@ def test_two_hundred_requests_while_one_index_changes(
 
 
 def test_a_change_belongs_to_its_client() -> None:
-    from gpu_rag.serve.changes import Changes
-    from gpu_rag.serve.refusal import Refusal
-
     async def outcome() -> None:
         changes = Changes(["/no/such/program"])
         name = changes.remove(("north", "all"), "ix", "a").change
