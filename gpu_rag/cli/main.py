@@ -24,9 +24,9 @@ from gpu_rag.settings.check import unknown_name
 
 COMMANDS = (
     "index", "answer", "ask", "eval", "explain", "add", "update", "remove", "merge", "verify", "verify-answers",
-    "export", "bench", "models", "doctor", "demo", "sample", "serve", "mcp", "tune",
+    "export", "bench", "models", "doctor", "demo", "sample", "serve", "mcp", "tune", "completion",
 )  # fmt: skip
-WITHOUT_TORCH = ("explain", "bench")  # bench makes settings before torch is imported
+WITHOUT_TORCH = ("explain", "bench", "completion")  # bench makes settings before torch is imported
 
 EXIT_STATUS = "exit status: 0 done, 1 failed, 2 bad usage or bad input, 3 finished with failures above --max-failures"
 
