@@ -147,6 +147,9 @@ def test_auto_is_the_best_method_that_the_index_has(index: gpu_rag.Index, tmp_pa
     german = [f"Der Brunnen von Altmark wurde {year} von dem Steinmetz gebaut und ist tief." for year in (1736, 1737)]
     mixed = gpu_rag.build([*TEXTS[:2], *german], tmp_path / "mixed", settings=FAST)
     assert mixed.retrieve(QUESTION, settings=FAST).method == "hybrid", "patterns extract from half of the documents"
+    english = {"models": {"embedder": "minilm", "llm": "none"}}
+    by_minilm = gpu_rag.build(german, tmp_path / "german", methods=("hybrid", "ppr"), settings=english)
+    assert by_minilm.retrieve("Wer baute den Brunnen?").method == "bm25", "an English model cannot read it"
     (tmp_path / "kg.tsv").write_text("Kerling\tmayor\tAnna Stroud\n")
     bare = gpu_rag.build(out=tmp_path / "bare", kg=tmp_path / "kg.tsv", settings=FAST)
     with pytest.raises(gpu_rag.MissingLayer, match="--for hybgrag"):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # `--help` imports this file, so it should import little
 
 GROUP = "gpu_rag.methods"
 ALL = "all"  # instead of a method name: every method
+VECTORS = "passage_vectors"
 AUTO = "auto"  # instead of a method name: the best method for an index
 
 
@@ -287,17 +288,19 @@ def check_passages(method: str, n_passages: int, stages: Collection[str], folder
 
 def best_method(index: Index) -> str:
     """The best method that an index was built for, by `Method.auto`. Without a corpus, methods over a knowledge base
-    first. Methods over a graph come last if patterns extract nothing from the languages of half of the documents.
+    first. If half of the documents are not English, methods over a graph come last where patterns extracted it, and
+    those over vectors where MiniLM made them: words found more in seven of eight languages.
 
     Raises MissingLayer, with the command to run, if the index was built for none.
     """
     methods = [entry.method for entry in _installed().values() if entry.method.auto]
     over_corpus = bool(index.manifest.sources.get("corpus"))
     lacking: list[MissingLayer] = []
-    few_facts = _has_few_facts(index.manifest.stages)
+    few_facts, blind = _lacks_english(index.manifest.stages)
 
-    def place(method: Method) -> tuple[bool, bool, int]:
-        return over_corpus == bool(method.made_for), few_facts and uses_graph(method.name), -method.auto
+    def place(method: Method) -> tuple[bool, bool, bool, int]:
+        lacks_facts, lacks_vectors = few_facts and uses_graph(method.name), blind and VECTORS in needs(method.name)
+        return over_corpus == bool(method.made_for), lacks_facts, lacks_vectors, -method.auto
 
     for method in sorted(methods, key=place):
         try:
@@ -309,12 +312,15 @@ def best_method(index: Index) -> str:
     raise lacking[0] if lacking else UsageError("no method is installed", do="install gpu-rag again")
 
 
-def _has_few_facts(stages: Mapping[str, StageRecord]) -> bool:
-    """Whether patterns extracted the facts, and at least half of the documents are in other languages than English."""
-    if "extraction" not in stages or stages["extraction"].params["extractor"] != "patterns":
-        return False
-    counts = stages["passages"].counts
-    return 2 * sum(n for name, n in counts.items() if name.startswith("language_")) >= counts["documents"] > 0
+def _lacks_english(stages: Mapping[str, StageRecord]) -> tuple[bool, bool]:
+    """Whether at least half of the documents are in other languages than English, and patterns extracted the facts;
+    whether they are, and the packaged English model made the vectors."""
+    counts = stages["passages"].counts if "passages" in stages else {"documents": 0}
+    n_others = sum(n for name, n in counts.items() if name.startswith("language_"))
+    are_others = 2 * n_others >= counts["documents"] > 0
+    extractor = stages["extraction"].params["extractor"] if "extraction" in stages else ""
+    embedder = stages[VECTORS].models["embedder"]["name"] if VECTORS in stages else ""
+    return are_others and extractor == "patterns", are_others and embedder == "minilm"
 
 
 def _default() -> str:
