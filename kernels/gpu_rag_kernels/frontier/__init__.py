@@ -10,12 +10,11 @@ Example, queries [[1, 0]], vectors [[.6, .8], [0, 1], [1, 0]], list [0, 1, 2], k
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.types import Ragged, TopK
-from gpu_rag_kernels.dispatch import installed, is_cpu, kernel, loaded
+from gpu_rag_kernels.dispatch import kernel
 
 _INTEGERS, _FLOATS = (torch.int32, torch.int64), (torch.float16, torch.float32)
 
@@ -39,19 +38,9 @@ def gather_dots(
     if i.dtype not in _INTEGERS or j.dtype not in _INTEGERS or i.shape != j.shape or i.dim() != 1:
         given = f"{i.dtype} {tuple(i.shape)}, {j.dtype} {tuple(j.shape)}"
         raise BadInput("gather_dots: no pairs", given=given, expected="i32 or i64 [P], both")
-    if implementation == "auto" and is_cpu(queries.device) and installed("numba"):
-        return _compiled_dots(queries, i, vectors, j)
     run = kernel("ragged_gather_dot_topk", "gather_dots", queries.device, implementation)
     dots: torch.Tensor = run(queries, i, vectors, j)
     return dots
-
-
-def _compiled_dots(queries: torch.Tensor, i: torch.Tensor, vectors: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
-    left, right = (rows.detach().numpy() for rows in (queries, vectors))
-    sides = [rows.view(np.uint16) if rows.dtype == np.float16 else rows for rows in (left, right)]
-    dots = np.empty(len(i))
-    loaded("gpu_rag_kernels.dots.numba").pair_dots(sides[0], i.long().numpy(), sides[1], j.long().numpy(), dots)
-    return torch.from_numpy(dots)
 
 
 def ragged_gather_dot_topk(
