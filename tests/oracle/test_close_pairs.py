@@ -65,6 +65,13 @@ def test_the_order_of_rows_and_other_rows_do_not_show() -> None:
     assert kept == found(base, groups)
 
 
+def test_the_number_of_candidates_at_a_time_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    base, groups = clustered(900, 3), np.zeros(900, np.uint64)
+    whole = found(base, groups)
+    monkeypatch.setattr(pairs_module, "KEYS", 50)
+    assert found(base, groups) == whole
+
+
 def test_many_equal_rows_cost_no_square() -> None:
     base = torch.zeros(3000, 8)
     base[:, 0] = 1

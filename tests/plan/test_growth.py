@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.index.work import Silent, Sources
+from gpu_rag.methods.hoprag.stages import edges
 from gpu_rag.methods.registry import all_stages
 from gpu_rag.models.set import ModelSet
 from gpu_rag.plan import index_plan
@@ -132,4 +133,6 @@ def test_pairs_of_questions_are_counted_where_all_are_compared(
     monkeypatch.setattr(index_plan, "pairs_per_second", lambda dim, k: 1.0)
     stage = hop_plan(tmp_path / "ix", tiny_corpus)
     assert stage["grows_with"] == "questions squared" and stage["s"] > 100  # at one pair a second
-    assert hop_plan(tmp_path / "iy", tiny_corpus, exact_limit=0)["s"] < 100  # candidates alone
+    assert hop_plan(tmp_path / "iy", tiny_corpus, exact_limit=0)["s"] > edges.CANDIDATES_COST
+    monkeypatch.setattr(edges, "CANDIDATES_COST", 0.0)
+    assert hop_plan(tmp_path / "iz", tiny_corpus, exact_limit=0)["s"] < 100

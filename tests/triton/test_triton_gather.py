@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gpu_rag_kernels.frontier import gather_dots, ragged_gather_dot_topk
+from gpu_rag_kernels.frontier import gather_dots, ragged_gather_dot_topk, reference
 from hybrid_pairs import all_scores, best_out_edges, check_top
 from kernel_device import BOTH, DEVICE, NEEDS_TRITON, ragged, unit_rows
 from ragged_lists import listed
@@ -45,6 +45,16 @@ def test_dots_are_exact(implementation: str, dtype: torch.dtype) -> None:
     assert found.dtype == torch.float64 and found.tolist() == expected
     assert torch.equal(exact_dots(queries, i, vectors, j), found)
     assert gather_dots(queries, i[:0], vectors, j[:0], implementation=implementation).shape == (0,)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_torch_and_the_compiled_loop_give_the_same_bits(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    r = np.random.default_rng(1)
+    queries, vectors = unit_rows(r, 5, 21, torch.float32), unit_rows(r, 9, 21, dtype, 2)
+    i, j = (torch.from_numpy(r.integers(0, n, 30)) for n in (5, 9))
+    compiled = gather_dots(queries, i, vectors, j, implementation="reference")
+    monkeypatch.setattr(reference, "installed", lambda module: False)
+    assert torch.equal(gather_dots(queries, i, vectors, j, implementation="reference"), compiled)
 
 
 @BOTH

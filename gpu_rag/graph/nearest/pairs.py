@@ -11,7 +11,7 @@ A second hash of SKETCH bits removes most candidates before their vectors are re
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ SKETCH = 256  # bits
 _SPREAD = 3.3  # allowed sketch distance of a pair at the threshold, in standard deviations
 _GRID = 1024.0  # components are multiples of 1 / _GRID: sums of 16,384 of them are exact in f32
 _ROWS = 1 << 14  # rows projected at a time
-_PAIRS = 1 << 15  # pairs whose vectors are gathered at a time
+KEYS = 1 << 23  # candidates whose repeats are removed together: bounds memory, does not change the result
 SAMPLE = 256  # rows whose exact pairs are compared with those found
 
 
@@ -44,8 +44,8 @@ def close_pairs(base: torch.Tensor, groups: np.ndarray, threshold: float) -> tup
     """Most pairs of rows of one group with a dot product of at least `threshold`; the module describes the recall.
 
     base: f16/f32[N, D] on the CPU, rows of length 1 or 0, D <= 16384. groups: u64[N]. threshold: 0 < threshold <= 1.
-    Returns left i64[P] < right i64[P], ascending, and the exact products f32[P]. Memory: 4 TOGETHER + 40 bytes a row
-    and 24 bytes a pair. Raises BadInput.
+    Returns left i64[P] < right i64[P], ascending, and the exact products f32[P]. Memory: 4 TOGETHER + 200 bytes a row,
+    50 KEYS bytes, and 40 bytes a pair. Raises BadInput.
 
     >>> rows = torch.tensor([[1.0, 0.0], [0.8, 0.6], [1.0, 0.0], [1.0, 0.0]])
     >>> left, right, score = close_pairs(rows, np.array([0, 0, 0, 1], np.uint64), 0.9)
@@ -59,14 +59,19 @@ def close_pairs(base: torch.Tensor, groups: np.ndarray, threshold: float) -> tup
             "close pairs of these rows", given=given, expected="0 < threshold <= 1, D <= 16384, a group a row"
         )
     bits, tables = plan(len(base), threshold)
-    sketch, keys = projection_codes(base, SKETCH // 32, 32, seed=0), np.zeros(0, np.int64)
-    words = np.ascontiguousarray(sketch.T).view(np.uint64)
-    for first in range(0, tables, TOGETHER):
-        codes = projection_codes(base, min(TOGETHER, tables - first), bits, seed=1 + first)
-        pairs = [pair for code in codes for pair in _candidates(code, groups, words, _most_differing(threshold))]
-        keys = distinct(np.concatenate([keys, *(_key(left, right, len(base)) for left, right in pairs)]))
-    left, right = np.divmod(keys, max(len(base), 1))
-    return _scored(base, left, right, threshold)
+    words = np.ascontiguousarray(projection_codes(base, SKETCH // 32, 32, seed=0).T).view(np.uint64)
+    limit, keys, scores = _most_differing(threshold), np.zeros(0, np.int64), np.zeros(0, np.float32)
+    codes = (
+        code
+        for first in range(0, tables, TOGETHER)
+        for code in projection_codes(base, min(TOGETHER, tables - first), bits, seed=1 + first)
+    )
+    candidates = (_key(*pair, len(base)) for code in codes for pair in _candidates(code, groups, words, limit))
+    for some in _distinct_parts(candidates):
+        more = _scored(base, some, threshold)
+        keys, first_of = np.unique(np.concatenate([keys, more[0]]), return_index=True)
+        scores = np.concatenate([scores, more[1]])[first_of]
+    return *np.divmod(keys, max(len(base), 1)), scores
 
 
 def sampled_recall(
@@ -136,16 +141,22 @@ def _candidates(
         yield order[near], order[near + step]
 
 
-def _scored(
-    base: torch.Tensor, left: np.ndarray, right: np.ndarray, threshold: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    kept, scores = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
-    i, j = torch.from_numpy(left), torch.from_numpy(right)
-    for start in range(0, len(left), _PAIRS):
-        part = slice(start, start + _PAIRS)
-        score = exact_dots(base, i[part], base, j[part]).float().numpy()
-        close = np.flatnonzero(score >= np.float32(threshold))
-        kept.append(start + close)
-        scores.append(score[close])
-    rows = np.concatenate(kept)
-    return left[rows], right[rows], np.concatenate(scores)
+def _distinct_parts(parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    """The keys in parts of KEYS or a few more, each ascending and without repeats."""
+    waiting, n = list[np.ndarray](), 0
+    for keys in parts:
+        waiting.append(keys)
+        n += len(keys)
+        if n >= KEYS:
+            yield distinct(np.concatenate(waiting))
+            waiting, n = [], 0
+    if waiting:
+        yield distinct(np.concatenate(waiting))
+
+
+def _scored(base: torch.Tensor, keys: np.ndarray, threshold: float) -> tuple[np.ndarray, np.ndarray]:
+    """The keys of pairs with a product of at least `threshold`, and these products f32."""
+    i, j = (torch.from_numpy(rows) for rows in np.divmod(keys, len(base)))
+    score = exact_dots(base, i, base, j).float().numpy()
+    close = score >= np.float32(threshold)
+    return keys[close], score[close]

@@ -382,6 +382,13 @@ def exact_dot(left, right):
 
 
 @numba.njit(cache=True, nogil=True)
+def pair_dots(left, i, right, j, dots):
+    """Write dots f64[P]: the `exact_dot` of rows i[p] of left and j[p] of right."""
+    for p in range(i.shape[0]):
+        dots[p] = exact_dot(left[i[p]], right[j[p]])
+
+
+@numba.njit(cache=True, nogil=True)
 def root_of(parent, i):
     """The root of i, the smallest member of its tree; it halves the path."""
     while parent[i] != i:
