@@ -203,7 +203,7 @@ def bm25_stage(work: Work) -> dict[str, int]:
     path, index = work.stage_folders["passages"] / "passages.parquet", work.settings.index
     work.progress.start("bm25", tables.n_rows(path), "passages")
     carried, rows, earlier = work.carried(), np.full(tables.n_rows(path), -1), None
-    if carried:
+    if carried and work.previous_inputs:
         words = Bm25.load(work.previous or path, tables.read_arrays)
         rows = unchanged_rows(work, "passages", "passages.parquet", "id, title, text")
         earlier = Counts(words.tokens, words.arrays["indices"], carried["frequency"], words.arrays["indptr"], words.n)
