@@ -191,9 +191,8 @@ class Work:
         _write_sealed(self.out / CARRIED, buffer)
 
     def carried(self) -> dict[str, np.ndarray] | None:
-        """The arrays that the earlier run carried; None if there are none, if they are damaged, or if it had other
-        settings, models or damaged inputs."""
-        kept = _unsealed(self.previous / CARRIED) if self.previous and self.previous_inputs else None
+        """The arrays that `previous` carried; None if there are none, or if they are damaged."""
+        kept = _unsealed(self.previous / CARRIED) if self.previous else None
         return dict(np.load(kept, allow_pickle=False)) if kept else None
 
 

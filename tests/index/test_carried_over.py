@@ -27,7 +27,8 @@ from gpu_rag.index.stages.synonyms import synonyms_stage
 from gpu_rag.index.work import Sources
 from gpu_rag.models import packaged
 from gpu_rag.settings import IndexSettings
-from gpu_rag.sources.corpus import read_corpus
+from gpu_rag.sources import corpus
+from gpu_rag.sources.corpus import read_corpus, read_file
 
 FREE = settings(
     max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -115,7 +116,7 @@ ROWS = st.lists(
     ),
     max_size=4,
 )
-FILES = st.dictionaries(st.sampled_from(["a.jsonl", "b.jsonl", "c.jsonl", "f/a.jsonl", "f/d.jsonl"]), ROWS, max_size=4)
+FILES = st.dictionaries(st.sampled_from(["a.jsonl", "b.jsonl", "f/a.jsonl", "f/d.jsonl", "f/e.txt"]), ROWS, max_size=5)
 CHUNKS: Any = {"index": {"chunk_words": 8, "overlap_words": 0}}
 
 
@@ -187,7 +188,7 @@ def test_files_that_did_not_change_are_not_read_again(
     assert (opened == ["1.5.jsonl"]) == (wrong == "order of rejects")
     assert bench.report.reused == (2 if wrong == "order of rejects" else 0)
     planted: dict[str, Any] = {
-        "order of rejects": (passages, "in_order", lambda rejects, items, _: [*rejects, *items]),
+        "order of rejects": (passages, "in_order", lambda kept, items, _: [*kept.rejects, *items]),
         "settings": (kept, "_others", lambda params: {}),
         "claims": (kept, "_meet", lambda db, taken: False),
         "numbers": (kept, "_is_exact", lambda path, some_leave: True),
@@ -195,6 +196,35 @@ def test_files_that_did_not_change_are_not_read_again(
     }
     with patch.object(*planted[wrong]):
         assert passage_files(bench, sources, chosen, before) != expected
+
+
+def test_files_of_a_folder_that_did_not_change_are_not_read_again(
+    tmp_path: Path, benches: Iterator[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "f"
+    folder.mkdir()
+    for name in ("a.txt", "b.txt", "c.bin", "d.txt"):
+        (folder / name).write_text(f"It is {name}.")
+    steps: list[tuple[str, str]] = [("e.txt", "It is new."), ("b.txt", "It is other."), ("a.txt", ""), ("c.bin", "")]
+    opened = list[str]()
+
+    def read(path: Path, *more: Any) -> Any:
+        opened.append(path.name)
+        return read_file(path, *more)
+
+    monkeypatch.setattr(corpus, "read_file", read)
+    before = next(benches)
+    passage_files(before, Sources((folder,)))
+    for name, text in steps:
+        (folder / name).write_text(text)
+        if not text:
+            (folder / name).unlink()
+        opened.clear()
+        bench = next(benches)
+        files = passage_files(bench, Sources((folder,)), before=before)
+        assert opened == [name] * bool(text) and bench.report.reused
+        assert files == passage_files(next(benches), Sources((folder,)))
+        before = bench
 
 
 TEXTS = st.lists(

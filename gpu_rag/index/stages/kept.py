@@ -1,9 +1,9 @@
-"""Documents of sources that did not change, from the tables of an earlier run instead of from their files."""
+"""Documents of files that did not change, from the tables of an earlier run."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from gpu_rag.index.database import Database
 from gpu_rag.index.metadata import FILE as METADATA
 from gpu_rag.index.metadata import LANGUAGE, MOST_COLUMNS, read_metadata, rows_of, to_text
 from gpu_rag.index.removed import DOCUMENT, has_removed
-from gpu_rag.index.stages.held import rejects_of, source_name
+from gpu_rag.index.stages.held import rejects_of
 from gpu_rag.index.stages.node_documents import SCHEMAS, Parts, Taken
 from gpu_rag.index.stages.rejected import short_name
 from gpu_rag.index.work import Sources, Work
@@ -27,8 +27,7 @@ from gpu_rag.text.language import ENGLISH
 from gpu_rag.types import Reject
 
 _VIEWS = (
-    """CREATE VIEW kept_documents AS FROM earlier_documents
-        WHERE split_part(file, '/', 1) NOT IN (SELECT source FROM gone)""",
+    "CREATE VIEW kept_documents AS FROM earlier_documents WHERE file NOT IN (SELECT file FROM gone)",
     "CREATE VIEW kept_passages AS FROM earlier_passages WHERE doc_id IN (SELECT id FROM kept_documents)",
 )
 _COLUMNS = {
@@ -40,7 +39,7 @@ PASSAGE_ID = "its passage id "  # begins the reason of a reject because of the i
 
 
 class _Inputs(msgspec.Struct):
-    """The parameters of the stage that tell the files and what was removed from them."""
+    """The parameters of the stage that tell the sources and what was removed from them."""
 
     corpus: list[tuple[str, str]]
     readers: dict[str, str]
@@ -49,13 +48,14 @@ class _Inputs(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Kept:
-    """Documents and rejects of an earlier run. folder: its tables; paths: their sources; gone: names of its other
-    sources; rejects: in their order."""
+    """Documents and rejects of an earlier run. folder: its tables; names: of their files, in `hashes`; gone: files of
+    its other documents; rejects: in their order; hashes: see `file_hashes`."""
 
     folder: Path
-    paths: frozenset[Path]
+    names: frozenset[str]
     gone: list[str]
     rejects: list[Reject]
+    hashes: dict[str, str]
 
     def add_to(self, db: Database, sources: Sources, taken: Taken) -> bool:
         """Insert the documents, without those that were removed, and their passages. Returns False, and inserts
@@ -65,8 +65,8 @@ class Kept:
         """
         for name in ("documents", "passages", "lines"):
             db.view(f"earlier_{name}", self.folder / f"{name}.parquet")
-        db.create("gone", pa.schema([("source", pa.string())]))
-        db.add("gone", pa.table({"source": pa.array(self.gone, pa.string())}))
+        db.create("gone", pa.schema([("file", pa.string())]))
+        db.add("gone", pa.table({"file": pa.array(self.gone, pa.string())}))
         db.run(*_VIEWS)
         if _meet(db, taken):
             return False
@@ -94,33 +94,33 @@ def _meet(db: Database, taken: Taken) -> bool:
     return bool(n_removed) or any(db.count(f"{name} JOIN kept_{name} USING (id)") for name in _COLUMNS)
 
 
-def kept_sources(work: Work) -> Kept | None:
-    """The sources of an earlier run that did not change, if others come, change or leave, or documents are left out.
+def kept_files(work: Work, hashes: dict[str, str]) -> Kept | None:
+    """The files of an earlier run that did not change, if others come, change or leave, or documents are left out.
+    hashes: see `file_hashes`.
 
     None if something else changed; if rows of the others may have changed theirs, see `_are_apart`; if tables have
     metadata or languages in another form than files, see `_is_exact`; and if ids of documents and passages were in each
     other's way.
     """
-    folder, sources = work.previous, work.sources
-    if not folder or sources.strict:
+    folder, sources, carried = work.previous, work.sources, work.carried()
+    if not folder or not carried or sources.strict:
         return None
     try:
         now, before = (msgspec.convert(params, _Inputs) for params in (work.params, work.previous_params))
-    except msgspec.ValidationError:  # of a manifest that no build wrote
+        read = msgspec.json.decode(carried["files"].tobytes(), type=dict[str, str])
+    except msgspec.MsgspecError:  # of an index that no build wrote
         return None
-    corpus, read = dict(now.corpus), dict(before.corpus)
-    gone = [name for name, sha256 in read.items() if corpus.get(name) != sha256]
+    gone = {name for name, sha256 in read.items() if not sha256 or hashes.get(name) != sha256}
     new_removals = set(now.removed) - set(before.removed)
     others = _others(work.params)
     same = (
         not {"named", "part"} & others.keys()
         and others == _others(work.previous_params)
-        and len(corpus) == len(now.corpus)
-        and len(gone) < len(read) == len(before.corpus)
+        and all(len({name for name, _ in inputs.corpus}) == len(inputs.corpus) for inputs in (now, before))
+        and len(gone) < len(read)
         and before.readers.items() <= now.readers.items()
         and set(before.removed) <= set(now.removed)
         and all(key.startswith(DOCUMENT) for key in new_removals)
-        and _is_exact(folder / METADATA, bool(gone or new_removals))
     )
     # tables name a source only by the first part of the names of its files
     if not same or any(short_name(shown(path), sources.corpus) != path.name for path in sources.corpus):
@@ -128,26 +128,34 @@ def kept_sources(work: Work) -> Kept | None:
     rejects = rejects_of(folder / "rejects.jsonl")
     documents = tables.read_table(folder / "documents.parquet", tables.DOCUMENTS, ["id", "file"])
     files = pc.unique(documents["file"]).to_pylist()
-    names = {source_name(file) for file in (*files, *(reject.file for reject in rejects))}
-    if names != read.keys() or any(reject.reason.startswith(PASSAGE_ID) for reject in rejects):
+    names = {file: _name_in(read, file) for file in (*files, *(reject.file for reject in rejects))}
+    if not read.keys() >= {*names.values()} or any(reject.reason.startswith(PASSAGE_ID) for reject in rejects):
         return None
-    if gone and not _are_apart(documents, rejects, gone, sources):
+    left = {file for file, name in names.items() if name in gone}
+    some_leave = bool(new_removals or not left.isdisjoint(files))
+    if not _is_exact(folder / METADATA, some_leave) or (left and not _are_apart(documents, rejects, left, sources)):
         return None
-    stay = [r for r in rejects if source_name(r.file) not in gone and not has_removed(sources, r.id)]
-    paths = (path for path in sources.corpus if path.name in read and path.name not in gone)
-    return Kept(folder, frozenset(paths), gone, stay)
+    stay = [r for r in rejects if r.file not in left and not has_removed(sources, r.id)]
+    return Kept(folder, frozenset(read.keys() - gone), sorted(left), stay, hashes)
 
 
-def _are_apart(documents: pa.Table, rejects: list[Reject], gone: list[str], sources: Sources) -> bool:
-    """Whether the rows of other sources are what they are without those that are `gone`. A row is rejected, or gets the
+def _name_in(hashes: Collection[str], file: str) -> str:
+    """The name of a file in `hashes`, or of the archive or source that it lies in."""
+    while file not in hashes and "/" in file:
+        file = file.rpartition("/")[0]
+    return file
+
+
+def _are_apart(documents: pa.Table, rejects: list[Reject], gone: set[str], sources: Sources) -> bool:
+    """Whether the rows of other files are what they are without those that are `gone`. A row is rejected, or gets the
     id "FILE:ID", if its id is taken. Questions repeat the contexts of others, whose ids are hashes, without a trace."""
     rows = [*zip(documents["id"].to_pylist(), documents["file"].to_pylist()), *((r.id, r.file) for r in rejects)]
-    left = {id for id, file in rows if source_name(file) in gone}
+    left = {id for id, file in rows if file in gone}
     if any(map(re.compile(r"p_[0-9a-f]{12}").search, left)):
         return False
-    stay = [id for id, file in rows if source_name(file) not in gone]
+    stay = [id for id, file in rows if file not in gone]
     own = [id[place + 1 :] for id in stay for place, letter in enumerate(id) if letter == ":"]
-    return left.isdisjoint((*own, *(r.id for r in rejects if source_name(r.file) not in gone))) and not any(
+    return left.isdisjoint((*own, *(r.id for r in rejects if r.file not in gone))) and not any(
         has_removed(sources, id) for id in own
     )
 
@@ -166,14 +174,15 @@ def _others(params: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in params.items() if name not in _Inputs.__struct_fields__}
 
 
-def in_order(kept: Iterable[Reject], new: Iterable[Parts | Reject], sources: Sources) -> Iterator[Parts | Reject]:
-    """Items of a reading, with kept rejects between them, in the order of the sources."""
-    place = {path.name: number for number, path in enumerate(sources.corpus)}
-    waiting = iter(kept)
+def in_order(kept: Kept, new: Iterable[Parts | Reject], sources: Sources) -> Iterator[Parts | Reject]:
+    """Items of a reading, with kept rejects between them, in the order of the files."""
+    place = {name: number for number, name in enumerate(kept.hashes)}
+    waiting = iter(kept.rejects)
     next_kept = next(waiting, None)
     for item in new:
         if isinstance(item, Reject):
-            while next_kept and place[source_name(next_kept.file)] < place[source_name(item.file)]:
+            here = place.get(_name_in(place, item.file), 0)  # 0: the file came since
+            while next_kept and place[_name_in(place, next_kept.file)] < here:
                 yield next_kept
                 next_kept = next(waiting, None)
         yield item

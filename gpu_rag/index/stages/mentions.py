@@ -188,7 +188,7 @@ def _kept_and_new(work: Work, links: np.ndarray) -> tuple[np.ndarray, np.ndarray
     frequent and are not any more, or are extracted from further passages.
     """
     carried = work.carried()
-    if carried is None or not work.previous:
+    if carried is None or not work.previous or not work.previous_inputs:
         return None
     path, before = work.stage_folders["entities"] / "entities.parquet", work.previous_inputs["passages"]
     passage = unchanged_rows(work, "passages", PASSAGES_FILE, "id, text")

@@ -26,7 +26,7 @@ from gpu_rag.index.metadata import LANGUAGE, read_metadata, to_text, write_metad
 from gpu_rag.index.removed import has_removed, left_out, removed_params
 from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.held import HeldDocument, held_readers
-from gpu_rag.index.stages.kept import PASSAGE_ID, Kept, in_order, kept_sources
+from gpu_rag.index.stages.kept import PASSAGE_ID, Kept, in_order, kept_files
 from gpu_rag.index.stages.node_documents import SCHEMAS, Parts, Taken, node_documents
 from gpu_rag.index.stages.rejected import Rejects, checked, short_name
 from gpu_rag.index.tables import TableWriter
@@ -34,7 +34,7 @@ from gpu_rag.index.work import Sources, Work
 from gpu_rag.models.fingerprint import file_sha256
 from gpu_rag.settings import Settings
 from gpu_rag.sources.columns import columns_of
-from gpu_rag.sources.corpus import files_to_read, none_left_out, read_corpus, reader_versions
+from gpu_rag.sources.corpus import files_to_read, is_read_by_file, none_left_out, read_corpus, reader_versions
 from gpu_rag.sources.corpus.folder import TEXT_SUFFIXES, unreadable
 from gpu_rag.sources.rows import Limits, shown
 from gpu_rag.text.chunk import chunk_spans
@@ -53,6 +53,21 @@ def packed(rows: Mapping[str, Sequence[Row]]) -> Parts:
 def corpus_hash(paths: tuple[Path, ...], left_out: Callable[[str], bool] = none_left_out) -> str:
     """One hash of a corpus: the names of its files, and the bytes of the files that are read."""
     return _hash_of(paths, lambda path: files_to_read(path, left_out))
+
+
+def file_hashes(sources: Sources) -> dict[str, str]:
+    """{name: sha256} of the files of the corpus that are read one by one, as rejects name them, in order; of other
+    sources as a whole. "" for a file whose content is not read."""
+    hashes, held, removed = dict[str, str](), {source.path: source.sha256 for source in sources.held}, left_out(sources)
+    for path in sources.corpus:
+        if path not in held and is_read_by_file(path):
+            files = (
+                (short_name(shown(path / name), sources.corpus), file) for name, file in files_to_read(path, removed)
+            )
+            hashes |= {name: _file_hash(file) if file else "" for name, file in files}
+        else:
+            hashes[path.name] = held.get(path) or corpus_hash((path,), removed)
+    return hashes
 
 
 def content_hash(paths: tuple[Path, ...]) -> str:
@@ -88,13 +103,13 @@ def _file_hash(path: Path) -> str:
 
 
 def read_passages(
-    sources: Sources, settings: Settings, taken: Taken | None = None, kept: Collection[Path] = ()
+    sources: Sources, settings: Settings, taken: Taken | None = None, kept: Collection[str] = ()
 ) -> Iterator[Parts | Reject]:
     """Passages of the corpus, many documents at a time. A row that cannot be used becomes a Reject with a short file
     name.
 
-    Documents of the nodes of knowledge bases follow, see `node_documents`. taken: gets all ids. kept: paths of the
-    corpus that are not read.
+    Documents of the nodes of knowledge bases follow, see `node_documents`. taken: gets all ids. kept: names of
+    `file_hashes` that are not read.
     Raises BadInput for a corpus that does not exist, and for the first reject if `sources.strict`.
     """
     taken = Taken() if taken is None else taken
@@ -102,15 +117,16 @@ def read_passages(
 
 
 def read_documents(
-    sources: Sources, settings: Settings, taken: Taken, kept: Collection[Path] = ()
+    sources: Sources, settings: Settings, taken: Taken, kept: Collection[str] = ()
 ) -> Iterator[Parts | Reject]:
     """Passages of the corpus alone, as `read_passages`; adds its ids to `taken`."""
     if not sources.corpus and not sources.named:
         raise BadInput("no corpus given", expected="one or more files or folders, or --kg, --skb, --source")
     rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
     limits = Limits(settings.index.max_document_chars, columns=columns_of(settings.index.columns), part=sources.part)
-    paths = [path for path in sources.corpus if path not in kept]
-    corpus = read_corpus(paths, limits, left_out(sources), held_readers(sources)) if paths else ()
+    paths, removed = [path for path in sources.corpus if path.name not in kept], left_out(sources)
+    skipped = (lambda file: removed(file) or short_name(file, sources.corpus) in kept) if kept else removed
+    corpus = read_corpus(paths, limits, skipped, held_readers(sources)) if paths else ()
     for row in corpus:
         if has_removed(sources, row.id):
             taken.documents.add(row.id)
@@ -295,11 +311,14 @@ def passages_stage(work: Work) -> dict[str, int]:
     """Tables `documents`, `passages` and `lines` (of each passage), and rejects.jsonl. With named sources of documents
     or knowledge bases also `origins`, the source of each document; if documents have metadata, also `metadata`.
 
-    Reads the corpus, but for sources that an earlier run read, see `kept_sources`. Raises BadInput if nothing in it
+    Reads the corpus, but for files that an earlier run read, see `kept_files`. Raises BadInput if nothing in it
     could be used; a part of it may be empty. Memory: `index.memory`, and about 200 bytes a document and a passage that
     are read, for their unique ids.
     """
-    kept = kept_sources(work)
+    hashes = file_hashes(work.sources)
+    content = json.dumps(hashes).encode()
+    work.carry(files=np.frombuffer(content, np.uint8))
+    kept = kept_files(work, hashes)
     counts = _made(work, kept) if kept else None
     if counts is None:
         counts = _made(work, None)
@@ -313,8 +332,8 @@ def _made(work: Work, kept: Kept | None) -> dict[str, int] | None:
     with Rejects(work) as rejects, database(work) as db:
 
         def parts() -> Iterator[Parts]:
-            items = read_passages(sources, work.settings, taken, kept.paths if kept else ())
-            for item in in_order(kept.rejects, items, sources) if kept else items:
+            items = read_passages(sources, work.settings, taken, kept.names if kept else ())
+            for item in in_order(kept, items, sources) if kept else items:
                 if isinstance(item, Reject):
                     rejects.write(item)
                 else:

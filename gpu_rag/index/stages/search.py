@@ -213,7 +213,7 @@ def bm25_stage(work: Work) -> dict[str, int]:
     languages = _common(language_of, tables.n_rows(folder / "documents.parquet"))
     work.progress.start("bm25", tables.n_rows(path), "passages")
     carried, rows, earlier = work.carried(), np.full(tables.n_rows(path), -1), None
-    if carried:
+    if carried and work.previous_inputs:
         words = Bm25.load(work.previous or path, tables.read_arrays)
         if list(words.languages) == languages and len(languages) == 1:
             rows = unchanged_rows(work, "passages", "passages.parquet", "id, title, text")

@@ -126,7 +126,7 @@ def read_corpus(
     ready = held or {}
 
     def reader(path: Path) -> _Reader:
-        return (lambda *_: ready[path]()) if path in ready else _reader(path)
+        return (lambda *_: ready[path]()) if path in ready else _reader(path, left_out)
 
     readers = [reader(path) for path in sorted(map(Path, paths), key=os.fsencode)]
     return _unique(readers, limits, left_out)
@@ -150,7 +150,7 @@ def unread(paths: Sequence[Path]) -> list[str]:
     """One line for each folder with files that become Rejects because of their type: numbers by ending, and
     the reason."""
     lines = []
-    for folder in (path for path in paths if path.is_dir() and not _corpora(path)):
+    for folder in filter(is_read_by_file, paths):
         counts = _unread_endings(list_files(folder))
         numbers = (f"{n:,} {ending} ({why})" for ending, (n, why) in counts.items())
         lines += [f"not read in {shown(folder)}: {', '.join(numbers)}"] if counts else []
@@ -209,10 +209,10 @@ def _unique(readers: list[_Reader], limits: Limits, left_out: LeftOut) -> Iterat
                 yield Reject(outcome.file, outcome.line, reason, outcome.id)
 
 
-def _reader(path: Path) -> _Reader:
+def _reader(path: Path, left_out: LeftOut) -> _Reader:
     """Reader of `path`. Raises BadInput if there is none, MissingBackend if its library is not installed."""
     if path.is_dir():
-        return _folder_reader(path)
+        return _folder_reader(path, left_out)
     read = reader_of(path, FORMATS, "the corpus", ACCEPTED)
     if is_parsed(path.name):
         require_reader(path.name)
@@ -319,11 +319,11 @@ FORMATS = {DOCUMENT_SUFFIXES: _file, _ZIP_SUFFIXES: _zip, **dict.fromkeys(_ROWS,
 _ENDINGS = tuple(suffix for suffixes in FORMATS for suffix in suffixes)
 
 
-def _folder_reader(folder: Path) -> _Reader:
+def _folder_reader(folder: Path, left_out: LeftOut = none_left_out) -> _Reader:
     corpora = _corpora(folder)
     refuse_leading_out(corpora, folder)
     if len(corpora) == 1:
-        return _reader(corpora[0])
+        return _reader(corpora[0], left_out)
     if corpora:
         raise BadInput("the folder has two corpora", given=" and ".join(map(str, corpora)), do="give one of the files")
     names = list_files(folder)
@@ -332,7 +332,7 @@ def _folder_reader(folder: Path) -> _Reader:
         raise BadInput("the folder has no document", given=folder, expected=ACCEPTED)
     if sum(n for n, _ in _unread_endings(known).values()) == len(known):
         require_reader(os.fsdecode(known[0]))
-    return partial(_folder, folder, names)
+    return partial(_folder, folder, [name for name in names if not left_out(shown(_path_in(folder, name)))])
 
 
 def _folder(folder: Path, names: list[bytes], limits: Limits, parser: Parser) -> Iterator[Outcome]:
@@ -353,6 +353,11 @@ def _folder(folder: Path, names: list[bytes], limits: Limits, parser: Parser) ->
 
 def _path_in(folder: Path, name: bytes) -> Path:
     return Path(os.fsdecode(os.path.join(os.fsencode(folder), name)))
+
+
+def is_read_by_file(path: Path) -> bool:
+    """Whether all files below a path are read, each by itself: not so for a file, and for a folder with a corpus."""
+    return path.is_dir() and not _corpora(path)
 
 
 def files_to_read(path: Path, left_out: LeftOut = none_left_out) -> Iterator[tuple[str, Path | None]]:
