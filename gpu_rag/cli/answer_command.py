@@ -21,7 +21,6 @@ from gpu_rag.cli.options import (
     say_method,
     settings_of,
 )
-from gpu_rag.cli.plan_view import add_plan, answer_plan_text, check_plan, comparison
 from gpu_rag.cli.progress import Bars
 from gpu_rag.jobs import STATUSES
 from gpu_rag.methods.registry import DEFAULT
@@ -46,7 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--retry-unread", action="store_true", help=words)
     add_where(parser)
     add_limit(parser)
-    add_plan(parser, "questions", "5")
     add_report(parser, "costs and batches")
     add_limits(parser, "5%")
     add_progress(parser)
@@ -58,15 +56,11 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     from gpu_rag import Index
     from gpu_rag.sources.questions import n_questions_lost
 
-    check_plan(options)
     index = Index.open(options.index)
     flags = {"runtime": {"driver": options.driver}} if options.driver else {}
     settings = settings_of(options, index.manifest.defaults(), flags)
     given = {"method": options.method, "where": options.where or "", "limit": options.limit, "settings": settings}
     given["api_key"] = api_key(settings)
-    if options.plan:
-        plan = index.plan_answers(options.questions, options.out, n_sample=options.plan_sample, **given)
-        return 0, plan, answer_plan_text(plan)
     given |= {"retry_set_aside": options.retry_set_aside, "retry_unread": options.retry_unread}
     with Bars(options.json_progress) as bars:
         job = index.answer_file(options.questions, options.out, progress=bars, **given)
@@ -102,6 +96,5 @@ def _summary(document: dict[str, Any]) -> str:
             f"graph ops: {graph_ops_line(document['graph_ops'])}",
             *places_lines(document),
             f"answers: {document['out']}",
-            *([f"\n{comparison(document['plan'], 'service')}"] if "plan" in document else []),
         ]
     )

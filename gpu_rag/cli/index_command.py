@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "run the shards on a Ray cluster, whose nodes see the same paths"
     parser.add_argument("--on", default="", metavar="ray:ADDRESS", help=words)
     add_report(parser, "stages, rates and rejects")
-    add_plan(parser, "passages", "at most 2048")
+    add_plan(parser)
     add_limits(parser, "0")
     add_progress(parser)
     add_settings(parser)
@@ -255,5 +255,5 @@ def _summary(document: dict[str, Any]) -> str:
             lines.append(f"no method can search this yet: run again with {able}")
     lines[-1:-1] = [line for module in hooks("report") for line in module.summary(document)]
     if "plan" in document:
-        lines.append(f"\n{comparison(document['plan'], 'stage')}")
+        lines.append(f"\n{comparison(document['plan'])}")
     return "\n".join(lines)

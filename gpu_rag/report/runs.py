@@ -12,8 +12,9 @@ from gpu_rag.report.accounts import account_sections, fallbacks_section, servers
 from gpu_rag.report.page import heading, page, paragraph, stacked_bars, table
 
 SIDES = ("predicted", "actual")
+PLAN_HEADER = ["stage", *SIDES, "actual / predicted"]
 STAGE_HEADER = ("stage", "s", "s/1,000 passages", "peak MiB", "LLM calls", "prompt", "generated", "failed", "LLM idle")
-OTHERS = ("wall", "tokens", "memory", "disk")  # keys of a comparison that are not stages or services
+OTHERS = ("wall", "tokens", "memory", "disk")  # keys of a comparison that are not stages
 
 
 def index_page(document: dict[str, Any], rejects: Sequence[dict[str, Any]]) -> str:
@@ -32,7 +33,7 @@ def index_page(document: dict[str, Any], rejects: Sequence[dict[str, Any]]) -> s
         stacked_bars(
             "peak memory by stage", [(n, {"MiB": s["peak_memory_bytes"] / 2**20}) for n, s in ran.items()], "MiB"
         ),
-        *_plan_section(document, "stage"),
+        *_plan_section(document),
         heading("Extraction"),
         _extraction(document["extraction"]),
         *fallbacks_section(document["fallbacks"], document["replies_read"]),
@@ -123,7 +124,6 @@ def answer_page(document: dict[str, Any], failed: Sequence[dict[str, Any]]) -> s
         heading("Cost"),
         table(["", "total", "a question"], cost),
         stacked_bars("seconds by service", [(document["method"], seconds)], "s"),
-        *_plan_section(document, "service"),
         *fallbacks_section(document["fallbacks"], usage["replies_read"]),
         *account_sections(document),
         heading("Batches of this run"),
@@ -137,13 +137,8 @@ def answer_page(document: dict[str, Any], failed: Sequence[dict[str, Any]]) -> s
 # --- predicted against actual ---------------------------------------------------------------------
 
 
-def plan_header(what: str) -> list[str]:
-    """The header of `plan_rows`. what: "stage" or "service"."""
-    return [what, *SIDES, "actual / predicted"]
-
-
 def plan_rows(plan: Mapping[str, Any]) -> list[list[str]]:
-    """A row for each stage or service of a comparison, then for wall time, tokens, memory and disk."""
+    """A row for each stage of a comparison, then for wall time, tokens, memory and disk."""
     timed = [name for name in plan if name not in OTHERS]
     rows = [[f"{name} s", *_cells(plan[name], "_s", ",.2f")] for name in [*timed, "wall"]]
     rows += [[f"{kind} tokens", *_cells(pair, "", ",.0f")] for kind, pair in plan["tokens"].items()]
@@ -156,8 +151,8 @@ def _cells(pair: Mapping[str, Any], ending: str, form: str, unit: int = 1) -> li
     return [*numbers, "-" if pair["ratio"] is None else f"{pair['ratio']:.2f}"]
 
 
-def _plan_section(document: Mapping[str, Any], what: str) -> list[str]:
-    """The section about a run's plan; [] for a run without a plan."""
+def _plan_section(document: Mapping[str, Any]) -> list[str]:
+    """The section about a build's plan; [] for a build without a plan."""
     if "plan" not in document:
         return []
     plan = document["plan"]
@@ -166,6 +161,6 @@ def _plan_section(document: Mapping[str, Any], what: str) -> list[str]:
     ]
     return [
         heading("Predicted against actual"),
-        table(plan_header(what), plan_rows(plan)),
+        table(PLAN_HEADER, plan_rows(plan)),
         stacked_bars("seconds, predicted and actual", bars, "s"),
     ]
