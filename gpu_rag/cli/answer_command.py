@@ -12,7 +12,6 @@ from gpu_rag.cli.options import (
     add_limits,
     add_method,
     add_progress,
-    add_report,
     add_settings,
     add_where,
     api_key,
@@ -45,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--retry-unread", action="store_true", help=words)
     add_where(parser)
     add_limit(parser)
-    add_report(parser, "costs and batches")
     add_limits(parser, "5%")
     add_progress(parser)
     add_settings(parser)
@@ -67,11 +65,6 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     say(*job.notes)
     document = job.document
     say_method(options.method, document["method"])
-    if options.report:
-        from gpu_rag.report.page import write
-        from gpu_rag.report.runs import answer_page
-
-        write(options.report, answer_page(document, job.rows.failures))
     n_rejected = n_questions_lost(job.rejects)
     n_lost, words = document["failed"] + n_rejected, f"{document['failed']} questions failed, {n_rejected} rejected"
     losses = [(n_lost, document["n"] + n_rejected, words)]

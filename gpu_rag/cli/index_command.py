@@ -13,7 +13,6 @@ from gpu_rag.cli.options import (
     add_limits,
     add_list,
     add_progress,
-    add_report,
     add_settings,
     api_key,
     exit_status,
@@ -66,7 +65,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_count(parser, "--shards", "shards", "let N processes make what models make of parts of the corpus")
     words = "run the shards on a Ray cluster, whose nodes see the same paths"
     parser.add_argument("--on", default="", metavar="ray:ADDRESS", help=words)
-    add_report(parser, "stages, rates and rejects")
     add_plan(parser)
     add_limits(parser, "0")
     add_progress(parser)
@@ -104,11 +102,6 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     if gone := sorted(set(before) - set(report.manifest.stages)):
         why = "dropped, because they were damaged or their inputs changed"
         say(f"gpu-rag: {why}: {', '.join(gone)}; --for METHOD builds them again")
-    if options.report:
-        from gpu_rag.report.page import write
-        from gpu_rag.report.runs import index_page
-
-        write(options.report, index_page(build_document(report), list(_read_rejects(options.out))))
     return report_build(options, index)
 
 

@@ -23,8 +23,6 @@ def check_plan(options: argparse.Namespace) -> None:
     """Raise UsageError for options that would have no effect with, or without, --plan."""
     if options.plan_sample and not options.plan:
         raise UsageError("--plan-sample is for --plan", given=options.plan_sample, do="add --plan, or leave it out")
-    if options.plan and options.report:
-        raise UsageError("--plan writes no report", given=f"--report {options.report}", do="leave one of the two out")
 
 
 def index_plan_text(document: Mapping[str, Any]) -> str:

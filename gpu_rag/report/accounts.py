@@ -9,7 +9,7 @@ from typing import Any
 from gpu_rag_kernels.dispatch import spelled
 
 from gpu_rag.models.llm.interface import ServerAccount
-from gpu_rag.report.page import heading, paragraph, table, timeline
+from gpu_rag.report.page import heading, paragraph, table
 from gpu_rag.runtime.accounts import RunStats
 from gpu_rag.runtime.occupancy import NOTHING_LEFT, QUESTIONS, RAMP_UP, Occupancy
 from gpu_rag.types import FALLBACKS
@@ -93,12 +93,11 @@ def joined_ops(records: Iterable[Mapping[str, str]]) -> dict[str, str]:
 
 
 def llm_account(stats: RunStats) -> dict[str, Any]:
-    """LLM statistics of a run: idle time and its causes, open requests over time, prefix hit rate."""
+    """LLM statistics of a run: idle time and its causes, open requests on average, prefix hit rate."""
     llm: Occupancy = stats.llm
     prompt = sum(cost.prompt_tokens for cost in stats.stages.values())
     cached = sum(cost.cached_tokens for cost in stats.stages.values())
-    bins = llm.bins() if llm.share is not None else []
-    mean_open = sum(b.queue for b in bins) / len(bins) if bins else 0.0
+    mean_open = llm.mean_open
     return {
         "idle_share": llm.share,
         "busy_s": llm.busy_s,
@@ -106,11 +105,6 @@ def llm_account(stats: RunStats) -> dict[str, Any]:
         "prefix_hit_rate": cached / prompt if prompt else None,
         "mean_open": mean_open,
         "second_server_saves_s": second_server_saves_s(llm.busy_s, mean_open),
-        "queue": {
-            "bin_s": llm.bin_s,
-            "open": [round(b.queue, 3) for b in bins],
-            "idle": [round(b.idle, 3) for b in bins],
-        },
     }
 
 
@@ -152,18 +146,6 @@ def fallbacks_section(fallbacks: Mapping[str, Mapping[str, int]], n_read: int) -
     remark = f"Of {n_read:,} replies that code reads. At a rule, the step decided without the model."
     shown = table(["step", *FALLBACKS], rows) if rows else paragraph("All replies were in the form asked for.")
     return [heading("Replies in another form"), shown, paragraph(remark, "dim")]
-
-
-def account_sections(document: Mapping[str, Any]) -> list[str]:
-    """Report sections of a run whose document has "stages" and "llm"."""
-    return [
-        heading("Stages of this run"),
-        stage_table({document["method"]: document["stages"]}),
-        heading("The LLM over time"),
-        paragraph(idle_line(document["llm"])),
-        timeline(document["llm"]["queue"]),
-        *servers_section(document),
-    ]
 
 
 def stage_table(stages: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:

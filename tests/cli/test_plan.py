@@ -128,14 +128,13 @@ def test_later_the_build_is_held_against_the_plan(planned, repeated):
     assert found["disk"]["actual_bytes"] == sum(path.stat().st_size for path in files)
 
 
-def test_predicted_against_actual_of_a_build_in_words_and_in_the_report(run, cli, tiny_corpus, tmp_path):
+def test_predicted_against_actual_of_a_build_in_words(run, cli, tiny_corpus, tmp_path):
     given = ("index", tiny_corpus, "--out", tmp_path / "i", *ALL, *cli.NO_LLM)
     assert run(*given, "--plan").status == 0
-    told = run(*given, "--fresh", "--report", tmp_path / "report.html")
+    told = run(*given, "--fresh")
     assert (tmp_path / "i" / "plan.json").exists()  # --fresh keeps it
     assert re.search(r"^stage +predicted +actual +actual / predicted$", told.out, re.M)
     assert re.search(r"^synonyms s +[\d.]+ +[\d.]+ +[\d.]+$", told.out, re.M)
-    assert "Predicted against actual" in (tmp_path / "report.html").read_text("utf-8")
     assert "plan" not in run(*given, "--json").document  # nothing was left to do
 
 
@@ -185,7 +184,7 @@ def test_a_plan_of_other_settings_is_not_compared(run, cli, tiny_corpus, tmp_pat
 
 def test_bad_usage(run, cli, tiny_corpus, tmp_path):
     given = ("index", tiny_corpus, "--out", tmp_path / "i", *cli.NO_LLM)
-    for options in (("--plan-sample", 3), ("--plan", "--plan-sample", 0), ("--plan", "--report", tmp_path / "r.html")):
+    for options in (("--plan-sample", 3), ("--plan", "--plan-sample", 0)):
         assert run(*given, *options).status == 2
     assert not (tmp_path / "i").exists()
     (tmp_path / "bad.jsonl").write_text("[]\n")
