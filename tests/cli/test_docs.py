@@ -94,7 +94,7 @@ def documents(run, cli, index, questions, replay, tmp_path, chat_server) -> dict
         "verify-answers": ("verify-answers", out, index, "--corpus", tmp_path / "tiny.jsonl"),
         "merges": ("merges", tmp_path / "aligned", "--force", "Kerling", "Tamsin"),
         "export": ("export", index, "--format", "parquet", "--out", tmp_path / "tables"),
-        "bench": ("bench", "rrf", "--sizes", 200, "--batch", 1, "--rounds", 1),
+        "bench": ("bench", "nearest", "--sizes", 200, "--batch", 1, "--rounds", 1),
         "models": ("models", "probe", f"replay:{replay}"),
         "doctor": ("doctor", *llm),
         "sample": ("sample", tmp_path / "sample"),
