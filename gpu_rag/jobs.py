@@ -136,7 +136,6 @@ def _completed(row: Any) -> None:
         if not isinstance(row.get("grounding"), dict):  # older rows
             row["grounding"] = {"status": "none", "sentences": []}
         row["usage"].setdefault("replies_read", 0)
-        row["usage"].setdefault("reason_tokens", 0)
         row["usage"].setdefault("fallbacks", {})
 
 

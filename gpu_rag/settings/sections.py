@@ -39,9 +39,6 @@ class ModelSettings(Declared):
     decider: Annotated[
         Literal["auto", "model", "rule"], "what makes decisions; auto: the LLM if it is capable, else rules"
     ] = "auto"
-    reason: Annotated[bool, "whether each reply begins with a sentence of reasoning; slower, for capable models"] = (
-        False
-    )
     reranker: Annotated[
         str,
         "reranker of evidence: the folder of a cross-encoder, llm, or empty for none; not used over knowledge bases",
