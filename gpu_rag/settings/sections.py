@@ -157,7 +157,7 @@ class GraphSettings(Declared):
     """Implementations of the graph ops. The choice is printed and recorded; a missing one is an error."""
 
     pagerank: Annotated[
-        Literal["auto", "numba", "torch", "cugraph"],
+        Literal["auto", "numba", "torch"],
         "implementation of PageRank on the whole graph; auto: numba on a CPU, torch on a GPU",
     ] = "auto"
     ops: Annotated[
