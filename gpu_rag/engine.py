@@ -191,8 +191,6 @@ class Engine:
         if self.asks_model(retrieval_only, decider):
             config["llm"] = {**identity(self.models.describe("llm")), "capable": self.models.llm().capable}
             config["decider"] = settings.models.decider
-            if settings.models.reason:
-                config["reason"] = True
         if by := reranks_by(settings.models.reranker):
             config["reranker"] = self.models.describe("reranker") if by == "encoder" else by
         ran_by = taken(settings.graph.preferences(), self.index.device)
@@ -216,9 +214,7 @@ class Engine:
             note = WeakMethod(self._note_reply)  # a strong reference would be a cycle that keeps index and models alive
             on_reply = partial(_call_if_alive, note)
             by, encoder = reranks_by(chosen.reranker), self.models.cross_encoder()
-            self._models[with_llm] = Models(
-                llm, embedder, reason=chosen.reason, on_reply=on_reply, reranks_by=by, encoder=encoder
-            )
+            self._models[with_llm] = Models(llm, embedder, on_reply=on_reply, reranks_by=by, encoder=encoder)
         return self._models[with_llm]
 
     def _note_reply(self, reply: Reply | RequestFailed) -> None:

@@ -136,7 +136,6 @@ def _completed(row: Any) -> None:
         if not isinstance(row.get("grounding"), dict):  # older rows
             row["grounding"] = {"status": "none", "sentences": []}
         row["usage"].setdefault("replies_read", 0)
-        row["usage"].setdefault("reason_tokens", 0)
         row["usage"].setdefault("fallbacks", {})
 
 
@@ -435,14 +434,11 @@ def _differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
 
 
 class Tally:
-    """Counts by status and summed usage of rows, added one by one. The first failures are kept."""
-
-    N_FAILURES = 50
+    """Counts by status and summed usage of rows, added one by one."""
 
     def __init__(self) -> None:
         self.n, self.statuses, self.usage = 0, dict.fromkeys(STATUSES, 0), vars(Usage())
         self.fallbacks: dict[str, int] = self.usage.pop("fallbacks")
-        self.failures: list[dict[str, Any]] = []
         self.rerank: dict[str, float] = {}  # cost of a reranker; empty without one
 
     @classmethod
@@ -464,8 +460,6 @@ class Tally:
             if step["verb"].startswith("rerank_"):
                 for name, n in (("requests", 1), ("pairs", step["n_candidates"]), ("s", step["s"])):
                     self.rerank[name] = self.rerank.get(name, 0) + n
-        if row["status"] == "failed" and len(self.failures) < self.N_FAILURES:
-            self.failures.append({name: row[name] for name in ("id", "error")})
 
     def document(self) -> dict[str, Any]:
         """{"n", a number for each status, "usage", "fallbacks" by step and kind}, and "rerank" if a reranker ran."""

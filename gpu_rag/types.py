@@ -234,7 +234,7 @@ class Usage:
 
     malformed: replies that could not be read, even leniently; replies_read: replies that code had to read (a reply and
     its repair count once); fallbacks: {"step/kind": count} of replies that were not in the form asked for, see
-    `FALLBACKS`; reason_tokens: generated tokens of reasons before a verdict, see `models.reason`.
+    `FALLBACKS`.
     """
 
     llm_calls: int = 0
@@ -248,7 +248,6 @@ class Usage:
     malformed: int = 0
     cut: int = 0
     replies_read: int = 0
-    reason_tokens: int = 0
     fallbacks: dict[str, int] = field(default_factory=dict)
 
 

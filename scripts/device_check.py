@@ -12,7 +12,7 @@ every method here and on the CPU: rankings equal but for ties); each kernel on g
 solve (PageRank from seeds to ranks, 1000 and 64 questions); index (18,920 passages: seconds by stage); methods (each
 over them: questions a second, the GPU's busy share, waits, bytes copied); million (a tile of ppr over 10^6 drawn
 passages); embedding (packaged MiniLM: passages a second); memory (ops where little memory is left); ops (gpu-rag
-bench); tests (tests/triton on the device); cugraph (PageRank started by cuGraph beside our own); sanitizer (memcheck
+bench); tests (tests/triton on the device); cugraph (components by cuGraph beside our own); sanitizer (memcheck
 and racecheck over every kernel on its smallest case). A kernel is checked before it is timed, with fresh memory full of
 NaN: against its reference, bit-equal from run to run, and one question alone as in the batch; then other libraries are
 timed on the same input. Times are medians of triton.testing.do_bench, which empties the cache before each run; `share`
@@ -66,6 +66,7 @@ from gpu_rag_kernels import pagerank as pagerank_loops  # noqa: E402
 
 from gpu_rag.bench.measure import poisoned  # noqa: E402
 from gpu_rag.errors import BadInput, GpuRagError, MissingBackend  # noqa: E402
+from gpu_rag.graph.components import connected_components, smallest_labels  # noqa: E402
 from gpu_rag.graph.csr import csr_from_edges, row_of_entry  # noqa: E402
 from gpu_rag.graph.ego import checked, ego_balls  # noqa: E402
 from gpu_rag.graph.nearest import nearest  # noqa: E402
@@ -790,8 +791,13 @@ def solve(plan: Plan) -> Result:
 def cugraph(plan: Plan) -> Result:
     if find_spec("pylibcugraph") is None or find_spec("cupy") is None:
         return absent("pylibcugraph or cupy is not installed")
-    csr = rmat(*LARGE, 7, plan.device)
-    return plan.parts((name, partial(solved, csr, 8, plan, name)) for name in ("torch", "cugraph"))
+    sound = checked(rmat(*LARGE, 7, plan.device))
+
+    def labelled(name: str) -> Result:
+        same = torch.equal(connected_components(sound, implementation=name), smallest_labels(sound.csr))
+        return {"ok": same, **profiled(partial(connected_components, sound, implementation=name), plan)}
+
+    return plan.parts((name, partial(labelled, name)) for name in ("torch", "cugraph"))
 
 
 def memory(plan: Plan) -> Result:

@@ -39,10 +39,9 @@ from gpu_rag.methods.registry import DEFAULT, all_stages, stages_for
 from gpu_rag.models.llm.cache import add_replies, mend_replies
 from gpu_rag.models.llm.interface import LLM, ApiKeys
 from gpu_rag.models.packaged import cache_dir, set_cache_dir
-from gpu_rag.plan.answer_plan import PLANNED
 from gpu_rag.plan.compare import INDEX_KEYS, compared_build, planned_seconds, read_plan
 from gpu_rag.plan.index_plan import plan_index
-from gpu_rag.plan.trial import BuildJob
+from gpu_rag.plan.trial import PLANNED, BuildJob
 from gpu_rag.settings import Settings, changed_settings, make_settings, merge
 from gpu_rag.sources.named import all_sources, named_source
 

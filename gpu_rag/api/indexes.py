@@ -166,22 +166,6 @@ class Index(opened.Index):
         retries = {"retry_set_aside": retry_set_aside, "retry_unread": retry_unread}
         return answer_file(self, questions, out, models, options, checked_count("limit", limit), progress, retries)
 
-    def plan_answers(
-        self,
-        questions: PathLike,
-        out: PathLike,
-        *,
-        limit: int | None = None,
-        n_sample: int | None = None,
-        **keywords: Unpack[Asking],
-    ) -> dict[str, Any]:
-        """The cost of `answer_file` with the same arguments, predicted from a sample that is really answered."""
-        from gpu_rag.api.job import plan_answers
-
-        models, options = self._call(False, **keywords)
-        limit, n_sample = checked_count("limit", limit), checked_count("n_sample", n_sample)
-        return plan_answers(self, questions, out, models, options, limit, n_sample)
-
     # --- facts -------------------------------------------------------------------------------------
 
     def neighbours(self, name: str, *, k: int = 20) -> list[Fact]:

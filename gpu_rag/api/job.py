@@ -20,7 +20,6 @@ from gpu_rag.errors import ModelError, RequestFailed
 from gpu_rag.index.index import Index
 from gpu_rag.index.work import Progress, Silent
 from gpu_rag.jobs import AnswersFile, Tally, read_rows
-from gpu_rag.plan import answer_plan
 from gpu_rag.report.accounts import llm_account, places
 from gpu_rag.runtime.accounts import RunStats
 from gpu_rag.types import Answer, Question, Reject, Reply
@@ -68,7 +67,6 @@ def answer_file(
     check_unique(asked)
     options = {**options, "method": checked_method(index, options["method"])}  # before a model is loaded
     replies = _beside(target, ".replies.sqlite")
-    planned = answer_plan.PlannedAnswers(target, replies)
     engine = open_engine(index, models, replies, retries["retry_unread"])
     with closing(engine.models):
         if options["where"]:
@@ -78,31 +76,7 @@ def answer_file(
             _write_rejects(_beside(target, ".rejects.jsonl"), job)
             _Run(engine, options, answers, job, progress or Silent()).answer(asked)
     _document(job, engine, options, target, time.perf_counter() - started)
-    comparison, remark = planned.compare(job.ids, job.config, job.new.usage, job.document["wall_s"])
-    job.document.update({"plan": comparison} if comparison else {})
-    job.notes += [remark] if remark else []
     return job
-
-
-def plan_answers(
-    index: Index,
-    questions: PathLike,
-    out: PathLike,
-    models: Models,
-    options: Options,
-    limit: int | None,
-    n_sample: int | None,
-) -> dict[str, Any]:
-    """Implements `Index.plan_answers`."""
-    target = checked_path("out", out)
-    asked = [row.question for row in load_questions(checked_path("questions", questions), limit)[0]]
-    check_unique(asked)
-    method = checked_method(index, options["method"])
-    settings = models[0].changed("models", **answer_plan.PLANNED)
-    engine = open_engine(index, (settings, *models[1:]), _beside(target, ".replies.sqlite"))
-    with closing(engine.models):
-        n_sample = n_sample or answer_plan.DEFAULT_SAMPLE
-        return answer_plan.plan_answers(engine, method, asked, target, n_sample=n_sample, where=options["where"])
 
 
 @dataclass

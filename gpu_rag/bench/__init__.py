@@ -12,12 +12,10 @@ OPS = {
     "ego": "ego:cases",
     "reach": "reach:cases",
     "components": "components:cases",
-    "groups": "cluster:groups_cases",
-    "clusters": "cluster:clusters_cases",
+    "clusters": "cluster:cases",
     "join": "join:cases",
     "nearest": "nearest:cases",
     "paths": "paths:cases",
-    "rrf": "fuse:cases",
     "frontier": "frontier:frontier_cases",
     "top-edges": "frontier:top_edges_cases",
 }  # folder of gpu_rag.graph, and the function of its bench file

@@ -1,4 +1,4 @@
-"""The readable result: a table in the terminal, and a Markdown page that describes the machine."""
+"""The readable result, a table in the terminal, and the machine of a run."""
 
 from __future__ import annotations
 
@@ -28,16 +28,6 @@ COLUMNS = {  # title -> field of a row
 }  # fmt: skip
 HEADER = tuple(COLUMNS)
 SHORT = ("damping", "l1_error", "peer_l1_error")
-
-READING = """\
-Medians of interleaved rounds: in every round each batch size, each peer and a plain memory copy take their turn, on
-other questions than in the round before: one call that is not timed, then timed ones of as many questions, the same
-ones for all. `asked` is the number of questions that ours was timed on in a round, 16 or more unless they take over two
-seconds; `sampled` is that of the peer, whose time is scaled from it. Compare figures of one table, and ratios rather
-than times: the machine may be shared. `ratio` is the peer's time over ours for the same number of questions; `CPU
-ratio` is that of processor time, which waiting for a busy machine does not change. Graphs and questions were converted
-to each peer's form before the clock started. Every op was checked in this run before it was timed. `% of copy
-bandwidth` is the bytes that a call must move, each once a pass, over its time, in percent of what the copy reached."""
 
 
 def machine(device: str) -> dict[str, Any]:
@@ -88,38 +78,3 @@ def shown(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     lines = [cells(row) for row in rows]
     kept = [i for i in range(len(HEADER)) if any(line[i] for line in lines)]
     return [HEADER[i] for i in kept], [[line[i] for i in kept] for line in lines]
-
-
-def markdown(rows: Sequence[Row], document: dict[str, Any]) -> str:
-    """The Markdown page: date, machine, command, and a table of all rows."""
-    machine = document["machine"]
-    libraries = ", ".join(f"{name} {version}" for name, version in machine["libraries"].items())
-    gpu = f"; {machine['gpu']}" if machine["gpu"] else ""
-    omp = machine["OMP_NUM_THREADS"]
-    settings = f"{document['threads']} thread(s), {document['rounds']} rounds"
-    lines = [
-        f"# Benchmark: {', '.join(dict.fromkeys(row.op for row in rows))}",
-        "",
-        f"- date: {document['date']}",
-        f"- machine: {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB memory{gpu}",
-        f"- software: Python {machine['python']}, {libraries}",
-        f"- command: `{'' if omp is None else f'OMP_NUM_THREADS={omp} '}{document['command']}`",
-        f"- {settings}; copy bandwidth {_range([row.copy_gb_s for row in rows])} GB/s",
-        "",
-        READING,
-        "",
-        *_grid(*shown(rows)),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _range(values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    return f"{min(known):.1f} to {max(known):.1f}" if known else "not measured:"
-
-
-def _grid(header: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table with numbers aligned right."""
-    ruler = ["---" if title in ("op", "graph", "peer", "note") else "---:" for title in header]
-    escaped = ([text.replace("|", "\\|") for text in line] for line in (header, ruler, *lines))
-    return [f"| {' | '.join(line)} |" for line in escaped]

@@ -12,7 +12,6 @@ from gpu_rag.cli.options import (
     add_limits,
     add_method,
     add_progress,
-    add_report,
     add_settings,
     add_where,
     api_key,
@@ -21,7 +20,6 @@ from gpu_rag.cli.options import (
     say_method,
     settings_of,
 )
-from gpu_rag.cli.plan_view import add_plan, answer_plan_text, check_plan, comparison
 from gpu_rag.cli.progress import Bars
 from gpu_rag.jobs import STATUSES
 from gpu_rag.methods.registry import DEFAULT
@@ -46,8 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--retry-unread", action="store_true", help=words)
     add_where(parser)
     add_limit(parser)
-    add_plan(parser, "questions", "5")
-    add_report(parser, "costs and batches")
     add_limits(parser, "5%")
     add_progress(parser)
     add_settings(parser)
@@ -58,26 +54,17 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     from gpu_rag import Index
     from gpu_rag.sources.questions import n_questions_lost
 
-    check_plan(options)
     index = Index.open(options.index)
     flags = {"runtime": {"driver": options.driver}} if options.driver else {}
     settings = settings_of(options, index.manifest.defaults(), flags)
     given = {"method": options.method, "where": options.where or "", "limit": options.limit, "settings": settings}
     given["api_key"] = api_key(settings)
-    if options.plan:
-        plan = index.plan_answers(options.questions, options.out, n_sample=options.plan_sample, **given)
-        return 0, plan, answer_plan_text(plan)
     given |= {"retry_set_aside": options.retry_set_aside, "retry_unread": options.retry_unread}
     with Bars(options.json_progress) as bars:
         job = index.answer_file(options.questions, options.out, progress=bars, **given)
     say(*job.notes)
     document = job.document
     say_method(options.method, document["method"])
-    if options.report:
-        from gpu_rag.report.page import write
-        from gpu_rag.report.runs import answer_page
-
-        write(options.report, answer_page(document, job.rows.failures))
     n_rejected = n_questions_lost(job.rejects)
     n_lost, words = document["failed"] + n_rejected, f"{document['failed']} questions failed, {n_rejected} rejected"
     losses = [(n_lost, document["n"] + n_rejected, words)]
@@ -102,6 +89,5 @@ def _summary(document: dict[str, Any]) -> str:
             f"graph ops: {graph_ops_line(document['graph_ops'])}",
             *places_lines(document),
             f"answers: {document['out']}",
-            *([f"\n{comparison(document['plan'], 'service')}"] if "plan" in document else []),
         ]
     )

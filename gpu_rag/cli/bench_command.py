@@ -37,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--index", type=Path, metavar="DIR", help="PageRank on the graph of this index")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="of the ops and of the copy (default 1)")
     parser.add_argument("--rounds", type=int, metavar="N", help="interleaved rounds (default 3)")
-    parser.add_argument("--out", type=Path, metavar="FILE.md", help="write a Markdown page too")
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
@@ -48,7 +47,6 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     from gpu_rag.bench.peers import check_peers
     from gpu_rag.bench.run import run_bench
     from gpu_rag.models.device import check_device
-    from gpu_rag.report.page import write
 
     if options.peers:  # before minutes of measuring, not after
         check_peers()
@@ -67,8 +65,6 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         rounds=chosen["rounds"],
         hops=tuple(numbers(options.hops)) if options.hops else (),
     )
-    if options.out is not None and not options.out.parent.is_dir():  # before minutes of measuring, not after
-        raise UsageError("--out has no folder", given=options.out, expected="a file in a folder that exists")
     ops = list(OPS) if not options.ops or "all" in options.ops else options.ops
     rows = run_bench(list(dict.fromkeys(ops)), config, lambda text: say(f"gpu-rag: {text}"))
     document = {
@@ -79,8 +75,6 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         "threads": config.threads,
         "rounds": config.rounds,
     }
-    if options.out is not None:
-        write(options.out, report.markdown(rows, document))
     if n_refused := sum(row.note.startswith(REFUSED) for row in rows):
         say(f"gpu-rag: {n_refused} rows were refused: an op failed its check and was not timed")
     header, lines = report.shown(rows)
@@ -104,7 +98,7 @@ def _fraction(text: str) -> float:
 
 
 def command_line(options: argparse.Namespace) -> str:
-    """The command that measures the same again, without --out and --json."""
+    """The command that measures the same again, without --json."""
     words = ["gpu-rag", "bench", *options.ops, *(f"--{name}" for name in ("peers", "quick") if getattr(options, name))]
     for name in ("index", "sizes", "batch", "damping", "hops", "graph", "device", "threads", "rounds"):
         value = getattr(options, name)

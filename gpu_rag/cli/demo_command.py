@@ -1,4 +1,4 @@
-"""The command `gpu-rag demo`: the chains that each method finds, a few checked answers, and one chain as a picture."""
+"""The command `gpu-rag demo`: the chains that each method finds, a few checked answers, and one chain."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     rows, _ = load_questions(world_path("questions.jsonl"))
     show("1. Indexing 440 passages, with ready triples as a capable model would extract them")
     counts = _index(out, methods, settings.changed("index", extractor="import"), show)
-    index, picture, replies = Index.open(out), _beside(out, ".svg"), _beside(out, ".replies.sqlite")
+    index, replies = Index.open(out), _beside(out, ".replies.sqlite")
     engine = index.engine(settings.changed("models", llm=llm), replies=replies, api_key=api_key(settings))
     with closing(engine.models):
         show(f"\n2. For how many of {len(rows)} questions of 2 to 4 hops are all gold passages among the first 5?")
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         plain = [method for method in methods if not uses_graph(method)]
         answers = _answer(engine, plain[-1], options.questions, show)
         show(f"\n4. A chain that {best} finds: passages, facts that join them, sentences that bear on the question")
-        chain = _chain(engine, comparison, rows, (best, words), picture, show)
+        chain = _chain(engine, comparison, rows, (best, words), show)
         show(f"\n5. Beside: the same passages with triples by {settings.index.extractor}")
         other = _beside(out, f"-{settings.index.extractor}")
         _index(other, (best,), settings, show)
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         "answers": answers,
         "wall_s": wall_s,
     }
-    return 0, document, _closing(out, picture, best, wall_s)
+    return 0, document, _closing(out, best, wall_s)
 
 
 def _beside(out: Path, ending: str) -> Path:
@@ -149,12 +149,10 @@ def _chain(
     comparison: Comparison,
     rows: Sequence[QuestionRow],
     methods: tuple[str, str],
-    picture: Path,
     show: Show,
 ) -> dict[str, Any]:
     """The question of most hops whose chain the graph finds and words do not; of several, the first."""
-    from gpu_rag.report.chain import DEPTH, chain_of, chain_svg, chain_text
-    from gpu_rag.report.page import write
+    from gpu_rag.report.chain import DEPTH, chain_of, chain_text
 
     graph, words = (comparison.scores[method][MEASURE] for method in methods)
     n = max(range(len(rows)), key=lambda i: (graph[i] - words[i], len(rows[i].gold_ids)))
@@ -163,9 +161,7 @@ def _chain(
     others = {method: answers[n] for method, answers in comparison.answers.items() if not uses_graph(method)}
     stops = chain_of(engine.index, row.gold_ids, row.answers, {methods[0]: result.answers[0], **others})
     show(textwrap.indent(chain_text(row.question.text, row.answers[0], stops), "   "))
-    write(picture, chain_svg(row.question.text, row.answers[0], stops))
-    show(f"   as a picture: {picture}")
-    return {"question": row.question.text, "stops": [dict(vars(stop)) for stop in stops], "picture": str(picture)}
+    return {"question": row.question.text, "stops": [dict(vars(stop)) for stop in stops]}
 
 
 def _answer(engine: Engine, method: str, n: int, show: Show) -> list[dict[str, Any]]:
@@ -203,10 +199,10 @@ def _answer(engine: Engine, method: str, n: int, show: Show) -> list[dict[str, A
     return done
 
 
-def _closing(out: Path, picture: Path, method: str, wall_s: float) -> str:
+def _closing(out: Path, method: str, wall_s: float) -> str:
     return "\n".join(
         [
-            f"\nDone in {wall_s:.0f} s. The index is the folder {out}, the picture {picture}. Next:",
+            f"\nDone in {wall_s:.0f} s. The index is the folder {out}. Next:",
             f'  gpu-rag ask {out} "Which river does the Iron Bridge cross?" --method {method} --explain',
             "  gpu-rag sample my-sample        # these passages, questions and triples as files, and a knowledge base",
             "  gpu-rag index YOUR_FOLDER --out my-index",

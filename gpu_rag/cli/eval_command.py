@@ -11,7 +11,6 @@ from gpu_rag.cli.options import (
     add_limit,
     add_limits,
     add_progress,
-    add_report,
     add_settings,
     add_where,
     api_key,
@@ -48,7 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_where(parser)
     add_limit(parser)
     parser.add_argument("--at", default="2,5,10", metavar="K,...", help="cut-offs of recall (default 2,5,10)")
-    add_report(parser, "tables and plots")
+    words = "write tables and plots as one HTML file"
+    parser.add_argument("--report", type=Path, metavar="FILE.html", help=words)
     add_limits(parser, "5%")
     add_progress(parser)
     add_settings(parser)

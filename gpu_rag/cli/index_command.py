@@ -13,7 +13,6 @@ from gpu_rag.cli.options import (
     add_limits,
     add_list,
     add_progress,
-    add_report,
     add_settings,
     api_key,
     exit_status,
@@ -66,8 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_count(parser, "--shards", "shards", "let N processes make what models make of parts of the corpus")
     words = "run the shards on a Ray cluster, whose nodes see the same paths"
     parser.add_argument("--on", default="", metavar="ray:ADDRESS", help=words)
-    add_report(parser, "stages, rates and rejects")
-    add_plan(parser, "passages", "at most 2048")
+    add_plan(parser)
     add_limits(parser, "0")
     add_progress(parser)
     add_settings(parser)
@@ -104,11 +102,6 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     if gone := sorted(set(before) - set(report.manifest.stages)):
         why = "dropped, because they were damaged or their inputs changed"
         say(f"gpu-rag: {why}: {', '.join(gone)}; --for METHOD builds them again")
-    if options.report:
-        from gpu_rag.report.page import write
-        from gpu_rag.report.runs import index_page
-
-        write(options.report, index_page(build_document(report), list(_read_rejects(options.out))))
     return report_build(options, index)
 
 
@@ -255,5 +248,5 @@ def _summary(document: dict[str, Any]) -> str:
             lines.append(f"no method can search this yet: run again with {able}")
     lines[-1:-1] = [line for module in hooks("report") for line in module.summary(document)]
     if "plan" in document:
-        lines.append(f"\n{comparison(document['plan'], 'stage')}")
+        lines.append(f"\n{comparison(document['plan'])}")
     return "\n".join(lines)

@@ -90,11 +90,6 @@ def add_list(parser: argparse.ArgumentParser, name: str, metavar: str, words: st
     )
 
 
-def add_report(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add --report."""
-    parser.add_argument("--report", type=Path, metavar="FILE.html", help=f"write {what} as one HTML file")
-
-
 def add_progress(parser: argparse.ArgumentParser) -> None:
     """--json-progress."""
     parser.add_argument("--json-progress", action="store_true", help="write progress to stderr as lines of JSON")

@@ -1,4 +1,4 @@
-"""The option --plan of `index` and `answer`: plans as text, and afterwards predicted against actual."""
+"""The option --plan of `index`: a plan as text, and afterwards predicted against actual."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ from gpu_rag.errors import UsageError
 TOKENS = ("llm_calls", "prompt_tokens", "generated_tokens")
 
 
-def add_plan(parser: argparse.ArgumentParser, what: str, default: str) -> None:
+def add_plan(parser: argparse.ArgumentParser) -> None:
     """Add --plan and --plan-sample."""
-    words = f"predict tokens, time, memory and disk from a sample of {what} and stop"
+    words = "predict tokens, time, memory and disk from a sample of passages and stop"
     parser.add_argument("--plan", action="store_true", help=words)
-    add_count(parser, "--plan-sample", what, f"{what} in the sample of --plan (default {default})")
+    add_count(parser, "--plan-sample", "passages", "passages in the sample of --plan (default at most 2048)")
 
 
 def check_plan(options: argparse.Namespace) -> None:
     """Raise UsageError for options that would have no effect with, or without, --plan."""
     if options.plan_sample and not options.plan:
         raise UsageError("--plan-sample is for --plan", given=options.plan_sample, do="add --plan, or leave it out")
-    if options.plan and options.report:
-        raise UsageError("--plan writes no report", given=f"--report {options.report}", do="leave one of the two out")
 
 
 def index_plan_text(document: Mapping[str, Any]) -> str:
@@ -56,30 +54,11 @@ def _counts(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{n:,} {name}" for name, n in sizes.items())
 
 
-def answer_plan_text(document: Mapping[str, Any]) -> str:
-    """The plan of a job of answers as text."""
-    each = document["per_question"]
-    services = (("LLM s", "llm_s"), ("embedding s", "embed_s"), ("graph s", "graph_s"), ("other s", "other_s"))
-    rows = [[key.replace("_", " ").replace("llm", "LLM"), f"{each[key]:,.1f}", f"{document[key]:,}"] for key in TOKENS]
-    rows += [[name, f"{each[key]:,.3f}", f"{document[key]:,.1f}"] for name, key in services]
-    return "\n".join(
-        [
-            table(rows, ["", "a question", f"{document['todo']:,} questions"]),
-            f"sample: {document['sample']} questions, {_counts(document['statuses'])}; answered already: "
-            f"{document['kept']:,}",
-            f"predicted: {document['wall_s']:,.0f} s with {document['load_s']:.0f} s of loading, "
-            f"{_mib(document['peak_memory_bytes'])} MiB of memory, {_mib(document['disk_bytes'])} MiB of disk",
-            *(f"- {note}" for note in document["notes"]),
-            f"plan: {document['out']}.plan.json ({document['plan_s']:.1f} s)",
-        ]
-    )
+def comparison(plan: Mapping[str, Any]) -> str:
+    """The table of a build that was planned."""
+    from gpu_rag.report.runs import PLAN_HEADER, plan_rows
 
-
-def comparison(plan: Mapping[str, Any], what: str) -> str:
-    """The table of a run that was planned. what: heads its first column, "stage" or "service"."""
-    from gpu_rag.report.runs import plan_header, plan_rows
-
-    return "\n".join(["predicted against actual", table(plan_rows(plan), plan_header(what))])
+    return "\n".join(["predicted against actual", table(plan_rows(plan), PLAN_HEADER)])
 
 
 def _mib(n_bytes: float) -> str:

@@ -1,1 +1,1 @@
-"""Plans: the predicted cost of a build or an answer job, from a sample; later compared with the actual cost."""
+"""Plans: the predicted cost of a build, from a sample; later compared with the actual cost."""

@@ -1,5 +1,4 @@
-"""Plans on disk (plan.json in an index folder, ANSWERS.plan.json beside answers), and their comparison with actual
-cost."""
+"""Plans on disk (plan.json in an index folder), and their comparison with actual cost."""
 
 from __future__ import annotations
 

@@ -21,7 +21,6 @@ import numpy as np
 from gpu_rag.errors import ContextOverflow
 from gpu_rag.models.ask import OPTIONS, Options, Packed, shown
 from gpu_rag.models.pack import pack
-from gpu_rag.program.reason import reason_room
 from gpu_rag.program.replies import Form, note_malformed, reply_to, sent
 from gpu_rag.program.run import Run
 from gpu_rag.text.lenient import Read, read_reply
@@ -52,7 +51,7 @@ def whole(run: Run, prompt: Prompt, slots: Mapping[str, str | Packed], options: 
     None if not even one text fits.
     """
     plain = {name: value for name, value in slots.items() if isinstance(value, str)}
-    others, room = {**plain, OPTIONS: "\n".join(options.texts)}, ROOM + reason_room(run.models)
+    others, room = {**plain, OPTIONS: "\n".join(options.texts)}, ROOM
     for name, value in slots.items():
         if not isinstance(value, str):
             _, n_kept, n_cut = pack(prompt, others, name, value.texts, llm=run.models.language_model, max_tokens=room)
@@ -125,8 +124,7 @@ def _labelled(options: Mapping[str, str], text: str) -> str:
 def _listed(run: Run, prompt: Prompt, slots: Slots, listed: list[str], ending: str, max_tokens: int) -> tuple[str, int]:
     """The user text with the options that fit, and their number."""
     options = Packed(listed, separator="\n", ending=ending)
-    room = max_tokens + reason_room(run.models)
-    rendered = shown(run.models.language_model, prompt, {**slots, OPTIONS: options}, room)
+    rendered = shown(run.models.language_model, prompt, {**slots, OPTIONS: options}, max_tokens)
     run.ctx.usage.cut += rendered.n_cut
     if not rendered.positions:
         raise ContextOverflow("no option fits the prompt", given=prompt.name, do="use a longer context")

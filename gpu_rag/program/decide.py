@@ -31,7 +31,6 @@ from gpu_rag.models.ask import Ask, Choose, Fields, Options, Taken, call, shown
 from gpu_rag.models.llm.interface import LLM
 from gpu_rag.program.choose import best, by_labels, by_rank, whole
 from gpu_rag.program.embed import check_texts
-from gpu_rag.program.reason import reason_room
 from gpu_rag.program.replies import Form, count, reply_to
 from gpu_rag.program.run import Decider, Run
 from gpu_rag.program.steps import similarity
@@ -143,7 +142,7 @@ class Model:
         if not (llm.capable or ask.reads == "any"):
             return await RULE.reply(run, ask, fields)
         prompt, room, schema = ask.prompt_of(fields), ask.room(fields, llm), ask.schema_text(fields)
-        rendered = shown(llm, prompt, ask.slots(fields), room + reason_room(run.models))
+        rendered = shown(llm, prompt, ask.slots(fields), room)
         run.ctx.usage.cut += rendered.n_cut
         temperature = run.models.temperature if ask.temperature is None else ask.temperature
         constraint = None if schema is None else JsonSchema(schema)

@@ -20,15 +20,14 @@ class Models:
     """The models of a run.
 
     llm: None if none answers. threshold: default minimum score for choices that may be empty. temperature: default of
-    requests. reason: whether replies begin with a reason, see `program.reason`. on_reply: called with each finished
-    reply, for progress. reranks_by: encoder | llm, or "" for no reranking; encoder: the cross-encoder.
+    requests. on_reply: called with each finished reply, for progress. reranks_by: encoder | llm, or "" for no
+    reranking; encoder: the cross-encoder.
     """
 
     llm: LLM | None
     embedder: Embedder
     threshold: float = 0.3
     temperature: float = 0.0
-    reason: bool = False
     on_reply: Callable[[Reply | RequestFailed], None] | None = None
     reranks_by: str = ""
     encoder: CrossEncoder | None = None

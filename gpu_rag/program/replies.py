@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from gpu_rag.models.llm.interface import fits
 from gpu_rag.program.embed import check_texts
-from gpu_rag.program.reason import reasoned, split_reason
 from gpu_rag.program.run import Run
 from gpu_rag.program.steps import llm
 from gpu_rag.runtime.trace import Slot
@@ -38,8 +37,6 @@ async def reply_to(run: Run, prompt: Prompt, text: str, form: Form) -> tuple[Rea
     Raises RequestFailed when the request failed, UsageError if no language model is configured.
     """
     slot, models, constraint, max_tokens = run.ctx.slot, run.models, form.constraint, form.max_tokens
-    if models.reason:
-        text, constraint, max_tokens = reasoned(models, text, constraint, max_tokens)
     on_text = form.on_text if constraint is None else None
     run.ctx.usage.replies_read += 1
     request = Request(prompt.system, text, constraint, max_tokens, form.temperature, on_text=on_text)
@@ -48,7 +45,7 @@ async def reply_to(run: Run, prompt: Prompt, text: str, form: Form) -> tuple[Rea
     if isinstance(read, Read):
         if read.how != EXACT:
             count(run, form.name, read.how)
-        return _without_reason(run, read, form.constraint), reply
+        return read, reply
     note_malformed(run, form.name, reply)
     tries = repairs(text, max_tokens, read)
     text, max_tokens = next((pair for pair in tries if fits(models.language_model, prompt.system, *pair)), tries[-1])
@@ -57,7 +54,7 @@ async def reply_to(run: Run, prompt: Prompt, text: str, form: Form) -> tuple[Rea
     read = _read(reply, constraint, form.rewrite)
     if isinstance(read, Read):
         count(run, form.name, "repaired")
-        return _without_reason(run, read, form.constraint), reply
+        return read, reply
     note_malformed(run, form.name, reply)
     return read, reply
 
@@ -71,15 +68,6 @@ def _read(
         return read
     reread = read_reply(replace(reply, text=text), constraint)
     return Read(reread.value, LENIENT) if isinstance(reread, Read) else read
-
-
-def _without_reason(run: Run, read: Read, asked: JsonSchema | Choice | None) -> Read:
-    """The reply under the step's own constraint. Its reason is counted and removed."""
-    if not run.models.reason:
-        return read
-    reason, value = split_reason(read.value, asked)
-    run.ctx.usage.reason_tokens += run.models.language_model.count_tokens(reason)
-    return Read(value, read.how)
 
 
 async def sent(run: Run, request: Request, slot: Slot | None = None) -> Reply:

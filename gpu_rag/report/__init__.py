@@ -1,1 +1,1 @@
-"""Reports, one HTML file each, without scripts or network, of a comparison, an answer job or a build."""
+"""Reports: a comparison as one HTML file without scripts or network, and the tables and lines of other commands."""

@@ -1,4 +1,4 @@
-"""The time and tokens of a run, by stage and with the LLM's idle time: for --json, as a line, and for a page."""
+"""The time and tokens of a run, by stage and with the LLM's idle time: for --json, and as a line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 from gpu_rag_kernels.dispatch import spelled
 
 from gpu_rag.models.llm.interface import ServerAccount
-from gpu_rag.report.page import heading, paragraph, table, timeline
 from gpu_rag.runtime.accounts import RunStats
 from gpu_rag.runtime.occupancy import NOTHING_LEFT, QUESTIONS, RAMP_UP, Occupancy
 from gpu_rag.types import FALLBACKS
@@ -55,13 +54,6 @@ def rerank_lines(entry: Mapping[str, Any], whose: str = "") -> list[str]:
     return [f"{whose}reranked: {cost['requests']:,} requests, {cost['pairs']:,} pairs, {cost['s']:.1f} s"]
 
 
-def servers_section(document: Mapping[str, Any]) -> list[str]:
-    """A report section about the servers of the language model; [] if there are none."""
-    rows = server_rows(document)
-    remark = "Busy: share of the time with an open request. Wait: mean wait of a request. Preempted: - if unknown."
-    return [heading("Servers of the model"), table(SERVER_HEADER, rows), paragraph(remark, "dim")] if rows else []
-
-
 def server_rows(document: Mapping[str, Any]) -> list[list[str]]:
     """A row for each server of the language model, under SERVER_HEADER."""
     return [
@@ -93,12 +85,11 @@ def joined_ops(records: Iterable[Mapping[str, str]]) -> dict[str, str]:
 
 
 def llm_account(stats: RunStats) -> dict[str, Any]:
-    """LLM statistics of a run: idle time and its causes, open requests over time, prefix hit rate."""
+    """LLM statistics of a run: idle time and its causes, open requests on average, prefix hit rate."""
     llm: Occupancy = stats.llm
     prompt = sum(cost.prompt_tokens for cost in stats.stages.values())
     cached = sum(cost.cached_tokens for cost in stats.stages.values())
-    bins = llm.bins() if llm.share is not None else []
-    mean_open = sum(b.queue for b in bins) / len(bins) if bins else 0.0
+    mean_open = llm.mean_open
     return {
         "idle_share": llm.share,
         "busy_s": llm.busy_s,
@@ -106,11 +97,6 @@ def llm_account(stats: RunStats) -> dict[str, Any]:
         "prefix_hit_rate": cached / prompt if prompt else None,
         "mean_open": mean_open,
         "second_server_saves_s": second_server_saves_s(llm.busy_s, mean_open),
-        "queue": {
-            "bin_s": llm.bin_s,
-            "open": [round(b.queue, 3) for b in bins],
-            "idle": [round(b.idle, 3) for b in bins],
-        },
     }
 
 
@@ -142,40 +128,3 @@ def fallbacks_line(fallbacks: Mapping[str, Mapping[str, int]], n_read: int) -> s
     shown = ", ".join(f"{kind} {n:,}" for kind, n in kinds.items() if n) or "all in the form asked for"
     steps = ", ".join(f"{step} {sum(counts.values()):,}" for step, counts in fallbacks.items())
     return f"replies: {n_read:,} read; {shown}{f' ({steps})' if steps else ''}"
-
-
-def fallbacks_section(fallbacks: Mapping[str, Mapping[str, int]], n_read: int) -> list[str]:
-    """A report section about replies that were not in the form asked for; [] if none was read."""
-    if not n_read:
-        return []
-    rows = [[step, *(f"{counts[kind]:,}" for kind in FALLBACKS)] for step, counts in fallbacks.items()]
-    remark = f"Of {n_read:,} replies that code reads. At a rule, the step decided without the model."
-    shown = table(["step", *FALLBACKS], rows) if rows else paragraph("All replies were in the form asked for.")
-    return [heading("Replies in another form"), shown, paragraph(remark, "dim")]
-
-
-def account_sections(document: Mapping[str, Any]) -> list[str]:
-    """Report sections of a run whose document has "stages" and "llm"."""
-    return [
-        heading("Stages of this run"),
-        stage_table({document["method"]: document["stages"]}),
-        heading("The LLM over time"),
-        paragraph(idle_line(document["llm"])),
-        timeline(document["llm"]["queue"]),
-        *servers_section(document),
-    ]
-
-
-def stage_table(stages: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
-    """A table of {method: {stage: costs}}, with a remark."""
-    header = ["method", "stage", "times", "calls", "LLM requests", "prompt", "cached", "generated"]
-    header += ["LLM s", "embedding s", "graph s", "waiting s"]
-    counts = ("n_notes", "n_calls", "llm_calls", "prompt_tokens", "cached_tokens", "generated_tokens")
-    seconds = ("llm_s", "embed_s", "graph_s", "wait_s")
-    rows = [
-        [method, name, *(f"{cost[key]:,}" for key in counts), *(f"{cost[key]:,.2f}" for key in seconds)]
-        for method, costs in stages.items()
-        for name, cost in costs.items()
-    ]
-    remark = "Totals. Seconds are shares of batches; waiting adds up the seconds that calls waited, side by side."
-    return table(header, rows) + paragraph(remark, "dim")

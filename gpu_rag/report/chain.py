@@ -1,6 +1,6 @@
 """The chain of a question: its gold passages, the facts that connect them, and their rank in each method.
 
-It is shown as a tree for a terminal (`chain_text`) and as an SVG (`chain_svg`). The gold passages must be known.
+It is shown as a tree for a terminal (`chain_text`). The gold passages must be known.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING
 
 from gpu_rag.text.sentences import split_sentences
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 Fact = tuple[int, str, int]  # entity row, label, entity row
 
 _COLUMNS = 100  # per line in the terminal
-_LETTERS = 108  # per line in the picture, with about 7 pixels per letter
-_WIDTH, _INDENT, _LINE = 860, 34, 18  # pixels
 DEPTH = 5  # passages of each method that are searched
 
 
@@ -142,42 +139,3 @@ def chain_text(question: str, answer: str, stops: Sequence[Stop]) -> str:
         for sentence in stop.sentences:
             lines += textwrap.wrap(sentence, _COLUMNS, initial_indent=indent + "> ", subsequent_indent=indent + "  ")
     return "\n".join([*lines, f"answer: {answer}   (-: not among the first {DEPTH})"])
-
-
-def chain_svg(question: str, answer: str, stops: Sequence[Stop]) -> str:
-    """The chain as an SVG picture, self-contained."""
-    parts: list[str] = []
-    y, ends = 12, {}
-
-    def box(x: int, lines: list[tuple[str, str]], fill: str) -> None:
-        nonlocal y
-        height = _LINE * len(lines) + 14
-        parts.append(
-            f'<rect x="{x}" y="{y}" width="{_WIDTH - x - 12}" height="{height}" rx="6" fill="{fill}" stroke="#8a94a6"/>'
-        )
-        for n, (line, style) in enumerate(lines):
-            parts.append(f'<text x="{x + 12}" y="{y + 20 + n * _LINE}" {style}>{escape(line)}</text>')
-        y += height
-
-    bold, plain, small = 'font-weight="bold"', 'fill="#333"', 'fill="#667" font-size="12"'
-    box(12, [(line, bold) for line in textwrap.wrap(question, _LETTERS - 6)], "#e7f0fb")
-    ends[-1] = (12, y)
-    for number, stop in enumerate(stops):
-        x = 12 + _INDENT * _depth(stops, number)
-        fits = _LETTERS - _INDENT * _depth(stops, number) // 7
-        left, top = ends[stop.parent]
-        y += 12
-        for line in [piece for fact in stop.facts for piece in textwrap.wrap(fact, fits)]:
-            parts.append(f'<text x="{x + 12}" y="{y + 10}" fill="#2a6f97" font-style="italic">{escape(line)}</text>')
-            y += _LINE
-        turn = y + 20
-        parts.append(f'<path d="M{left + 14} {top}V{turn}H{x}" fill="none" stroke="#2a6f97" stroke-width="2"/>')
-        lines = [(stop.title, bold), (f"rank: {_ranks(stop)}", small)]
-        lines += [(line, plain) for sentence in stop.sentences for line in textwrap.wrap(sentence, fits)]
-        box(x, lines, "#f8f9fb")
-        ends[number] = (x, y)
-    y += 12
-    box(12, [(f"Answer: {answer}", bold), (f"-: not among the first {DEPTH}", small)], "#e7f0fb")
-    size = f'viewBox="0 0 {_WIDTH} {y + 12}" width="{_WIDTH}" height="{y + 12}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="13">'
-    return "\n".join([head, '<rect width="100%" height="100%" fill="#fff"/>', *parts, "</svg>\n"])

@@ -10,16 +10,12 @@ from gpu_rag.evaluation.judge import KINDS
 from gpu_rag.evaluation.kb import KG_MEASURES, SKB_MEASURES
 from gpu_rag.index.metadata import in_words
 from gpu_rag.methods.registry import uses_graph
-from gpu_rag.report.accounts import fallbacks_section, servers_section, stage_table
 from gpu_rag.report.page import example, heading, intervals, page, paragraph, stacked_bars, table
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Evidence
 
 N_EXAMPLES = 8
 MAX_ALL_PAIRS = 4  # methods; with more, only pairs with the first one are shown
-_SHARES = ("judge_exact", "judge_unanswered")
-_COUNTS = ("judge_malformed", "judge_failed")
-_COSTS = ("judge_llm_calls", "judge_prompt_tokens", "judge_cached_tokens", "judge_generated_tokens")
 KB_MEASURES = frozenset(SKB_MEASURES + KG_MEASURES)
 
 
@@ -73,9 +69,6 @@ def evaluation_page(
     measure = main_measure(document, [name for name, scores in first.items() if len(scores) == len(rows)])
     measures = [n for n in first if not n.startswith("retrieval_f1")]
     measures = [n for n in measures if any(e.get(n) is not None for e in document["methods"].values())]
-    fallbacks = {}
-    for method, entry in document["methods"].items():
-        fallbacks.update({f"{method}: {step}": kinds for step, kinds in entry["fallbacks"].items()})
     sections = [
         paragraph(verdict(document, measure), "verdict"),
         heading("Scores"),
@@ -85,8 +78,6 @@ def evaluation_page(
         _differences(document, measures, measure),
         heading("Costs"),
         _costs(document),
-        *fallbacks_section(fallbacks, sum(entry["replies_read"] for entry in document["methods"].values())),
-        *servers_section(document),
         *_judge_section(document),
         heading("By hops and by type"),
         *_breakdowns(comparison, rows, measure),
@@ -170,8 +161,7 @@ def _costs(document: dict[str, Any]) -> str:
         rest = max(entry["wall_s"] - sum(known.values()), 0.0)
         bars.append((name, {**known, "everything else": rest}))
     note = paragraph("Calls and tokens are means a question; seconds are totals of the run.", "dim")
-    stages = stage_table({name: entry["stages"] for name, entry in document["methods"].items()})
-    return table(header, rows) + note + stacked_bars("where the time went", bars, "s") + stages
+    return table(header, rows) + note + stacked_bars("where the time went", bars, "s")
 
 
 def _scores_of(comparison: Comparison, rows: Sequence[QuestionRow], measure: str) -> dict[str, list[float]]:
@@ -233,25 +223,11 @@ def _judge_section(document: Mapping[str, Any]) -> list[str]:
     if not judge["capable"]:
         return [heading("The judge"), paragraph(f"None: {judge['doubts'][0]}.", "verdict")]
     rows = [[KINDS[kind], f["n"], f["right"], f["unread"]] for kind, f in judge["check"].items()]
-    header = ["method", "equal to gold", "not answered", "malformed", "failed"]
-    header += ["calls", "prompt tokens", "cached", "generated"]
-    costs = [
-        [
-            method,
-            *(f"{100 * entry[name]:.1f} %" for name in _SHARES),
-            *(entry[name] for name in _COUNTS),
-            *(f"{entry[name]:,.1f}" for name in _COSTS),
-        ]
-        for method, entry in document["methods"].items()
-    ]
     doubts = [paragraph(f"The verdicts are not to be trusted: {doubt}.", "verdict") for doubt in judge["doubts"]]
-    remark = "The first two kinds need no judge: one is correct, one is not. Calls and tokens are means a question."
     account = f"{judge['model']}: {judge['asked']:,} claims judged, {judge['from_cache']:,} of them in an earlier run"
     return [
         heading("The judge"),
         *doubts,
         paragraph(f"{account}, in {judge['s']:.1f} s."),
         table(["checked on", "claims", "verdict right", "no verdict"], rows),
-        table(header, costs),
-        paragraph(remark, "dim"),
     ]

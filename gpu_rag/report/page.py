@@ -76,11 +76,6 @@ def _space(words: Sequence[str], least: int) -> int:
     return max(least, round(_GLYPH * max(map(len, words), default=0)) + 20)
 
 
-def timeline(queue: Mapping[str, Any]) -> str:
-    """A plot of open LLM requests over time, and of the share of time without any."""
-    return str(_parts().timeline(queue["open"], queue["idle"], queue["bin_s"])) if queue["open"] else ""
-
-
 def example(question: str, gold: str, measure: str, methods: Sequence[tuple[Any, ...]]) -> str:
     """A question with its evidence: (method, score, answer, [(title, text, whether it is gold)]) of each method."""
     return str(_parts().example(question, gold, measure, methods))

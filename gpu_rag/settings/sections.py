@@ -39,9 +39,6 @@ class ModelSettings(Declared):
     decider: Annotated[
         Literal["auto", "model", "rule"], "what makes decisions; auto: the LLM if it is capable, else rules"
     ] = "auto"
-    reason: Annotated[bool, "whether each reply begins with a sentence of reasoning; slower, for capable models"] = (
-        False
-    )
     reranker: Annotated[
         str,
         "reranker of evidence: the folder of a cross-encoder, llm, or empty for none; not used over knowledge bases",
@@ -160,7 +157,7 @@ class GraphSettings(Declared):
     """Implementations of the graph ops. The choice is printed and recorded; a missing one is an error."""
 
     pagerank: Annotated[
-        Literal["auto", "numba", "torch", "cugraph"],
+        Literal["auto", "numba", "torch"],
         "implementation of PageRank on the whole graph; auto: numba on a CPU, torch on a GPU",
     ] = "auto"
     ops: Annotated[

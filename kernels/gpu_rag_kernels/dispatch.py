@@ -57,7 +57,7 @@ FAMILIES = {
     "ops": Family(("numba", "torch"), ("numba", "torch"), "ops"),
     "components": Family(("numba", "torch", "cugraph"), ("numba", "torch"), "ops"),
     "frontier": Family(("numba", "torch", "triton"), ("triton", "numba", "torch"), "ops"),
-    "pagerank": Family(("numba", "torch", "cugraph"), ("numba", "torch"), "pagerank", "PageRank"),
+    "pagerank": Family(("numba", "torch"), ("numba", "torch"), "pagerank", "PageRank"),
     "neighbours": Family(("torch", "faiss"), ("torch",), "neighbours"),
     "loops": Family(("triton", "reference"), ("triton", "reference")),
 }

@@ -11,28 +11,6 @@ from gpu_rag.graph.components.bench import everything
 SKLEARN_ROWS = 10_000
 
 
-@peer("Python dict")
-def by_python(keys: list[list[int]]) -> Peer:
-    """Union-find over a dictionary of the first row of each key."""
-
-    def run(_: None) -> np.ndarray:
-        root = list(range(len(keys)))
-        first: dict[int, int] = {}
-        for row, own in enumerate(keys):
-            for key in own:
-                a, b = row, first.setdefault(key, row)
-                while root[a] != a:
-                    root[a] = a = root[root[a]]
-                while root[b] != b:
-                    root[b] = b = root[root[b]]
-                root[max(a, b)] = min(a, b)
-        for row in range(len(root)):
-            root[row] = root[root[row]]
-        return np.array(root)
-
-    return Peer("", everything, run)
-
-
 @peer("scikit-learn DBSCAN", needs="sklearn")
 def by_sklearn(vectors: np.ndarray) -> Peer:
     if len(vectors) > SKLEARN_ROWS:

@@ -11,9 +11,8 @@ from gpu_rag.graph.components.bench import everything, scipy_labels
 
 
 @peer("scipy")
-def scipy_components(matrix: Any, kept: int | None = None) -> Peer:
-    """Components by scipy: the first `kept` labels, or all if it is None."""
-    return Peer("", everything, lambda _: scipy_labels(matrix)[:kept])
+def by_scipy(matrix: Any) -> Peer:
+    return Peer("", everything, lambda _: scipy_labels(matrix))
 
 
 @peer("igraph", needs="igraph")

@@ -13,7 +13,6 @@ from gpu_rag.bench import run as runner
 from gpu_rag.bench.inputs import GRAPHS, graph_of
 from gpu_rag.bench.peers import peer_file
 from gpu_rag.graph.csr import check_csr, csr_from_edges
-from gpu_rag.graph.fuse import bench as rrf
 from gpu_rag.graph.nearest import bench as nearest
 from gpu_rag.graph.pagerank import Options, matrix, prepare
 from gpu_rag.graph.pagerank import bench as pagerank
@@ -32,15 +31,15 @@ pytestmark = pytest.mark.usefixtures("small_bench")
 
 
 def test_all_ops_beside_their_peers(run):
-    result = run("bench", "pagerank", "nearest", "rrf", "--peers", "--damping", "0.85", *TINY).ok
+    result = run("bench", "pagerank", "nearest", "--peers", "--damping", "0.85", *TINY).ok
     document = result.document
     assert set(document) == {"rows", "date", "command", "machine", "threads", "rounds"}
     assert all(set(row) == KEYS for row in document["rows"])
     found = {(row["op"], row["B"], row["damping"]) for row in document["rows"]}
-    damping = {"pagerank": 0.85, "nearest": None, "rrf": None}
+    damping = {"pagerank": 0.85, "nearest": None}
     assert found == {(op, b, damping[op]) for op in damping for b in (1, 20)}
-    by_op = {op: [row for row in document["rows"] if row["op"] == op] for op in ("pagerank", "nearest", "rrf")}
-    assert [len(by_op[op]) for op in by_op] == [8, 4, 2]
+    by_op = {op: [row for row in document["rows"] if row["op"] == op] for op in ("pagerank", "nearest")}
+    assert [len(by_op[op]) for op in by_op] == [8, 4]
     for row in document["rows"]:
         assert row["ms"] > 0 and row["bytes"] > 0 and not row["note"].startswith("refused")
         assert (row["peer"] is None) == ("is not installed" in row["note"])
@@ -49,7 +48,7 @@ def test_all_ops_beside_their_peers(run):
         if row["peer"] is not None:
             assert row["ratio"] == pytest.approx(row["peer_ms"] / row["ms"], rel=1e-4)
             assert row["cpu_ratio"] == pytest.approx(row["peer_cpu_ms"] / row["cpu_ms"], rel=1e-4)
-            one_by_one = row["peer"] in ("igraph prpack", "networkx", "Python dict")
+            one_by_one = row["peer"] in ("igraph prpack", "networkx")
             assert row["sampled"] in (range(1, 17) if one_by_one else range(row["B"], max(16, row["B"]) + 1))
     assert all(row["l1_error"] <= 1e-6 and row["m"] > 0 for row in by_op["pagerank"])
     assert all(row["peer_l1_error"] <= 1e-6 for row in by_op["pagerank"] if row["peer"])
@@ -74,8 +73,10 @@ def test_without_a_checkout_ops_are_timed_alone(run, monkeypatch, tmp_path):
     peer_file.cache_clear()
     result = run("bench", "pagerank", "--peers", "--damping", "0.5", *TINY)
     assert result.status == 2 and "a checkout of gpu-rag" in result.error and str(tmp_path) in result.error
-    alone = run("bench", "pagerank", "components", "reach", "--damping", "0.5", *TINY).ok.document["rows"]
+    given = ("--graph", "uniform,bipartite", "--damping", "0.5", *TINY)
+    alone = run("bench", "pagerank", "components", "reach", *given).ok.document["rows"]
     assert all(row["ms"] and row["peer"] is None for row in alone)
+    assert {row["graph"] for row in alone} == {"uniform", "bipartite"}
 
 
 @pytest.mark.skipif(importlib.util.find_spec("igraph") is None, reason="needs igraph")
@@ -93,7 +94,7 @@ def test_igraph_is_not_quoted_with_several_openmp_threads(threads, run, monkeypa
 
 def test_a_fresh_process_takes_one_openmp_thread(cli):
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    result = cli.run_process("bench", "rrf", "--sizes", 300, "--batch", 1, "--json", env=environment).ok
+    result = cli.run_process("bench", "nearest", "--sizes", 300, "--batch", 1, "--json", env=environment).ok
     assert result.document["machine"]["OMP_NUM_THREADS"] == "1"
 
 
@@ -105,28 +106,15 @@ def test_what_does_not_fit_is_said(run, monkeypatch):
     assert all("GB are free" in row["note"] for row in result.document["rows"])
 
 
-def test_the_page(run, tmp_path):
-    page = tmp_path / "bench.md"
-    result = run("bench", "pagerank", "--peers", "--graph", "uniform,bipartite", "--out", page, *TINY)
-    text = page.read_text(encoding="utf-8")
-    assert text.startswith("# Benchmark: pagerank\n\n- date: ")
-    assert "cores" in text and "- command: `OMP_NUM_THREADS=1 gpu-rag bench pagerank --peers --sizes 300" in text
-    assert text.count("\n| pagerank | uniform | 300 |") == 16
-    assert len({line.count("|") for line in text.splitlines() if line.startswith("| pagerank")}) == 1
-    row = next(row for row in result.document["rows"] if row["B"] == 20)
-    assert "| CPU ms a question |" in text and f"| {row['cpu_ms'] / 20:.3g} |" in text
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("bench", "rrf", "--sizes", "3"),
-        ("bench", "rrf", "--batch", "0"),
+        ("bench", "nearest", "--sizes", "3"),
+        ("bench", "nearest", "--batch", "0"),
         ("bench", "ego", "--hops", "two"),
         ("bench", "pagerank", "--damping", "1"),
         ("bench", "pagerank", "--sizes", "300", "--graph", "star"),
-        ("bench", "rrf", "--device", "abacus"),
-        ("bench", "rrf", "--out", "/no/such/folder/page.md"),
+        ("bench", "nearest", "--device", "abacus"),
         ("bench", "pagerank", "--index", "/no/such/index"),
     ],
 )
@@ -150,7 +138,6 @@ def test_bytes_by_hand():
     assert solve_bytes(10, 30, False, batch=3, width=32, passes={4: 5, 8: 2}) == 5 * 448 + 2 * (208 + 480)
     assert solve_bytes(10, 30, False, batch=33, width=32, passes={4: 1}) == 2 * 208 + 33 * 80
     assert nearest.nearest_bytes(n=100, dims=8, batch=2, k=5) == 3200 + 64 + 80
-    assert rrf.rrf_bytes(n_rankings=2, batch=3, width=10, k=4) == 240 + 96
 
 
 def test_passes_are_those_of_the_run(monkeypatch):

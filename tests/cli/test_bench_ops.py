@@ -18,7 +18,6 @@ from gpu_rag.graph.components import bench as components
 from gpu_rag.graph.ego import bench as ego
 from gpu_rag.graph.frontier import FrontierQuery
 from gpu_rag.graph.frontier import bench as frontier
-from gpu_rag.graph.fuse import bench as rrf
 from gpu_rag.graph.join import bench as join
 from gpu_rag.graph.local_pagerank import bench as blocks_pagerank
 from gpu_rag.graph.nearest import bench as nearest
@@ -27,7 +26,7 @@ from gpu_rag.graph.paths import bench as paths
 from gpu_rag.graph.reach import bench as reach
 from gpu_rag.types import Blocks, Ragged, TopK
 
-WHOLE = ("components", "groups", "clusters")
+WHOLE = ("components", "clusters")
 SEVERAL = ("bubble", "paths")  # whose function is called for the inputs or the check too
 
 
@@ -56,13 +55,11 @@ def test_a_walk_that_does_not_move_on_is_refused(run, monkeypatch):
 OPS = {
     "pagerank": (pagerank, "personalized_pagerank"),
     "nearest": (nearest, "nearest"),
-    "rrf": (rrf, "rrf"),
     "blocks-pagerank": (blocks_pagerank, "blocks_pagerank"),
     "bubble": (bubble, "bubble_expansion"),
     "ego": (ego, "ego_balls"),
     "reach": (reach, "reachable"),
     "components": (components, "connected_components"),
-    "groups": (cluster, "exact_groups"),
     "clusters": (cluster, "radius_clusters"),
     "join": (join, "join_index"),
     "frontier": (frontier, "frontier_topk"),
@@ -86,10 +83,6 @@ def second_best_nearest(queries, base, k):
 def unsorted_nearest(queries, base, k):
     found = right["nearest"](queries, base, k)
     return TopK(found.ids.flip(1), found.scores.flip(1))
-
-
-def rank_from_zero(rankings, k, *, constants):
-    return right["rrf"](rankings, k, constants=[c - 1 for c in constants])
 
 
 def neighbours_block(*given, **options):
@@ -161,13 +154,11 @@ def fewer_trees(*given, **options):
 WRONG = {
     "pagerank": [loose("personalized_pagerank"), last_row_unwritten],
     "nearest": [second_best_nearest, unsorted_nearest],
-    "rrf": [rank_from_zero],
     "blocks-pagerank": [loose("blocks_pagerank"), neighbours_block],
     "bubble": [equal_costs, fewer_trees],
     "ego": [one_hop, one_entry_lost],
     "reach": [one_direction],
     "components": [lambda csr: torch.arange(csr.n)],
-    "groups": [lambda keys: torch.zeros(keys.batch, dtype=torch.int64)],
     "clusters": [lambda vectors, eps: right["radius_clusters"](vectors, 2.0)],
     "join": [lambda vectors, words: right["join_index"](vectors, without(words))],
     "frontier": [step_by_meaning, step_of_others],

@@ -94,7 +94,7 @@ def documents(run, cli, index, questions, replay, tmp_path, chat_server) -> dict
         "verify-answers": ("verify-answers", out, index, "--corpus", tmp_path / "tiny.jsonl"),
         "merges": ("merges", tmp_path / "aligned", "--force", "Kerling", "Tamsin"),
         "export": ("export", index, "--format", "parquet", "--out", tmp_path / "tables"),
-        "bench": ("bench", "rrf", "--sizes", 200, "--batch", 1, "--rounds", 1),
+        "bench": ("bench", "nearest", "--sizes", 200, "--batch", 1, "--rounds", 1),
         "models": ("models", "probe", f"replay:{replay}"),
         "doctor": ("doctor", *llm),
         "sample": ("sample", tmp_path / "sample"),
@@ -120,9 +120,8 @@ def documents(run, cli, index, questions, replay, tmp_path, chat_server) -> dict
         (tmp_path / "model" / name).write_bytes(b"{}")
     printed["models"].insert(0, run("models", "convert", "--out", tmp_path / "model", "--json").document)
     printed["answer"] += [cli.read_rows(out)[0], cli.read_rows(tmp_path / "styled.jsonl")[0]]
-    for name, place in (("index", tmp_path / "planned"), ("answer", tmp_path / "planned.jsonl")):
-        words = [place if word in (tmp_path / "new", out) else word for word in calls[name]]
-        printed[name] += [run(*words, *options, "--json").document for options in (["--plan"], [])]
+    planned = [tmp_path / "planned" if word == tmp_path / "new" else word for word in calls["index"]]
+    printed["index"] += [run(*planned, *options, "--json").document for options in (["--plan"], [])]
     for name, document in knowledge_base(run, cli, tmp_path).items():
         printed[name].append(document)
     judge = chat_server(lambda prompt: (200, '{"reason": "", "verdict": "correct"}'))

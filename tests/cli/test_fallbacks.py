@@ -60,9 +60,6 @@ def test_eval_and_index_count_them_too(cli: Any, index: Path, questions: Path, t
     assert result.status == 3 and "RULES DECIDED" in result.err
     assert result.document["fallbacks"]["extraction"]["rule"] == result.document["replies_read"] == 1
     assert result.document["stages"]["extraction"]["fallbacks"] == {"extraction/rule": 1}
-    report = tmp_path / "report.html"
-    cli.run(*built, "--out", tmp_path / "iy", "--max-failures", "1", "--report", report, *silent)
-    assert "Replies in another form" in report.read_text()
 
 
 def test_coreference_that_fails_everywhere_is_no_success(cli: Any, tmp_path: Path, serve: Serve) -> None:

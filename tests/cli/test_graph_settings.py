@@ -87,8 +87,7 @@ def test_what_cannot_be_had_is_an_error(answer, monkeypatch):
     monkeypatch.setattr(dispatch, "find_spec", lambda name: None)
     for chosen, said in {
         "neighbours=faiss": "faiss is not installed",
-        "pagerank=cugraph": "pylibcugraph",  # without a GPU
-        "pagerank=fast": "auto | numba | torch | cugraph",
+        "pagerank=fast": "auto | numba | torch",
     }.items():
         result = answer("--set", f"graph.{chosen}")
         assert result.status == 2 and said in result.err

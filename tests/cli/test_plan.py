@@ -4,7 +4,7 @@ import gzip
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from gpu_rag.index.stages.knowledge_base.read import read_source
 from gpu_rag.index.work import NamedSource
 from gpu_rag.plan import index_plan
 from gpu_rag.plan.trial import count_triples
-from gpu_rag.sample import corpus_path, questions_path
+from gpu_rag.sample import corpus_path
 from gpu_rag.settings import IndexSettings
 from gpu_rag.types import Reject
 
@@ -128,14 +128,13 @@ def test_later_the_build_is_held_against_the_plan(planned, repeated):
     assert found["disk"]["actual_bytes"] == sum(path.stat().st_size for path in files)
 
 
-def test_predicted_against_actual_of_a_build_in_words_and_in_the_report(run, cli, tiny_corpus, tmp_path):
+def test_predicted_against_actual_of_a_build_in_words(run, cli, tiny_corpus, tmp_path):
     given = ("index", tiny_corpus, "--out", tmp_path / "i", *ALL, *cli.NO_LLM)
     assert run(*given, "--plan").status == 0
-    told = run(*given, "--fresh", "--report", tmp_path / "report.html")
+    told = run(*given, "--fresh")
     assert (tmp_path / "i" / "plan.json").exists()  # --fresh keeps it
     assert re.search(r"^stage +predicted +actual +actual / predicted$", told.out, re.M)
     assert re.search(r"^synonyms s +[\d.]+ +[\d.]+ +[\d.]+$", told.out, re.M)
-    assert "Predicted against actual" in (tmp_path / "report.html").read_text("utf-8")
     assert "plan" not in run(*given, "--json").document  # nothing was left to do
 
 
@@ -185,7 +184,7 @@ def test_a_plan_of_other_settings_is_not_compared(run, cli, tiny_corpus, tmp_pat
 
 def test_bad_usage(run, cli, tiny_corpus, tmp_path):
     given = ("index", tiny_corpus, "--out", tmp_path / "i", *cli.NO_LLM)
-    for options in (("--plan-sample", 3), ("--plan", "--plan-sample", 0), ("--plan", "--report", tmp_path / "r.html")):
+    for options in (("--plan-sample", 3), ("--plan", "--plan-sample", 0)):
         assert run(*given, *options).status == 2
     assert not (tmp_path / "i").exists()
     (tmp_path / "bad.jsonl").write_text("[]\n")
@@ -242,85 +241,6 @@ def test_a_yield_too_low_for_the_build_is_told_and_is_no_error(run, cli, chat_se
     assert result.document["extraction"] == {"failed": 6}
     assert result.document["stages"]["extraction"]["failures"] == 6
     assert any("below index.min_yield" in note for note in result.document["notes"])
-
-
-def check_answer_plan(plan: Json, answered: Json, tokens: float = 0.35) -> None:
-    assert plan["todo"] == answered["asked"]
-    for name in ("llm_calls", "prompt_tokens", "generated_tokens"):
-        assert near(answered["usage"][name], plan[name], tokens), name
-    found = answered["plan"]
-    assert list(found) == ["llm", "embedding", "graph", "wall", "tokens", "memory", "disk"]
-    assert found["tokens"]["prompt"]["predicted"] == plan["prompt_tokens"]
-    assert found["llm"] == {**found["llm"], "predicted_s": plan["llm_s"], "actual_s": answered["usage"]["llm_s"]}
-    assert plan["llm_s"] > 0 and plan["graph_s"] > 0 and plan["disk_bytes"] > 0
-
-
-@pytest.fixture
-def job(run, cli, index, chat_server, tmp_path) -> Callable[..., Any]:
-    """job("--plan"): `gpu-rag answer` of the 30 sample questions over the tiny index; `job.server` counts requests."""
-    server = chat_server(lambda prompt: (200, " ".join(prompt.split()[-6:])), seconds=0.005)
-    given = ("answer", index, questions_path(), "--method", "ppr", "--out", tmp_path / "a.jsonl")
-
-    def job(*options: object) -> Any:
-        result = run(*given, *cli.HASH, "--set", f"models.llm={server.spec}", *options, "--json").ok
-        return result
-
-    job.server = server  # type: ignore[attr-defined]
-    return job
-
-
-def test_a_plan_of_answers_comes_true_and_its_replies_are_kept(job, tmp_path):
-    before = files_below(tmp_path)
-    plan = job("--plan").document
-    assert files_below(tmp_path) - before == {"a.jsonl.plan.json", "a.jsonl.replies.sqlite"}
-    assert (plan["sample"], plan["todo"], plan["kept"], len(plan["asked_ids"])) == (5, 30, 0, 5)
-    assert sum(job.server.begun.values()) == 5
-    assert plan["statuses"]["answered"] + plan["statuses"]["unsupported"] == 5
-    answered = job().document
-    assert sum(job.server.begun.values()) == 30 == len(job.server.begun)
-    check_answer_plan(plan, answered)
-    for name in ("prompt_tokens", "llm_s"):
-        wrong = {**plan, name: plan[name] * 2}
-        with pytest.raises(AssertionError):
-            check_answer_plan(wrong, answered)
-
-
-def test_a_second_plan_of_answers_asks_other_questions(job, tmp_path):
-    first, second = job("--plan").document, job("--plan").document
-    assert sum(job.server.begun.values()) == 10
-    assert set(first["asked_ids"]) < set(second["asked_ids"]) and len(second["asked_ids"]) == 10
-    assert second["per_question"]["llm_s"] > 0.001 < first["per_question"]["llm_s"]  # two rounds of 5 ms for five
-    rest = job("--plan", "--plan-sample", 20).document
-    assert rest["llm_s"] == 0 and len(rest["asked_ids"]) == 30  # every reply is in the cache
-    answered = job().document
-    assert sum(job.server.begun.values()) == 30 and answered["plan"]["llm"]["ratio"] is None
-
-
-def test_a_plan_is_of_what_is_left_to_answer(job, tmp_path):
-    job("--limit", 10)
-    plan = job("--plan").document
-    assert (plan["kept"], plan["todo"]) == (10, 20)
-    answered = job().document
-    assert answered["plan"]["tokens"]["prompt"]["predicted"] == plan["prompt_tokens"]
-    nothing = job("--plan").document
-    assert (nothing["todo"], nothing["sample"], nothing["wall_s"], nothing["prompt_tokens"]) == (0, 0, 0, 0)
-    assert "plan" not in job().document
-
-
-def test_answers_with_other_settings_are_not_compared(job):
-    job("--plan")
-    result = job("--set", "reader.max_tokens=9")
-    assert "plan" not in result.document and "not compared" in result.err
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch) -> Iterator[Path]:
-    """A folder of this test for cached vectors: other tests fill the usual one meanwhile."""
-    from gpu_rag.models import packaged
-
-    monkeypatch.setenv("GPU_RAG_CACHE", str(tmp_path / "cache"))
-    yield tmp_path / "cache"
-    packaged.set_cache_dir(None)
 
 
 ROWS = [(f"node {k % 40}", f"r{k % 3}", f"node {k * 7 % 60}") for k in range(900)]

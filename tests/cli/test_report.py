@@ -61,7 +61,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, cli: Any) -> Path:
     corpus = folder / "corpus.jsonl"
     hostile = json.dumps({"id": "bad", "title": HOSTILE, "text": f"Marie Curie met {HOSTILE} in Paris."})
     corpus.write_text(corpus_path().read_text(encoding="utf-8") + hostile + "\n" + "not json\n", encoding="utf-8")
-    options = ("--for", "all", "--report", folder / "index.html", *HASH)
+    options = ("--for", "all", *HASH)
     assert cli.run("index", corpus, "--out", folder / "index", *options).status == 0
     return folder
 
@@ -71,14 +71,6 @@ def evaluated(built: Path, cli: Any) -> tuple[Path, dict[str, Any]]:
     page = built / "eval.html"
     run = cli.run("eval", built / "index", questions_path(), "--retrieval-only", "--report", page, "--json", *HASH).ok
     return page, run.document
-
-
-def test_the_index_report_tells_stages_and_rejects(built):
-    words = outline(built / "index.html")
-    for stage in ("passages", "bm25", "extraction", "synonyms", "graph"):
-        assert stage in words
-    assert "corpus.jsonl 77 broken JSON" in words
-    assert "76" in words  # 75 sample articles and the hostile one
 
 
 def test_the_eval_report_has_the_numbers_of_the_document(evaluated):
@@ -161,8 +153,7 @@ MEASURE = """<script>for (const t of document.querySelectorAll("svg text")) {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["index", "eight"])
-def test_a_browser_crops_no_text_of_a_plot(built, eight, name, tmp_path):
+def test_a_browser_crops_no_text_of_a_plot(eight, tmp_path):
     def crops(document: str) -> list[str]:
         page = tmp_path / "measured.html"
         page.write_text(document + MEASURE, encoding="utf-8")
@@ -171,6 +162,6 @@ def test_a_browser_crops_no_text_of_a_plot(built, eight, name, tmp_path):
         assert drawn.count('data-seen="yes"') == document.count("<text ") > 20
         return re.findall(r'data-cropped="yes"[^>]*>([^<]*)<', drawn)
 
-    whole = (built / f"{name}.html").read_text(encoding="utf-8")
+    whole = eight.read_text(encoding="utf-8")
     assert crops(whole) == []
     assert crops(whole.replace('text-anchor="end">', 'text-anchor="end">a label that is far longer than its room'))

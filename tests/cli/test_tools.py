@@ -5,7 +5,6 @@ import json
 import re
 import sys
 from pathlib import Path
-from xml.etree import ElementTree
 
 import networkx as nx
 import pyarrow.parquet as parquet
@@ -240,7 +239,6 @@ def test_demo_shows_evidence_first_and_checks_answers(run, cli, tmp_path, replay
     assert int(found["bm25"]) == 3, "of the packaged sample, whatever the embedder"
     chain = text[places[3] : places[4]]
     assert "└─" in chain and "rank: ppr" in chain and "answer: " in chain
-    assert ElementTree.parse(tmp_path / "demo.svg").getroot().tag.endswith("svg")
     assert "wrong, failed" in text and "0 of 1 are right; 0 are supported" in text
     assert (tmp_path / "demo-patterns").is_dir()
 

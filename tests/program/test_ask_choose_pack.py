@@ -19,7 +19,6 @@ from gpu_rag.program.choose import best, option_labels
 from gpu_rag.program.decide import decide, decider_of
 from gpu_rag.program.embed import embed
 from gpu_rag.program.models import Models
-from gpu_rag.program.reason import REASON_TOKENS
 from gpu_rag.program.replies import Form, reply_to
 from gpu_rag.program.run import Run
 from gpu_rag.runtime import RunStats, gather, request_seed, run_rounds
@@ -34,11 +33,6 @@ COLOURS = ["a red bird", "a blue fish", "a green tree"]
 
 
 class Number(Struct):
-    n: int
-
-
-class Evident(Struct):
-    evidence: str
     n: int
 
 
@@ -331,70 +325,6 @@ def test_an_unreadable_choice_is_repaired_once_then_falls_back_to_similarity(k):
     outcome = outcome_of(chooser(k=k), WordLLM('{"chosen": []}'))
     check_choice(outcome, [1, 0][:k], "fallback")
     assert outcome.usage.malformed == 2 and outcome.usage.llm_calls == 2
-
-
-def reasoning(reply):
-    return WordLLM(json.dumps({"reason": "so it is said", **reply}))
-
-
-@pytest.mark.parametrize(
-    ("given", "reply", "chosen"),
-    [
-        ({}, {"reply": "C"}, [2]),
-        ({"allow_none": True}, {"reply": "none"}, []),
-        ({"k": 2}, {"chosen": ["C", "A"]}, [2, 0]),
-    ],
-)
-def test_a_choice_with_a_reason_first(given, reply, chosen):
-    llm = reasoning(reply)
-    outcome = outcome_of(chooser(**given), llm, reason=True)
-    check_choice(outcome, chosen, "model")
-    (request,) = llm.requests
-    assert list(json.loads(request.constraint.schema)["properties"]) == ["reason", *reply]
-    assert '"reason"' in request.prompt.splitlines()[-1]
-    assert outcome.usage.reason_tokens == 4 and outcome.usage.fallbacks == {}
-
-
-def test_an_object_and_a_text_with_a_reason_first():
-    async def text(run):
-        return await ask(run, ASK, {"question": "who?"}, max_tokens=9)
-
-    assert outcome_of(ask_number, reasoning({"n": 3}), reason=True).draft == Number(3)
-    llm = reasoning({"reply": "Ada Lovelace "})
-    outcome = outcome_of(text, llm, reason=True)
-    assert outcome.draft == "Ada Lovelace" and llm.requests[0].max_tokens == 9 + REASON_TOKENS
-    assert llm.requests[0].prompt.startswith("Question: who?\n")
-
-
-def test_what_begins_with_reasoning_anyway_is_asked_as_it_is():
-    async def program(run):
-        return await ask(run, ASK, {"question": "who?"}, reply=Evident, max_tokens=9)
-
-    llm = WordLLM('{"evidence": "two words", "n": 1}')
-    outcome = outcome_of(program, llm, reason=True)
-    assert outcome.draft == Evident("two words", 1) and outcome.usage.reason_tokens == 2
-    assert (llm.requests[0].prompt, llm.requests[0].constraint.schema) == ("Question: who?", schema_of(Evident))
-
-
-def test_a_reply_without_its_reason_is_repaired_and_then_left_to_the_rule():
-    llm = WordLLM(lambda request: '{"reason": "r", "reply": "B"}' if request.attempt else "B")
-    outcome = outcome_of(chooser(), llm, reason=True)
-    check_choice(outcome, [1], "model")
-    assert outcome.usage.fallbacks == {"choose/repaired": 1}
-    outcome = outcome_of(chooser(), WordLLM("B"), reason=True)
-    check_choice(outcome, [1], "fallback")
-
-
-def test_the_packer_leaves_room_for_the_reason():
-    async def program(run):
-        return await ask(run, READ, {"question": "q"}, max_tokens=9, evidence=["word " * 60, "more " * 300])
-
-    llm = reasoning({"reply": "yes"})
-    llm.context_tokens = 300
-    outcome = outcome_of(program, llm, reason=True)
-    (request,) = llm.requests
-    assert outcome.draft == "yes" and outcome.usage.cut > 0
-    assert llm.count_tokens(request.system) + llm.count_tokens(request.prompt) + request.max_tokens <= 300
 
 
 @pytest.mark.parametrize(

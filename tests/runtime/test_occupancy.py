@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.runtime.occupancy import N_BINS, Occupancy
+from gpu_rag.runtime.occupancy import Occupancy
 
 DOINGS = ("programs", "graph", "embedding", "waiting")
 INTERVALS = st.lists(
@@ -37,34 +37,15 @@ def reasons(intervals):
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(INTERVALS)
-def test_totals_causes_and_bins_are_those_of_the_intervals(intervals):
+def test_totals_and_causes_are_those_of_the_intervals(intervals):
     occupancy = told(intervals)
     assert occupancy.busy_s == pytest.approx(sum(s for s, level, _ in intervals if level), abs=1e-6)
     assert {k: v for k, v in occupancy.idle_s.items() if v > 1e-9} == pytest.approx(reasons(intervals), abs=1e-6)
     assert sum(occupancy.doing_s.values()) == pytest.approx(sum(s for s, _, _ in intervals), abs=1e-6)
-    bins, width = occupancy.bins(), occupancy.bin_s
-    assert len(bins) <= N_BINS
-    length = sum(s for s, _, _ in intervals)
-    for i, found in enumerate(bins):
-        low, high, at, area, idle = i * width, min((i + 1) * width, length), 0.0, 0.0, 0.0
-        for seconds, level, _ in intervals:
-            part = max(0.0, min(high, at + seconds) - max(low, at))
-            area, idle, at = area + part * level, idle + part * (not level), at + seconds
-        if high - low > 1e-6:
-            assert found.queue == pytest.approx(area / (high - low), abs=1e-3)
-            assert found.idle == pytest.approx(idle / (high - low), abs=1e-3)
-
-
-def test_a_long_run_takes_no_more_room():
-    occupancy, now = Occupancy(), 0.0
-    occupancy.begin(now)
-    for i in range(20_000):
-        occupancy.mark(now, i % 2, "graph")
-        now += 1.0
-    occupancy.end(now)
-    assert N_BINS / 2 < len(occupancy.bins()) <= N_BINS and occupancy.bin_s >= 20_000 / N_BINS
-    assert occupancy.share == pytest.approx(0.5)
-    assert all(found.idle == pytest.approx(0.5, abs=0.02) for found in occupancy.bins()[:-1])
+    open_s = sum(seconds * level for seconds, level, _ in intervals)
+    length = sum(seconds for seconds, _, _ in intervals)
+    assert occupancy.open_s == pytest.approx(open_s, abs=1e-6)
+    assert occupancy.mean_open == pytest.approx(open_s / length if open_s else 0.0, abs=1e-6)
 
 
 def test_replies_within_a_batch_lower_the_level():
@@ -76,7 +57,7 @@ def test_replies_within_a_batch_lower_the_level():
     occupancy.answered(3.5)  # one too many is no negative queue
     occupancy.end(4.0)
     assert (occupancy.busy_s, occupancy.idle_s) == (3.0, {"nothing left to ask": 1.0})
-    assert sum(found.queue for found in occupancy.bins()) * occupancy.bin_s == pytest.approx(2 * 1 + 1 * 2, rel=0.02)
+    assert (occupancy.open_s, occupancy.mean_open) == (2 * 1 + 1 * 2, 1.0)
 
 
 def test_two_runs_do_not_count_the_time_between_them():
@@ -93,4 +74,4 @@ def test_two_runs_do_not_count_the_time_between_them():
 def test_nothing_asked_is_no_share():
     occupancy = told([(1.0, 0, "graph")])
     assert occupancy.share is None and occupancy.idle_s == {"ramp-up": 1.0}
-    assert Occupancy().share is None and Occupancy().bins() == []
+    assert Occupancy().share is None and Occupancy().mean_open == 0

@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
-from gpu_rag.graph.common.cugraph import Library, on_device, vertex_type
-from gpu_rag.graph.csr import is_symmetric, row_of_entry
+from gpu_rag.graph.csr import row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, checked
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.types import CSR
@@ -56,20 +55,9 @@ def smallest_labels(csr: CSR) -> torch.Tensor:
 
 
 def _by_cugraph(csr: CSR) -> torch.Tensor:
-    """`connected_components` by cuGraph, which needs both directions and gives arbitrary labels."""
-    library, kind = Library(), vertex_type(2 * csr.m)
-    rows, columns = row_of_entry(csr).to(kind), csr.indices.to(kind)
-    one_way = not is_symmetric(CSR(csr.indptr, csr.indices))
-    tails, heads = (torch.cat([rows, columns]), torch.cat([columns, rows])) if one_way else (rows, columns)
-    handle, graph = library.graph(tails, heads, None, csr.n, symmetric=True, multiple=one_way, transposed=False)
-    with on_device(rows.device):
-        nodes, labels = library.plc.weakly_connected_components(
-            resource_handle=handle, graph=graph, offsets=None, indices=None, weights=None, labels=None,
-            do_expensive_check=False,
-        )  # fmt: skip
-    nodes, group = torch.from_dlpack(nodes).long(), torch.unique(torch.from_dlpack(labels), return_inverse=True)[1]
-    least = torch.full_like(nodes, csr.n).scatter_reduce_(0, group, nodes, "amin")
-    return torch.empty_like(nodes).scatter_(0, nodes, least[group])
+    from gpu_rag.graph.components.cugraph import components_by_cugraph
+
+    return components_by_cugraph(csr)
 
 
 BY = {"numba": _by_unions, "torch": smallest_labels, "cugraph": _by_cugraph}

@@ -35,7 +35,7 @@ def _case(name: str, csr: CSR, graph: CSR) -> Case:
         bytes_of=lambda batch: 4 * csr.m + 16 * csr.n,
         memory_of=lambda batch: 8 * csr.m + 40 * csr.n,
         peers=lambda: [
-            peer_file("components").scipy_components(matrix),
+            peer_file("components").by_scipy(matrix),
             peer_file("components").by_igraph(matrix),
             peer_file("components").by_networkx(matrix),
         ],

@@ -3,7 +3,7 @@
 Row b of the result is the vector p with p = (1-d) pi_b + d (P^T p + lost(p) pi_b), where P is the adjacency with each
 row divided by its sum, pi_b the restart distribution of question b, and lost(p) the mass of p on nodes without outgoing
 weight (dangling and isolated ones): that mass returns to pi_b. `plan` has the solvers and the proof; the backends are
-`numba_path`, `matrix` (torch, Triton) and `cugraph`.
+`numba_path` and `matrix` (torch, Triton).
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def personalized_pagerank(
     tol that was reached. max_iter: maximum steps for each question, up to 10^6. block: questions in memory at once for
     torch; numba takes 32 at a time, in rows of 32, of 8 or of one. threads: tiles solved at once (inside a tile, torch
     follows torch.set_num_threads). implementation: numba (solver sor; self-loops slow it down: at damping .99 it may
-    need more than 200 steps while torch does not) | torch (chebyshev on a symmetric graph, else power) | auto, or
-    cugraph, which computes the start on a GPU: see `cugraph`. state: f32 | f16 (implementation torch) | auto: f16 on a
-    GPU for states that its cache does not hold, else f32. f16 does the first steps in a state of half the bytes; their
-    number depends only on damping, tol and max_iter. Steps in f32 follow, and the error is proved as without f16. ids:
-    (lo, hi): the result covers only nodes lo <= node < hi, f32[B, hi - lo]. A row has the same bits alone, in any
-    batch, at any position and with any number of threads (except with cugraph). Raises BadInput (graph, seeds, weights,
-    prior), UsageError (options), MissingBackend, and GpuRagError if a row is not within `tol` after `max_iter` steps.
-    Memory: the result, and two states [N, block] (numba: one [N, 32], [N, 8] or [N] for each thread).
+    need more than 200 steps while torch does not) | torch (chebyshev on a symmetric graph, else power) | auto. state:
+    f32 | f16 (implementation torch) | auto: f16 on a GPU for states that its cache does not hold, else f32. f16 does
+    the first steps in a state of half the bytes; their number depends only on damping, tol and max_iter. Steps in f32
+    follow, and the error is proved as without f16. ids: (lo, hi): the result covers only nodes lo <= node < hi, f32[B,
+    hi - lo]. A row has the same bits alone, in any batch, at any position and with any number of threads. Raises
+    BadInput (graph, seeds, weights, prior), UsageError (options), MissingBackend, and GpuRagError if a row is not
+    within `tol` after `max_iter` steps. Memory: the result, and two states [N, block] (numba: one [N, 32], [N, 8] or
+    [N] for each thread).
 
     Path 0 - 1 - 2 and node 3 alone, d = 0.5, seed 0: [0.5833, 0.3333, 0.0833, 0].
     """
@@ -120,11 +120,10 @@ class Options:
 
 
 def pick_implementation(csr: CSR | PageRankGraph, implementation: str = "auto") -> str:
-    """The implementation for the device of a graph: numba | torch | cugraph.
+    """The implementation for the device of a graph: numba | torch.
 
-    auto: the preferred backend of the family `pagerank`, else the first of numba and torch that works there. cugraph is
-    not reproducible, so it must be named. Raises MissingBackend, or UsageError for a backend that cannot take this
-    device.
+    auto: the preferred backend of the family `pagerank`, else the first of numba and torch that works there. Raises
+    MissingBackend, or UsageError for a backend that cannot take this device.
     """
     device = csr.device if isinstance(csr, PageRankGraph) else csr.indptr.device
     return dispatch.pick_implementation(device, implementation, family="pagerank")
@@ -214,10 +213,6 @@ class Job:
 
             new_tile: Any = partial(NumbaTile, graph, plan, teleport)  # with `sweep_until` in place of `sweep`
             return lanes_for(teleport.batch), new_tile
-        if self.implementation == "cugraph":
-            from gpu_rag.graph.pagerank.cugraph import tile_maker
-
-            return block, tile_maker(graph, teleport, plan, block)
         from gpu_rag.graph.pagerank.matrix import MatrixTile
 
         make = partial(MatrixTile, graph, plan, teleport, block)

@@ -85,13 +85,6 @@ class Teleport:
             mass = torch.where(kept, mass, mass.gather(1, full))
         return Restarts(nodes, mass, last), torch.where(total == 0, 1.0, total)[:, None]
 
-    def dense(self, questions: Array, width: int, graph: PageRankGraph) -> torch.Tensor:
-        """pi as f64[N, width] on the graph's device: column c is pi of questions[c]; further columns are zero."""
-        nodes, pi = restart_rows(self, questions, width, graph)
-        whole = torch.zeros(graph.n, width, dtype=torch.float64, device=graph.device)
-        whole[nodes] = pi
-        return whole
-
     def mass_on(self, nodes: torch.Tensor, questions: Array) -> Array:
         """The mass of pi, f64 for each question, on the nodes without outgoing weight: those true in nodes bool[N]."""
         if self.spread is None:
@@ -213,17 +206,6 @@ def restart_rows(
     probabilities[place, lanes[:, None]] = part.mass.double() / total
     probabilities[len(few_nodes) :, : len(questions)] = (part.last.double() / total).T
     return torch.cat([few_nodes, last]), probabilities
-
-
-def unnormalised(ranks: torch.Tensor, total: torch.Tensor, lost: torch.Tensor, damping: float) -> torch.Tensor:
-    """The state q of the iteration in the direction of a PageRank estimate, with q = (1-d) pi + d P^T q: f64[N, B].
-
-    ranks: [N, B] >= 0; total: f64[B], their sums, > 0; lost: f64[B], the part of them on nodes without outgoing weight.
-    Summed over the nodes, the equation gives |q| = 1 - d + d (|q| - |q| lost / total), so
-    |q| = (1-d) / (1 - d + d lost / total). Exact if the estimate is exact.
-    """
-    share = lost / total
-    return ranks.double() * ((1 - damping) / (1 - damping + damping * share) / total)
 
 
 WIDEST = 1e30  # degrees beyond it, or below its inverse, leave the range of an f32 state

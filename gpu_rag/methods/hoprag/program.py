@@ -41,7 +41,6 @@ from gpu_rag.program.choices import DEPTH, Choices
 from gpu_rag.program.decide import decide, decide_all
 from gpu_rag.program.embed import embed
 from gpu_rag.program.reader import Support, read
-from gpu_rag.program.reason import reason_room
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
 from gpu_rag.runtime.gather import gather
@@ -190,7 +189,7 @@ async def _jointly(run: Run, text: str, places: Sequence[Place], entry: str) -> 
     llm = run.models.language_model
     while waiting:
         fields = {"question": text, "places": waiting[:MOST_PLACES]}
-        room = HOPS.room(fields, llm) + reason_room(run.models)
+        room = HOPS.room(fields, llm)
         fitting = shown(llm, HOPS.prompt_of(fields), HOPS.slots(fields), room).positions
         requests.append(waiting[: len(fitting) or 1])
         waiting = waiting[len(requests[-1]) :]

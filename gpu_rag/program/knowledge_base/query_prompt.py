@@ -18,7 +18,6 @@ from gpu_rag.models.budget import reply_tokens
 from gpu_rag.models.llm.interface import fits
 from gpu_rag.program.knowledge_base.query import DIRECTIONS, STATED_BY, STATED_ON, Query, has_dates, type_rows
 from gpu_rag.program.knowledge_base.relations import relations_of
-from gpu_rag.program.reason import reason_room
 from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.structs import schema_with
@@ -72,7 +71,7 @@ class QueryPrompt:
         prompt. The trace notes any cut."""
         kb, longest = relations_of(self.run.index).kb, max(map(len, self._likely))
         llm = self.run.models.language_model
-        room = reply_tokens(llm, self._schema(self._likely)) + reason_room(self.run.models)
+        room = reply_tokens(llm, self._schema(self._likely))
 
         def share_of(share: int) -> Lists:
             types, relations = (sorted(rows[: ceil(len(rows) * share / longest)]) for rows in self._likely)

@@ -9,7 +9,7 @@ KEYS = ["id", "question", "method", "status", "answer", "grounding", "evidence",
 KEYS += ["fallbacks", "error", "config_hash"]
 USAGE = {
     "llm_calls", "prompt_tokens", "cached_tokens", "generated_tokens", "llm_s", "graph_s", "embed_s", "wall_s",
-    "malformed", "cut", "replies_read", "reason_tokens", "fallbacks",
+    "malformed", "cut", "replies_read", "fallbacks",
 }  # fmt: skip
 EXPECTED = {
     "q1": ("answered", "Hugo Brandt"),
