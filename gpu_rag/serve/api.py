@@ -24,7 +24,8 @@ from gpu_rag.serve.audit import Audit
 from gpu_rag.serve.bodies import read_ask, read_chat
 from gpu_rag.serve.changes import Changes, read_documents
 from gpu_rag.serve.chat import ChatEvents, chat_completion
-from gpu_rag.serve.guard import Guard, Json, deadline_s, read_body
+from gpu_rag.serve.explore import Explore
+from gpu_rag.serve.guard import PAGE, Guard, Json, deadline_s, read_body
 from gpu_rag.serve.keys import Keys
 from gpu_rag.serve.live import DEAD, READY, Wanted
 from gpu_rag.serve.metrics import EngineMetrics
@@ -32,9 +33,10 @@ from gpu_rag.serve.refusal import Refusal
 
 Endpoint = Callable[[Request], Awaitable[Response] | Response]
 NDJSON, SSE = "application/x-ndjson", "text/event-stream"
+PAGE_FILES = ("page.css", "app.js", "server.js", "dom.js", "answer.js", "picture.js", "explore.js", "documents.js",
+              "compare.js", "cytoscape.js")  # fmt: skip
 StepWords = Callable[[str, int], str | None]
-PAGE = {"/": ("index.html", "text/html"), "/explorer.js": ("explorer.js", "text/javascript"),
-        "/explorer.css": ("explorer.css", "text/css")}  # fmt: skip
+MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 _LINE = re.compile(r"gpu-rag index .*? --for [\w-]+")
 
 
@@ -62,7 +64,9 @@ def make_app(
         "/health": api.health,
         "/ready": api.ready,
         "/metrics": api.metrics,
-        **{path: _page(*file) for path, file in PAGE.items()},
+        **Explore(admission.live).routes(),
+        "/": _page("index.html"),
+        **{f"{PAGE}{name}": _page(name) for name in PAGE_FILES},
     }
     posted: dict[str, Endpoint] = {
         "/v1/answer": api.ask,
@@ -76,8 +80,9 @@ def make_app(
     return Guard(routes, host, admission.settings.serve, keys, admission.counts, audit)
 
 
-def _page(name: str, media_type: str) -> Endpoint:
+def _page(name: str) -> Endpoint:
     content = (files("gpu_rag.serve") / "explorer" / name).read_bytes()
+    media_type = MEDIA_TYPES[name.rpartition(".")[2]]
 
     async def page(request: Request) -> Response:
         return Response(content, media_type=media_type)
@@ -125,8 +130,9 @@ class _Api:
         body, question, history = read_chat(await read_body(request, self._settings))
         wanted = Wanted(self._method_of(body.model), False, where=body.where, support=True)
         batch = await self._admission.ask(
-            wanted, [question], pieces=bool(body.stream), history=history, seconds=deadline_s(request)
-        )
+            wanted, [question], shape=partial(self._shaped, False, bool(body.words)), pieces=bool(body.stream),
+            history=history, seconds=deadline_s(request),
+        )  # fmt: skip
         if body.stream:
             return Streamed(batch, ChatEvents(body), SSE)
         (row,) = await batch.collected(request.receive)

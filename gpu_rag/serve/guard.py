@@ -25,7 +25,8 @@ from gpu_rag.serve.refusal import ClientGone, Refusal, error_body, refusal_of
 from gpu_rag.settings.sections import ServeSettings
 
 # Paths that need no key: health checks, and the page, which contains nothing of the index and asks for the key.
-OPEN_PATHS = frozenset({"/", "/explorer.js", "/explorer.css", "/health", "/ready"})
+OPEN_PATHS = frozenset({"/", "/health", "/ready"})
+PAGE = "/page/"  # before the names of the page's files, which need none either
 CLIENT_GONE = 499  # in audit lines: the client left before its response began
 DEADLINE = "x-deadline-seconds"
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -100,7 +101,7 @@ class Guard:
         try:
             try:
                 self._check(scope, headers)
-                if self._keys is not None and scope["path"] not in OPEN_PATHS:
+                if self._keys is not None and scope["path"] not in OPEN_PATHS and not scope["path"].startswith(PAGE):
                     caller = self._keys.client(headers.get("authorization", ""))
                     name = caller.name
                     caller.begin(scope["method"], scope["path"])

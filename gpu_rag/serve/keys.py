@@ -74,7 +74,7 @@ def rights_for(method: str, path: str) -> set[str]:
     """The rights that allow a request; one of them is enough."""
     if path == "/metrics":
         return {"metrics"}
-    if path.startswith(("/v1/documents", "/v1/changes")):
+    if path.startswith("/v1/changes") or (path.startswith("/v1/documents") and method != "GET"):
         return {"change"}
     if method == "POST":
         return {"read" if path == "/v1/retrieve" else "answer"}
