@@ -1,8 +1,8 @@
 // The result of one question: the answer with its citations, the sentences, the picture and the passages.
 
-import { at, button, count, fill, link, make, marked, strengthened, visible, wordsOf } from "./dom.js";
+import { at, button, count, fill, make, marked, strengthened, visible, wordsOf } from "./dom.js";
 import { draw, graphOf } from "./picture.js";
-import { fetched, got } from "./server.js";
+import { fetched, got, link } from "./server.js";
 
 const SHOWN = 3; // sentences in sight
 const N_PASSAGES = 5; // in sight

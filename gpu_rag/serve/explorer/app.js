@@ -1,7 +1,7 @@
 // The page: its views, the question form, history, key and colours. The address after # says what is shown.
 
-import { at, button, count, fill, link, make, visible } from "./dom.js";
-import { chat, fetched, key, server, setKey } from "./server.js";
+import { at, button, count, fill, make, visible } from "./dom.js";
+import { chat, fetched, got, key, link, server, setKey } from "./server.js";
 import { clear, show, showPiece, showWaiting } from "./answer.js";
 import * as explore from "./explore.js";
 import * as compare from "./compare.js";
@@ -111,13 +111,24 @@ at("copy").addEventListener("click", async () => {
   setTimeout(() => (at("copy").textContent = "Copy link"), 2500);
 });
 
+at("where").addEventListener("focus", async () => {
+  const { metadata } = await got("/v1/documents", { limit: 0 });
+  at("where-help").hidden = false;
+  at("where-help").textContent = visible(metadata.length
+    ? `Documents have: ${metadata.slice(0, 20).join(", ")}. Such as: ${metadata[0]} = "…" or ${metadata[0]} in ("…", "…"), joined by and, or, not.`
+    : "The documents of this index have no metadata to choose by.");
+});
+
 // --- views ------------------------------------------------------------------------------------------
 
 const VIEWS = {
   ask(values) {
-    at("welcome").hidden = false;
     at("evidence-only").checked = Boolean(values.only);
-    if (!values.q) return at("question").focus();
+    if (!values.q) {
+      at("result").hidden = true;
+      at("empty").hidden = false;
+      return at("question").focus();
+    }
     at("question").value = values.q;
     at("where").value = values.where ?? "";
     if (values.method) at("method").value = values.method;
@@ -128,11 +139,16 @@ const VIEWS = {
   documents: (values) => documents.open(values),
 };
 
+const shownValues = () => Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+
 async function route() {
-  const values = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+  const values = shownValues();
+  if (baseOf(values) !== server.base) return begin();
   const view = values.view in VIEWS ? values.view : "ask";
   for (const name of Object.keys(VIEWS)) at(name).hidden = name !== view;
+  document.querySelector("h1 a").href = link("ask");
   for (const one of document.querySelectorAll("[data-view]")) {
+    one.href = link(one.dataset.view);
     if (one.dataset.view === view) one.setAttribute("aria-current", "page");
     else one.removeAttribute("aria-current");
   }
@@ -160,7 +176,7 @@ function describe() {
   const empty = !n("passages") && !n("kb_nodes");
   fill(at("empty"), make("h2", {}, empty ? "This index is empty" : "Ask the documents"),
     make("p", {}, empty ? "Add documents, and ask about them then." : "The answer comes with the sentences it rests on, and a picture of how they are connected."),
-    empty ? make("a", { href: "#view=documents" }, "Add documents") : null);
+    empty ? make("a", { href: link("documents") }, "Add documents") : null);
   const lacking = methods.filter((one) => !one.retrieves);
   at("lacking").hidden = !lacking.length;
   fill(at("lacking-list"), ...lacking.flatMap((one) => [make("dt", {}, one.method), make("dd", {}, one.missing + " ", one.run ? make("code", {}, one.run) : null)]));
@@ -168,21 +184,23 @@ function describe() {
 
 // --- begin ------------------------------------------------------------------------------------------
 
-async function chooseRoom() {
+async function showRooms() {
   const { indexes } = await fetched("/v1/indexes").catch(() => ({ indexes: [] }));
-  const several = indexes.length > 1;
-  at("room").hidden = !several;
-  if (!several || at("room").options.length) return;
+  if (indexes.length < 2) return;
   fill(at("room"), ...indexes.map(({ name, base }) => make("option", { value: base.replace(/\/$/, "") }, name)));
-  at("room").value = server.base;
+  at("room").hidden = false;
 }
+
+// The index that an address names; the one at the root, or of the path, if it names none.
+const HOME = /^\/w\/[^/]+/.exec(location.pathname)?.[0] ?? "";
+const baseOf = ({ index }) => (index ? "/w/" + encodeURIComponent(index) : HOME);
 
 async function begin() {
   try {
-    if (!at("room").options.length) {
-      server.base = /^\/w\/[^/]+/.exec(location.pathname)?.[0] ?? "";
-      await chooseRoom();
-    }
+    server.base = "";
+    if (at("room").hidden) await showRooms();
+    server.base = baseOf(shownValues());
+    at("room").value = server.base;
     const [index, { methods }] = await Promise.all([fetched("/v1/index"), fetched("/v1/methods")]);
     Object.assign(known, { index, methods });
     describe();
@@ -196,8 +214,7 @@ async function begin() {
 
 at("room").addEventListener("change", () => {
   server.base = at("room").value;
-  location.hash = "#view=ask";
-  at("result").hidden = true;
+  location.hash = link("ask");
   begin();
 });
 server.onKeyWanted = () => at("key-dialog").open || (at("key").value = key(), at("key-dialog").showModal());

@@ -1,8 +1,8 @@
 // One question by several methods, side by side.
 
-import { at, button, count, fill, link, make } from "./dom.js";
+import { at, button, count, fill, make } from "./dom.js";
 import { GROUNDING, openPassage } from "./answer.js";
-import { fetched } from "./server.js";
+import { fetched, link } from "./server.js";
 
 const USUAL = ["bm25", "dense", "ppr"], SHOWN = 5;
 let running = null;

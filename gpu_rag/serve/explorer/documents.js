@@ -1,8 +1,8 @@
 // Documents of the index: a list, one with its passages, rows that were not used, and changes of a living index.
 
-import { at, button, count, fill, link, make, visible } from "./dom.js";
+import { at, button, count, fill, make, visible } from "./dom.js";
 import { openPassage } from "./answer.js";
-import { fetched, got } from "./server.js";
+import { fetched, got, link } from "./server.js";
 
 const PAGE = 15, MOST_BYTES = 900_000; // of a request; the server takes 1 MiB
 let offset = 0, waiting = null, nRejects = 0;

@@ -27,10 +27,6 @@ export const button = (text, onclick, more = {}) => make("button", { type: "butt
 
 export const count = (n, one, many = one + "s") => n.toLocaleString("en") + " " + (n === 1 ? one : many);
 
-// The fragment of an address: a view of this page with what it shows.
-export const link = (view, values = {}) =>
-  "#" + new URLSearchParams({ view, ...Object.fromEntries(Object.entries(values).filter(([, value]) => value)) });
-
 // Words of two letters or more, as they are compared: without case and plural.
 const WORD = /[\p{L}\p{N}]{2,}/gu;
 const plain = (word) => word.toLowerCase().replace(/(?<=.{3})s$/, "");

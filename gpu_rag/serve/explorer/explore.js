@@ -1,9 +1,9 @@
 // Names of the graph: search, the facts around one, the documents that state them, and paths between two.
 
-import { at, count, fill, link, make } from "./dom.js";
+import { at, count, fill, make } from "./dom.js";
 import { chosenInPicture, merged, sourceOf, tools } from "./answer.js";
 import { draw, graphOf } from "./picture.js";
-import { got } from "./server.js";
+import { got, link } from "./server.js";
 
 let picture = null, waiting = null, chosen = "";
 

@@ -1,7 +1,13 @@
-// Requests to the server, and its errors in plain words.
+// Requests to the server, its errors in plain words, and links. base: "", or "/w/NAME" of one of several indexes.
 
 const KEY = "gpu-rag key";
 export const server = { base: "", onKeyWanted: () => {} };
+
+// The fragment of an address: a view of this page with what it shows, and the index if it is not the one at the root.
+export function link(view, values = {}) {
+  const all = { view, ...values, index: decodeURIComponent(server.base.replace("/w/", "")) };
+  return "#" + new URLSearchParams(Object.entries(all).filter(([, value]) => value));
+}
 
 export class Failure extends Error {
   constructor(status, message) {
