@@ -6,13 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.paths import Ends, PathGraph, PathSet, Window, path_graph, search_paths
 from gpu_rag.index.index import Index
-from gpu_rag.index.knowledge_base.load import load_kb
+from gpu_rag.index.knowledge_base.load import lists, load_kb
+from gpu_rag.index.names import TextColumn
+from gpu_rag.index.tables import ENTITIES
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.types import Ragged
 
@@ -34,7 +37,8 @@ class Fact:
 class Facts:
     """E facts between N nodes. head, tail: i64[E]; lookup: the nodes that bear a name; fact: one fact by its row.
 
-    degree: i64[N], facts of each node; graph: the facts without direction and loops, for path search.
+    degree: i64[N], facts of each node; graph: the facts without direction and loops, for path search. names, aliases:
+    of each node, as written; stated: rows of the passages that state each fact, E lists.
     """
 
     head: np.ndarray
@@ -43,15 +47,20 @@ class Facts:
     fact: Callable[[int], Fact]
     degree: np.ndarray
     graph: PathGraph
+    names: pa.ChunkedArray
+    aliases: Sequence[list[str]]
+    stated: Ragged
 
     def around(self, name: str, k: int) -> list[Fact]:
         """At most k facts with this name as subject or object. Facts whose other end has more facts come first; ties
         keep the order of the index. Raises BadInput for an unknown name."""
-        nodes = self._nodes(name)
+        return [self.fact(int(row)) for row in self.rows_around(self.nodes(name))[:k]]
+
+    def rows_around(self, nodes: Sequence[int]) -> np.ndarray:
+        """Rows of all facts with one of these nodes as subject or object, in the order of `around`: i64."""
         rows = np.flatnonzero(np.isin(self.head, nodes) | np.isin(self.tail, nodes))
         others = np.where(np.isin(self.head[rows], nodes), self.tail[rows], self.head[rows])
-        best = np.argsort(-self.degree[others], kind="stable")[:k]
-        return [self.fact(int(row)) for row in rows[best]]
+        return rows[np.argsort(-self.degree[others], kind="stable")]
 
     def chains(self, start: str, end: str, k: int, hops: int) -> list[tuple[Fact, ...]]:
         """At most k simple chains of up to `hops` facts between two names, in any direction of the facts.
@@ -61,7 +70,7 @@ class Facts:
         """
         if not 1 <= hops <= MAX_HOPS:
             raise BadInput("hops are out of range", given=hops, expected=f"1 to {MAX_HOPS}")
-        pairs = [(a, b) for a in self._nodes(start) for b in self._nodes(end) if a != b]
+        pairs = [(a, b) for a in self.nodes(start) for b in self.nodes(end) if a != b]
         if not pairs:
             return []
         topics = Ragged(torch.tensor(pairs).flatten(), torch.arange(0, 2 * len(pairs) + 1, 2))
@@ -73,7 +82,8 @@ class Facts:
         nodes = paths.nodes.tolist()
         return [self._chain([node for node in nodes[row] if node >= 0]) for row in order[:k]]
 
-    def _nodes(self, name: str) -> Sequence[int]:
+    def nodes(self, name: str) -> Sequence[int]:
+        """Nodes that bear a name. Raises BadInput if there is none."""
         nodes = self.lookup(name)
         if not nodes:
             raise BadInput("no such name in the index", given=name, do="search for it, and take a name of the results")
@@ -106,7 +116,9 @@ def load_facts(index: Index) -> Facts:
     holds facts extracted from documents), else relations. Raises MissingLayer."""
     if "kb" in index.stages:
         kb = index.loaded("kb", load_kb)
-        return _facts(kb.head, kb.tail, kb.n, kb.named, lambda row: Fact(*kb.triple(row)))
+        names = pa.chunked_array([pa.array(kb.node_names, pa.large_string())])
+        more = names, kb.node_aliases, kb.edge_passages
+        return _facts(kb.head, kb.tail, kb.n, kb.named, lambda row: Fact(*kb.triple(row)), *more)
     head, tail = index.relation_ends
 
     def fact(row: int) -> Fact:
@@ -117,13 +129,16 @@ def load_facts(index: Index) -> Facts:
         row = index.entity_rows.get(normalise_name(name))
         return [] if row is None else [row]
 
-    return _facts(head, tail, index.n_entities, lookup, fact)
+    aliases = TextColumn[list[str]](index.table("entities", "entities.parquet", ENTITIES, ["aliases"])["aliases"])
+    more = index.entity_names.column, aliases, lists(index.relation_passages.column, "cpu")
+    return _facts(head, tail, index.n_entities, lookup, fact, *more)
 
 
 def _facts(
-    head: np.ndarray, tail: np.ndarray, n: int, lookup: Callable[[str], Sequence[int]], fact: Callable[[int], Fact]
-) -> Facts:
+    head: np.ndarray, tail: np.ndarray, n: int, lookup: Callable[[str], Sequence[int]], fact: Callable[[int], Fact],
+    names: pa.ChunkedArray, aliases: Sequence[list[str]], stated: Ragged,
+) -> Facts:  # fmt: skip
     head, tail = head.astype(np.int64), tail.astype(np.int64)
     degree = np.bincount(head, minlength=n) + np.bincount(tail, minlength=n)
     graph = path_graph(csr_from_edges(torch.from_numpy(head), torch.from_numpy(tail), n))
-    return Facts(head, tail, lookup, fact, degree, graph)
+    return Facts(head, tail, lookup, fact, degree, graph, names, aliases, stated)

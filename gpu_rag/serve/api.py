@@ -29,6 +29,7 @@ from gpu_rag.serve.bodies import ChatBody, ResponsesBody, read_ask, read_chat, r
 from gpu_rag.serve.changes import Changes, read_documents
 from gpu_rag.serve.chat import ChatEvents, chat_completion
 from gpu_rag.serve.embeddings import embedding_batch, embeddings_of
+from gpu_rag.serve.explore import Explore
 from gpu_rag.serve.guard import BELOW, Door, Endpoint, Guard, Json, deadline_s, read_body
 from gpu_rag.serve.keys import FORBIDDEN, Access, Client, Keys
 from gpu_rag.serve.live import DEAD, READY, EngineThread, Live, Wanted
@@ -38,9 +39,10 @@ from gpu_rag.serve.refusal import Refusal
 from gpu_rag.serve.responses import ResponseEvents, response_of
 from gpu_rag.types import Question
 
+PAGE_FILES = ("page.css", "app.js", "server.js", "dom.js", "answer.js", "picture.js", "explore.js", "documents.js",
+              "compare.js", "cytoscape.js")  # fmt: skip
 StepWords = Callable[[str, int], str | None]
-PAGE = {"/": ("index.html", "text/html"), "/explorer.js": ("explorer.js", "text/javascript"),
-        "/explorer.css": ("explorer.css", "text/css")}  # fmt: skip
+MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 _LINE = re.compile(r"gpu-rag index .*? --for [\w-]+")
 
 
@@ -57,6 +59,7 @@ class Row(NamedTuple):
 BOTH = ("", BELOW)  # places of the routes of an index
 ANYBODY = Access()  # routes that show nothing of an index
 METRICS, CHANGE = Access(("metrics",)), Access(("change",))
+READ = Access(("read",))
 FILTERED, ANSWER = Access(("read",), filtered=True), Access(("answer",), filtered=True)
 KNOWN = Access(("read", "answer"), filtered=True)  # nothing in it comes from a document
 
@@ -83,15 +86,17 @@ def make_app(
         for below in BOTH
     ]
     whole = _Whole(thread, admission, keys).rows()
-    whole += [Row("GET", path, _page(*file), ANYBODY) for path, file in PAGE.items()]
+    whole += [Row("GET", f"/page/{name}", _page(name), ANYBODY) for name in PAGE_FILES]
+    whole += [Row("GET", "/", _page("index.html"), ANYBODY)]
     whole += [Row("GET", "/openapi.json", partial(_described, [*of_index, *whole]), ANYBODY)]
-    whole += [Row("GET", f"{BELOW}{path}", _page(*file), ANYBODY) for path, file in PAGE.items()]
+    whole += [Row("GET", f"{BELOW}/", _page("index.html"), ANYBODY)]
     doors += [Door(method, path, {"": call}, access) for method, path, call, access in whole]
     return Guard(doors, next(iter(tables)), host, admission.settings.serve, keys, admission.counts, audit)
 
 
-def _page(name: str, media_type: str) -> Endpoint:
+def _page(name: str) -> Endpoint:
     content = (files("gpu_rag.serve") / "explorer" / name).read_bytes()
+    media_type = MEDIA_TYPES[name.rpartition(".")[2]]
 
     async def page(request: Request) -> Response:
         """A file of the page."""
@@ -184,6 +189,7 @@ class _Api:
             Row("POST", "/v1/documents", self.add, CHANGE),
             Row("DELETE", "/v1/documents/{name:path}", self.remove, CHANGE),
             Row("GET", "/v1/changes/{name}", self.change, CHANGE),
+            *(Row("GET", path, call, READ) for path, call in Explore(self._live).routes().items()),
         ]
 
     async def _asked(
@@ -252,7 +258,8 @@ class _Api:
         """Answer with a chat completion. The model's name is a method, the last user message is the question, and
         earlier messages are its history."""
         body, question, history = read_chat(await read_body(request, self._settings))
-        batch = await self._converse(request, body, question, history)
+        shape = partial(self._shaped, False, bool(body.words))
+        batch = await self._converse(request, body, question, history, shape)
         if body.stream:
             return Streamed(batch, ChatEvents(body), SSE)
         (row,) = await batch.collected(request.receive)
@@ -268,10 +275,15 @@ class _Api:
         return Json(response_of(row, body.model))
 
     async def _converse(
-        self, request: Request, body: ChatBody | ResponsesBody, question: Question, history: Sequence[Turn]
+        self,
+        request: Request,
+        body: ChatBody | ResponsesBody,
+        question: Question,
+        history: Sequence[Turn],
+        shape: Shape = dict,
     ) -> Batch:
         wanted = Wanted(self._method_of(body.model), False, where=body.where, support=True)
-        return await self._asked(request, wanted, [question], pieces=bool(body.stream), history=history)
+        return await self._asked(request, wanted, [question], shape, pieces=bool(body.stream), history=history)
 
     async def embed(self, request: Request) -> Response:
         """The vectors of texts, by the index's embedder."""

@@ -59,11 +59,15 @@ class StreamOptions(Struct):
 
 
 class ChatBody(Struct):
-    """The body of /v1/chat/completions. Sampling settings in it are ignored; the server's settings apply."""
+    """The body of /v1/chat/completions. Sampling settings in it are ignored; the server's settings apply.
+
+    words: as in `AskBody`.
+    """
 
     model: str
     messages: list[Any]
     where: Filter = ""
+    words: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 

@@ -67,7 +67,7 @@ def _operation(endpoint: Callable[..., Any], path: str, method: str) -> dict[str
     summary = " ".join((endpoint.__doc__ or "").split()).partition(". ")[0].rstrip(".")
     names = re.findall(r"{(\w+)}", path)
     parameters: list[dict[str, Any]] = [{"name": n, "in": "path", "required": True, "schema": _TEXT} for n in names]
-    changes = path.startswith(("/v1/changes", "/v1/documents"))
+    changes = path.startswith("/v1/changes") or (path.startswith("/v1/documents") and method != "GET")
     content = {JSON: {"schema": _ref("Changed") if changes else {"type": "object"}}}
     if path in STREAMS:
         parameters.append(_DEADLINE)

@@ -89,19 +89,30 @@ class Process:
             self.process.kill()
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Callable[..., Process]]:
-    """served(index, "--set", ...): a server process, which ends with the test; by the hash embedder, or `settings`."""
+def processes(folder: Path) -> Iterator[Callable[..., Process]]:
+    """Gives a function that starts server processes, and ends them at last. folder: of what they say."""
     started: list[Process] = []
 
     def start(*words: object, settings: tuple[str, ...] = shared.HASH) -> Process:
-        started.append(Process((*words, *settings), tmp_path / f"err{len(started)}.txt"))
+        started.append(Process((*words, *settings), folder / f"err{len(started)}.txt"))
         return started[-1]
 
     yield start
     for process in started:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.stop()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Callable[..., Process]]:
+    """served(index, "--set", ...): a server process, which ends with the test; by the hash embedder, or `settings`."""
+    yield from processes(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def served_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Process]]:
+    """As `served`; a process ends with the module."""
+    yield from processes(tmp_path_factory.mktemp("served"))
 
 
 class Here:

@@ -56,6 +56,8 @@ def test_each_key_may_what_its_rights_say(here, keys):
         "GET /v1/index": ({}, {"key-of-alice", READER, "key-of-hurried"}),
         "GET /v1/passages/x": ({}, {"key-of-alice", READER}),
         "GET /v1/models": ({}, {"key-of-alice", READER}),
+        "GET /v1/documents": ({}, {"key-of-alice", READER}),
+        "GET /v1/entities/x": ({}, {"key-of-alice", READER}),
         "POST /v1/retrieve": (asked, {"key-of-alice", READER}),
         "POST /v1/answer": (asked, {"key-of-alice", "key-of-hurried"}),
         "POST /v1/chat/completions": (chat, {"key-of-alice"}),

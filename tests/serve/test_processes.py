@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from browser import chromium
 
 from gpu_rag.cli import serve_command
 from gpu_rag.errors import MissingBackend
@@ -206,71 +205,3 @@ def test_the_packaged_model_answers_and_is_stopped_in_the_middle_of_a_reply(serv
     assert len(rows) == 32 and {row["status"] for row in rows} <= {"answered", "unsupported", "failed"}
     assert process.process.wait(timeout=300) == 0, process.err
     assert "terminate" not in process.err
-
-
-HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
-ASK = """
-const enter = new KeyboardEvent("keydown", { key: "Enter", cancelable: true });
-document.documentElement.dataset.enter = at("key").dispatchEvent(enter) ? "asks" : "takes the key";
-setTimeout(() => { at("question").value = "What is Kerling?"; at("form").requestSubmit(); }, 300);
-"""
-
-
-@pytest.mark.slow
-def test_a_browser_shows_an_answer_and_runs_nothing_of_it(here, cli, run, tmp_path):
-    browser = chromium()
-    text = f"\U0001f309 Kerling is a town on the river Ves. {HOSTILE} Its \u202elast words."
-    corpus = cli.write_rows(tmp_path / "hostile.jsonl", [{"id": HOSTILE, "title": HOSTILE, "text": text}])
-    assert run("index", corpus, "--out", tmp_path / "hostile", *cli.NO_LLM).status == 0
-    page = Page(tmp_path, here, HOSTILE)
-    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=15000", "--dump-dom"]
-    drawn = subprocess.run(
-        [*command, f"--user-data-dir={tmp_path / 'profile'}", page.url], check=True, capture_output=True, timeout=600
-    ).stdout.decode()
-    page.close()
-    assert "<title>gpu-rag explorer</title>" in drawn, "no script of a text has run"
-    shown = HOSTILE.replace("<", "&lt;").replace(">", "&gt;")
-    assert drawn.count(shown) >= 4 and HOSTILE not in drawn, "the answer, the title, the text and the trace, as text"
-    places = [
-        drawn.index(f'id="{name}"') for name in ("paths", "sentences", "answer", "grounding", "evidence", "trace")
-    ]
-    assert places == sorted(places), "evidence first"
-    mark = "<mark>\U0001f309 <strong>Kerling</strong> is a town on the river Ves.</mark>"
-    assert drawn.count(mark) == 2, "among the sentences, and in the passage, counted in characters"
-    assert "Its \\u202elast words." in drawn and "\u202e" not in drawn
-    assert '<p id="answer" class="mentioned">' in drawn and ">its words stand in the evidence" in drawn
-    for part in ('id="answer"', 'id="evidence"><li>', 'id="trace"><li>', "<option>ppr</option>", "answered after"):
-        assert part in drawn, part
-    assert 'data-enter="takes the key"' in drawn and "unknown method" not in drawn
-    assert "gpu-rag index CORPUS --out" in drawn, "what the index lacks for other methods"
-
-
-class Page:
-    """The application on a port, with a script that asks, and a model that says something hostile."""
-
-    def __init__(self, folder, here, said):
-        import uvicorn
-
-        from gpu_rag.models.llm.scripted import ScriptedLLM
-
-        app = here({}, llm=lambda: ScriptedLLM(lambda request: said), index=folder / "hostile").app
-
-        async def asking(scope, receive, send):
-            async def longer(message):
-                if message["type"] == "http.response.start":
-                    message["headers"] = [(n, v) for n, v in message["headers"] if n != b"content-length"]
-                elif message["type"] == "http.response.body":
-                    message = {**message, "body": message["body"] + ASK.encode()}
-                await send(message)
-
-            await app(scope, receive, longer if scope["path"] == "/explorer.js" else send)
-
-        listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        self.server = uvicorn.Server(uvicorn.Config(asking, lifespan="off", log_config=None))
-        self.thread = threading.Thread(target=lambda: asyncio.run(self.server.serve(sockets=[listener])), daemon=True)
-        self.thread.start()
-
-    def close(self):
-        self.server.should_exit = True
-        self.thread.join(300)

@@ -324,7 +324,7 @@ def test_the_key(here):
             assert "a-secret" not in got.text
     assert server.ask("GET", "/v1/index").headers["www-authenticate"] == "Bearer"
     assert server.ask("GET", "/v1/models").json()["error"]["type"] == "authentication_error"
-    for path in ("/", "/explorer.js", "/explorer.css", "/health", "/ready"):
+    for path in ("/", "/page/app.js", "/page/page.css", "/health", "/ready"):
         assert server.ask("GET", path).status_code == 200, "these hold nothing of the index"
 
 

@@ -44,7 +44,7 @@ def load_kb(index: Index) -> KnowledgeBase:
         head=_ints(edges, "head"), relation=_ints(edges, "relation"), tail=_ints(edges, "tail"),
         source=_ints(edges, "source"), relation_names=_list(loaded["relations"], "name"),
         relation_texts=_list(loaded["relations"], "text"), provenance=TextColumn(edges["provenance"]),
-        edge_passages=_lists(edges, "passages", "cpu"), node_passages=_lists(nodes, "passages", index.device),
+        edge_passages=lists(edges["passages"], "cpu"), node_passages=lists(nodes["passages"], index.device),
         n_own=_ints(nodes, "n_own"), passage_ids=index.passage_ids, passage_source=_ints(loaded["passages"], "source"),
         texts=texts, text_row=text_row, vectors=index.vectors, device=index.device,
     )  # fmt: skip
@@ -83,9 +83,9 @@ def _ints(table: pa.Table, column: str) -> np.ndarray:
     return np.ascontiguousarray(table[column].to_numpy().astype(np.int32))
 
 
-def _lists(table: pa.Table, column: str, device: str) -> Ragged:
+def lists(column: pa.ChunkedArray, device: str) -> Ragged:
     """A column of lists of integers as Ragged i32."""
-    array = table[column].combine_chunks()
+    array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # a table without rows
         return Ragged(torch.zeros(0, dtype=torch.int32), torch.zeros(1, dtype=torch.int64))
     offsets = array.offsets.to_numpy().astype(np.int64)

@@ -1,0 +1,251 @@
+"""Routes that look into an index: names, the facts around them, chains of facts, documents and rows that were not used.
+
+Each answers in a thread, from columns of the index; no count that a client gives exceeds MOST.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gpu_rag.errors import BadInput
+from gpu_rag.index.facts import MAX_HOPS, Facts, load_facts
+from gpu_rag.index.index import Index
+from gpu_rag.index.metadata import LANGUAGE
+from gpu_rag.index.tables import DOCUMENTS, EXTRACTIONS
+from gpu_rag.serve.guard import Json
+from gpu_rag.serve.live import Live
+from gpu_rag.serve.refusal import Refusal
+from gpu_rag.text.language import ENGLISH
+
+MOST = 200  # items of a list
+MOST_CHARS = 400  # of a text to look for
+MOST_SKIPPED = 10**9
+N_CLOSE = 2000  # names with the text in them, of which the best are listed
+
+
+class Rows(NamedTuple):
+    """Lists of rows: list i is values[offsets[i]:offsets[i+1]], i64, each ascending."""
+
+    values: np.ndarray
+    offsets: np.ndarray
+
+    def of(self, i: int) -> np.ndarray:
+        """The rows of list i."""
+        rows: np.ndarray = self.values[self.offsets[i] : self.offsets[i + 1]]
+        return rows
+
+
+class Explore:
+    """The endpoints, over the index that the server answers from."""
+
+    def __init__(self, live: Live):
+        self._live = live
+
+    def routes(self) -> dict[str, Callable[[Request], Response]]:
+        """The endpoints by path, all for GET."""
+        return {
+            "/v1/entities": self.entities,
+            "/v1/entities/{name:path}": self.entity,
+            "/v1/paths": self.paths,
+            "/v1/graph": self.graph,
+            "/v1/documents": self.documents,
+            "/v1/documents/{name:path}": self.document,
+            "/v1/rejects": self.rejects,
+        }
+
+    @property
+    def _index(self) -> Index:
+        return self._live.engine.index
+
+    @property
+    def _facts(self) -> Facts:
+        return self._index.loaded("facts", load_facts)
+
+    def entities(self, request: Request) -> Response:
+        """Names that contain the text `q` in any case: equal ones first, then those that begin with it, then the rest;
+        within each those with more facts first. Without `q`, the names with the most facts."""
+        facts, text, limit = self._facts, _text(request, "q"), _number(request, "limit", 20, MOST)
+        if text:
+            rows = _matching(facts.names, text)
+            total = len(rows)
+            rows = rows[np.argsort(-facts.degree[rows], kind="stable")[:N_CLOSE]]
+            low = text.lower()
+            names = [(name.lower() != low, not name.lower().startswith(low)) for name in _take(facts.names, rows)]
+            rows = rows[sorted(range(len(rows)), key=names.__getitem__)[:limit]]
+        else:
+            total = len(facts.degree)
+            few = min(limit, total)
+            rows = np.argpartition(-facts.degree, few - 1)[:few] if few else np.zeros(0, np.int64)
+            rows = rows[np.lexsort((rows, -facts.degree[rows]))]
+        listed = zip(_take(facts.names, rows), facts.degree[rows].tolist())
+        return Json({"total": total, "entities": [{"name": name, "n_facts": n} for name, n in listed]})
+
+    def entity(self, request: Request) -> Response:
+        """A name: its other spellings, which were merged, the facts around it, and the documents that state them."""
+        facts, limit = self._facts, _number(request, "limit", 30, MOST)
+        nodes = self._known(facts.nodes, request.path_params["name"])
+        rows = facts.rows_around(nodes)
+        listed = [self._fact(int(row)) for row in rows[:limit]]
+        offsets = facts.stated.offsets.numpy()
+        passages = {int(p): None for row in rows for p in facts.stated.values[offsets[row] : offsets[row + 1]].tolist()}
+        documents = dict.fromkeys(self._index.passage_documents[list(passages)].tolist())
+        name = _take(facts.names, np.array(nodes[:1]))[0]
+        merged = {alias: None for node in nodes for alias in facts.aliases[node] if alias != name}
+        return Json(
+            {
+                "name": name, "aliases": list(merged)[:MOST], "n_facts": len(rows), "facts": listed,
+                "n_documents": len(documents), "documents": self._titles(list(documents)[:limit]),
+            }
+        )  # fmt: skip
+
+    def paths(self, request: Request) -> Response:
+        """Chains of facts between the names `from` and `to`, shortest first."""
+        facts = self._facts
+        ends = _text(request, "from"), _text(request, "to")
+        k, hops = _number(request, "limit", 5, MOST), _number(request, "hops", 4, MAX_HOPS, 1)
+        for end in ends:
+            self._known(facts.nodes, end)
+        chains = facts.chains(*ends, k, hops)
+        return Json({"paths": [[self._sourced(vars(fact)) for fact in chain] for chain in chains]})
+
+    def graph(self, request: Request) -> Response:
+        """Facts that the passages with the ids `passage` state."""
+        index, facts, limit = self._index, self._facts, _number(request, "limit", MOST, MOST)
+        by_passage = index.loaded("facts of passages", _facts_of_passages)
+        ids = request.query_params.getlist("passage")[:MOST]
+        known = [index.rows_of_passages.get(id) for id in ids]
+        each = [by_passage.of(row).tolist() if row is not None else [] for row in known]
+        listed = [{**vars(facts.fact(row)), "source": id} for id, rows in zip(ids, each) for row in islice(rows, limit)]
+        return Json({"facts": listed})
+
+    def documents(self, request: Request) -> Response:
+        """Documents with the text `q` in their title, id or file, by id, and the names of all metadata."""
+        index, text = self._index, _text(request, "q")
+        limit, offset = _number(request, "limit", 25, MOST), _number(request, "offset", 0, MOST_SKIPPED)
+        columns = index.loaded("titles of documents", _titles_of_documents)
+        rows: Sequence[int] = range(columns.num_rows)
+        if text:
+            rows = np.unique(np.concatenate([_matching(column, text) for column in columns.columns])).tolist()
+        listed = [self._document(row) for row in rows[offset : offset + limit]]
+        names = index.metadata.column_names if index.metadata is not None else []
+        return Json({"total": len(rows), "metadata": names, "documents": listed})
+
+    def document(self, request: Request) -> Response:
+        """A document, and its passages from `offset` on. Raises Refusal (404)."""
+        index, name = self._index, request.path_params["name"]
+        limit, offset = _number(request, "limit", 25, MOST), _number(request, "offset", 0, MOST_SKIPPED)
+        row = index.document_rows.get(name)
+        if row is None:
+            raise Refusal(404, "no such document", given=name[:80])
+        rows = index.loaded("passages of documents", _passages_of_documents).of(row)[offset : offset + limit]
+        kept = ("title", "text", "start", "end")
+        passages = [{"passage_id": p["id"], **{key: p[key] for key in kept}} for p in index.passage_rows(rows.tolist())]
+        return Json({**self._document(row), "passages": passages})
+
+    def rejects(self, request: Request) -> Response:
+        """Rows of the sources that could not be used, from `offset` on, each with its reason."""
+        limit, offset = _number(request, "limit", 25, MOST), _number(request, "offset", 0, MOST_SKIPPED)
+        file = self._index.path / "rejects.jsonl"
+        listed: list[Any] = []
+        if file.is_file():
+            with file.open("rb") as lines:
+                listed = [json.loads(line) for line in islice(lines, offset, offset + limit)]
+        return Json({"total": self._index.counts().get("rejects", 0), "rejects": listed})
+
+    # --- rows ---------------------------------------------------------------------------------------
+
+    def _known(self, nodes: Callable[[str], Sequence[int]], name: str) -> Sequence[int]:
+        try:
+            return nodes(name)
+        except BadInput as error:
+            raise Refusal(404, error.what, given=name[:80], do=error.do) from error
+
+    def _fact(self, row: int) -> dict[str, Any]:
+        return self._sourced(vars(self._facts.fact(row)))
+
+    def _sourced(self, fact: dict[str, Any]) -> dict[str, Any]:
+        """A fact with the title of the passage that states it."""
+        row = self._index.rows_of_passages.get(fact["source"])
+        return {**fact, "title": None if row is None else self._index.passage_titles[row].as_py()}
+
+    def _titles(self, rows: Iterable[int]) -> list[dict[str, Any]]:
+        columns = self._index.loaded("titles of documents", _titles_of_documents)
+        return [{name: columns[name][row].as_py() for name in ("id", "title")} for row in rows]
+
+    def _document(self, row: int) -> dict[str, Any]:
+        """A document: its names, language, metadata, and how extraction ended for its passages, by status."""
+        index = self._index
+        (document,) = index.take("passages", "documents.parquet", DOCUMENTS, [row])
+        passages = index.loaded("passages of documents", _passages_of_documents).of(row)
+        metadata = index.metadata.slice(row, 1).to_pylist()[0] if index.metadata is not None else {}
+        language = metadata.pop(LANGUAGE, None) or ENGLISH
+        statuses = index.loaded("status of passages", _status_of_passages)
+        counted = Counter(_take(statuses, passages[:MOST])) if statuses is not None else None
+        return {
+            **{name: document[name] for name in ("id", "title", "file", "line")}, "language": language,
+            "n_passages": len(passages), "extraction": counted,
+            "metadata": {name: value for name, value in metadata.items() if value is not None},
+        }  # fmt: skip
+
+
+def _text(request: Request, name: str) -> str:
+    """A text of the query, "" if it is not given. Raises Refusal (400)."""
+    text = request.query_params.get(name, "").strip()
+    if len(text) > MOST_CHARS:
+        raise Refusal(400, "the text is too long", given=f"{name}: {len(text)} characters", expected=MOST_CHARS)
+    return text
+
+
+def _number(request: Request, name: str, default: int, most: int, least: int = 0) -> int:
+    """A whole number of the query. Raises Refusal (400)."""
+    given = request.query_params.get(name, str(default))
+    if not (given.isascii() and given.isdecimal() and len(given) < 12 and least <= int(given) <= most):
+        raise Refusal(400, f"not a number for {name}", given=given[:40], expected=f"{least} to {most}")
+    return int(given)
+
+
+def _matching(column: pa.ChunkedArray, text: str) -> np.ndarray:
+    """Rows of a column of texts that contain a text in any case: i64, ascending."""
+    return np.flatnonzero(pc.match_substring(column, text, ignore_case=True).to_numpy())
+
+
+def _take(column: pa.ChunkedArray, rows: np.ndarray) -> list[str]:
+    texts: list[str] = [column[row].as_py() for row in rows.tolist()]
+    return texts
+
+
+def _titles_of_documents(index: Index) -> pa.Table:
+    return index.table("passages", "documents.parquet", DOCUMENTS, ["id", "title", "file"])
+
+
+def _status_of_passages(index: Index) -> pa.ChunkedArray | None:
+    """How extraction ended for each passage; None if the index has no extraction."""
+    if "extraction" not in index.stages:
+        return None
+    return index.table("extraction", "extractions.parquet", EXTRACTIONS, ["status"])["status"]
+
+
+def _passages_of_documents(index: Index) -> Rows:
+    return _inverse(np.arange(index.n_passages), index.passage_documents, len(index.document_rows))
+
+
+def _facts_of_passages(index: Index) -> Rows:
+    stated = index.loaded("facts", load_facts).stated
+    rows = np.repeat(np.arange(stated.batch), np.diff(stated.offsets.numpy()))
+    return _inverse(rows, stated.values.cpu().numpy(), index.n_passages)
+
+
+def _inverse(rows: np.ndarray, lists: np.ndarray, n: int) -> Rows:
+    """The rows in each of n lists; lists[i] is the list that holds rows[i], and rows ascend."""
+    ends = np.cumsum(np.bincount(lists, minlength=n))
+    return Rows(rows[np.argsort(lists, kind="stable")], np.concatenate([[0], ends]).astype(np.int64))
