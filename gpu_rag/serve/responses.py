@@ -140,7 +140,7 @@ def _usage(row: dict[str, Any]) -> dict[str, Any]:
         "input_tokens": given,
         "input_tokens_details": {"cached_tokens": usage["cached_tokens"], "cache_write_tokens": 0},
         "output_tokens": made,
-        "output_tokens_details": {"reasoning_tokens": usage["reason_tokens"]},
+        "output_tokens_details": {"reasoning_tokens": 0},  # engines do not tell them apart
         "total_tokens": given + made,
     }
 

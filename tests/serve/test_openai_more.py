@@ -150,7 +150,7 @@ ROW = {
         {"passage_id": "c", "title": "C", "file": "c.pdf"},
     ],
     "grounding": {"status": "supported", "sentences": [{"passage_id": "b"}, {"passage_id": "c"}]},
-    "usage": {"prompt_tokens": 3, "generated_tokens": 2, "cached_tokens": 1, "reason_tokens": 0},
+    "usage": {"prompt_tokens": 3, "generated_tokens": 2, "cached_tokens": 1},
 }
 
 
