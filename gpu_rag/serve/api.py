@@ -136,14 +136,13 @@ class _Whole:
     async def indexes(self, request: Request) -> Response:
         """List the indexes that the client may use, the first index first. Content of all documents, which digest and
         number of passages tell of, is null for a key with a filter."""
-        caller: Client | None = request.scope["caller"]
-        lives, rows = self._thread.lives.items(), list[dict[str, Any]]()
-        for name, index in [
-            (name, live.engine.index) for name, live in lives if caller is None or caller.may_use(name)
-        ]:
-            held = {"digest": index.manifest.digest(), "passages": index.counts().get("passages", 0)}
-            shown = dict.fromkeys(held) if _filter_of(request)[1] else held
-            rows.append({"name": name, "base": BELOW.format(index=name), **shown})
+        caller, (_, within) = request.scope["caller"], _filter_of(request)
+        rows = list[dict[str, Any]]()
+        for place, (name, live) in enumerate(self._thread.lives.items()):
+            if caller is None or caller.may_use(name):
+                index, base = live.engine.index, f"{BELOW.format(index=name)}/" if place else "/"
+                held = (None, None) if within else (index.manifest.digest(), index.counts().get("passages", 0))
+                rows.append({"name": name, "base": base, "digest": held[0], "passages": held[1]})
         return Json({"indexes": rows})
 
     async def health(self, request: Request) -> Response:

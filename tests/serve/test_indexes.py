@@ -100,7 +100,7 @@ def test_two_indexes_answer_apart_and_at_once(served: Any, north: Path, south: P
     process = served(north, f"south={south}", *COLD)
     listed = process.client.get("/v1/indexes").json()["indexes"]
     assert [(row["name"], row["base"], row["passages"]) for row in listed] == [
-        ("north", "/w/north", 8), ("south", "/w/south", 6),
+        ("north", "/", 8), ("south", "/w/south/", 6),
     ]  # fmt: skip
     bodies = [
         (base, {"question": f"Who built number {n}?", "method": ("ppr", "dense", "bm25", "hybrid")[n % 4]})
@@ -145,7 +145,7 @@ def test_a_key_of_one_index_cannot_tell_whether_another_exists(both: Any) -> Non
     asked = {"json": {"question": "Who built the mill?", "method": "bm25"}, "headers": bearer("south")}
     assert both.ask("POST", "/w/south/v1/retrieve", **asked).status_code == 200
     listed = both.ask("GET", "/v1/indexes", headers=ANN).json()["indexes"]
-    assert listed == [{"name": "north", "base": "/w/north", "digest": None, "passages": None}]
+    assert listed == [{"name": "north", "base": "/", "digest": None, "passages": None}]
 
 
 def requests_of(door: Door) -> list[tuple[str, dict[str, Any]]]:
