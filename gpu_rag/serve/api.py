@@ -19,10 +19,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from gpu_rag.errors import MissingLayer
-from gpu_rag.program.history import Turn
-from gpu_rag.serve.admission import Admission, Batch, Streamed
+from gpu_rag.serve.admission import Admission, Streamed
 from gpu_rag.serve.audit import Audit
-from gpu_rag.serve.bodies import ChatBody, ResponsesBody, read_ask, read_chat, read_embeddings, read_responses
+from gpu_rag.serve.bodies import read_ask, read_chat, read_embeddings, read_responses
 from gpu_rag.serve.changes import Changes, read_documents
 from gpu_rag.serve.chat import ChatEvents, chat_completion
 from gpu_rag.serve.embeddings import embedding_batch, embeddings_of
@@ -33,7 +32,6 @@ from gpu_rag.serve.metrics import EngineMetrics
 from gpu_rag.serve.openapi import NDJSON, SSE, openapi
 from gpu_rag.serve.refusal import Refusal
 from gpu_rag.serve.responses import ResponseEvents, response_of
-from gpu_rag.types import Question
 
 Endpoint = Callable[[Request], Awaitable[Response] | Response]
 StepWords = Callable[[str, int], str | None]
@@ -71,8 +69,8 @@ def make_app(
     posted: dict[str, Endpoint] = {
         "/v1/answer": api.ask,
         "/v1/retrieve": partial(api.ask, retrieval=True),
-        "/v1/chat/completions": api.chat,
-        "/v1/responses": api.respond,
+        "/v1/chat/completions": partial(api.chat, read=read_chat, whole=chat_completion, events=ChatEvents),
+        "/v1/responses": partial(api.chat, read=read_responses, whole=response_of, events=ResponseEvents),
         "/v1/embeddings": api.embed,
         "/v1/documents": api.add,
     }
@@ -127,31 +125,21 @@ class _Api:
             row["words"] = [self._step_words(*step) or step[0] for step in steps]
         return row
 
-    async def chat(self, request: Request) -> Response:
-        """Answer with a chat completion. The model's name is a method, the last user message is the question, and
-        earlier messages are its history."""
-        body, question, history = read_chat(await read_body(request, self._settings))
-        batch = await self._converse(request, body, question, history)
-        if body.stream:
-            return Streamed(batch, ChatEvents(body), SSE)
-        (row,) = await batch.collected(request.receive)
-        return Json(chat_completion(row, body.model))
+    async def chat(self, request: Request, *, read: Any, whole: Any, events: Any) -> Response:
+        """Answer the last user message by OpenAI's protocol. The model's name is a method, and earlier messages are the
+        question's history.
 
-    async def respond(self, request: Request) -> Response:
-        """Answer as `chat` does, with a response of OpenAI's newer protocol."""
-        body, question, history = read_responses(await read_body(request, self._settings))
-        batch = await self._converse(request, body, question, history)
-        if body.stream:
-            return Streamed(batch, ResponseEvents(body.model), SSE)
-        (row,) = await batch.collected(request.receive)
-        return Json(response_of(row, body.model))
-
-    async def _converse(
-        self, request: Request, body: ChatBody | ResponsesBody, question: Question, history: Sequence[Turn]
-    ) -> Batch:
+        read: checks the body; whole, events: the forms of the reply, see `chat_completion` and `ChatEvents`.
+        """
+        body, question, history = read(await read_body(request, self._settings))
         wanted = Wanted(self._method_of(body.model), False, where=body.where, support=True)
-        seconds = deadline_s(request)
-        return await self._admission.ask(wanted, [question], pieces=bool(body.stream), history=history, seconds=seconds)
+        batch = await self._admission.ask(
+            wanted, [question], pieces=bool(body.stream), history=history, seconds=deadline_s(request)
+        )
+        if body.stream:
+            return Streamed(batch, events(body), SSE)
+        (row,) = await batch.collected(request.receive)
+        return Json(whole(row, body.model))
 
     async def embed(self, request: Request) -> Response:
         """The vectors of texts, by the index's embedder."""

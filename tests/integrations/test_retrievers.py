@@ -94,7 +94,7 @@ def test_errors_are_ours(index: gpu_rag.Index, tmp_path: Path) -> None:
         llama_index.GpuRagRetriever(index, method="hopfrog").retrieve(QUESTION)
     failed = Result("q", QUESTION, "bm25", "failed", None, error={"type": "ModelError", "message": "it is gone"})
     with pytest.raises(GpuRagError, match="it is gone"):
-        passages(index, failed)
+        list(passages(index, failed))
 
 
 def test_a_chain_reads_the_passages(index: gpu_rag.Index) -> None:

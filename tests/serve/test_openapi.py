@@ -45,7 +45,7 @@ BODY = {
     "/v1/answer": [
         {"question": QUESTION}, {"question": QUESTION, "id": 7, "method": "bm25", "words": True},
         {"questions": [{"question": QUESTION}, {"question": "Who?", "id": "b"}], "where": "", "support": False},
-        {}, {"question": 3}, {"questions": []}, {"question": QUESTION, "passages": 3}, {"question": QUESTION, "k": 3},
+        {}, {"question": 3}, {"questions": []}, {"question": QUESTION, "k": 3},
         {"questions": [{"question": QUESTION}], "question": QUESTION}, {"question": "x" * 4001},
     ],
     "/v1/retrieve": [
