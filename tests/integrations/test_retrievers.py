@@ -1,11 +1,19 @@
 """The retrievers for LangChain and LlamaIndex over the sample, run by a chain and a query engine of the libraries."""
 
 import asyncio
+import importlib.util
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+INSTALLED = all(importlib.util.find_spec(name) for name in ("langchain_core", "llama_index"))
+if not INSTALLED and not os.environ.get("CI"):
+    pytest.skip("they are in the extra `dev`", allow_module_level=True)
+
 from langchain_core.language_models.fake_chat_models import ParrotFakeChatModel
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
@@ -95,6 +103,16 @@ def test_errors_are_ours(index: gpu_rag.Index, tmp_path: Path) -> None:
     failed = Result("q", QUESTION, "bm25", "failed", None, error={"type": "ModelError", "message": "it is gone"})
     with pytest.raises(GpuRagError, match="it is gone"):
         list(passages(index, failed))
+
+
+@pytest.mark.parametrize("name, package", [("langchain", "langchain_core"), ("llama_index", "llama_index")])
+def test_without_the_package_the_extra_is_named(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [module for module in sys.modules if module.split(".")[0] == package]:
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, f"gpu_rag.integrations.{name}")
+    with pytest.raises(gpu_rag.MissingBackend, match=rf"gpu-rag\[{name.replace('_', '-')}\]"):
+        importlib.import_module(f"gpu_rag.integrations.{name}")
 
 
 def test_a_chain_reads_the_passages(index: gpu_rag.Index) -> None:
