@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-HELP = "Print a script with which a shell completes commands, options and names of files."
+HELP = "Print a script with which a shell completes commands and options."
 EXAMPLE = "gpu-rag completion bash"
 
 

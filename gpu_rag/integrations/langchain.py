@@ -10,20 +10,18 @@ from gpu_rag.methods.registry import AUTO
 from gpu_rag.report.answers import Result
 
 try:
-    from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
     from langchain_core.documents import Document
     from langchain_core.retrievers import BaseRetriever
     from pydantic import field_validator
 except ImportError as error:
-    lacking = "LangChain's retriever needs langchain-core"
-    raise MissingBackend(lacking, given=str(error), do="pip install 'gpu-rag[langchain]'") from error
+    do = "pip install 'gpu-rag[langchain]'"
+    raise MissingBackend("this needs langchain-core", given=str(error), do=do) from error
 
 
 class GpuRagRetriever(BaseRetriever):
     """The best passages of an index as documents, best first; asks no language model.
 
-    index: an `Index` or its folder; method, k, where: as in `Index`. Metadata of a document: see
-    `integrations.passages.passages`.
+    index: an `Index` or its folder; method, k, where: as in `Index`. Metadata: see `integrations.passages.passages`.
     """
 
     index: Any
@@ -33,20 +31,12 @@ class GpuRagRetriever(BaseRetriever):
 
     _open = field_validator("index")(opened)
 
-    @property
-    def _options(self) -> dict[str, Any]:
-        return {"method": self.method, "k": self.k, "where": self.where}
+    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+        return self._documents(self.index.retrieve(query, method=self.method, k=self.k, where=self.where))
 
-    def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
-        return self._documents(self.index.retrieve(query, **self._options))
-
-    async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun
-    ) -> list[Document]:
-        return self._documents(await self.index.aretrieve(query, **self._options))
+    async def _aget_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+        return self._documents(await self.index.aretrieve(query, method=self.method, k=self.k, where=self.where))
 
     def _documents(self, result: Result) -> list[Document]:
-        return [
-            Document(id=item.passage_id, page_content=item.text, metadata=metadata)
-            for item, metadata in passages(self.index, result)
-        ]
+        pairs = passages(self.index, result)
+        return [Document(id=item.passage_id, page_content=item.text, metadata=metadata) for item, metadata in pairs]

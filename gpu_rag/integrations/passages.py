@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from gpu_rag.errors import GpuRagError
 from gpu_rag.report.answers import Result
 from gpu_rag.types import Evidence
 
-PROMPTED = "title"  # the only metadata that a prompt should show beside the text
+OWN = ("passage_id", "title", "score", "file", "start", "end")
 
 
 def opened(index: Index | Path | str) -> Index:
@@ -18,24 +19,14 @@ def opened(index: Index | Path | str) -> Index:
     return index if isinstance(index, Index) else Index.open(index)
 
 
-def passages(index: Index, result: Result) -> list[tuple[Evidence, dict[str, Any]]]:
-    """(passage, metadata) for each passage of a result, best first.
+def passages(index: Index, result: Result) -> Iterator[tuple[Evidence, dict[str, Any]]]:
+    """(passage, metadata) for each passage of a result, best first. Raises GpuRagError if the question failed.
 
-    The metadata holds passage_id, doc_id, title, score, file, start and end, and that of the document under its own
-    names; of equal names, the former win. Raises GpuRagError if the question failed.
+    The metadata holds doc_id and OWN, and the metadata of the document, except equal names.
     """
     if result.error is not None:
         raise GpuRagError(result.error["message"], given=result.error["type"])
-    own = ("passage_id", "title", "score", "file", "start", "end")
-    doc_ids = index.passage_doc_ids
-    return [
-        (
-            item,
-            {
-                **item.metadata,
-                **{name: getattr(item, name) for name in own},
-                "doc_id": doc_ids[index.rows_of_passages[item.passage_id]],
-            },
-        )
-        for item in result.evidence
-    ]
+    for item in result.evidence:
+        own = {name: getattr(item, name) for name in OWN}
+        doc_id = index.passage_doc_ids[index.rows_of_passages[item.passage_id]]
+        yield item, {**item.metadata, **own, "doc_id": doc_id}

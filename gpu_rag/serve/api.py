@@ -22,10 +22,9 @@ from starlette.responses import Response
 from gpu_rag.errors import MissingLayer, UsageError
 from gpu_rag.index.index import Index
 from gpu_rag.index.where import matching
-from gpu_rag.program.history import Turn
 from gpu_rag.serve.admission import Admission, Batch, Shape, Streamed
 from gpu_rag.serve.audit import Audit
-from gpu_rag.serve.bodies import ChatBody, ResponsesBody, read_ask, read_chat, read_embeddings, read_responses
+from gpu_rag.serve.bodies import read_ask, read_chat, read_embeddings, read_responses
 from gpu_rag.serve.changes import Changes, read_documents
 from gpu_rag.serve.chat import ChatEvents, chat_completion
 from gpu_rag.serve.embeddings import embedding_batch, embeddings_of
@@ -44,6 +43,10 @@ PAGE_FILES = ("page.css", "app.js", "server.js", "dom.js", "answer.js", "picture
 StepWords = Callable[[str, int], str | None]
 MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 _LINE = re.compile(r"gpu-rag index .*? --for [\w-]+")
+
+# how OpenAI's protocols are read and written
+CHAT: dict[str, Any] = {"read": read_chat, "whole": chat_completion, "events": ChatEvents}
+RESPONSES: dict[str, Any] = {"read": read_responses, "whole": response_of, "events": ResponseEvents}
 
 
 class Row(NamedTuple):
@@ -177,8 +180,8 @@ class _Api:
         return [
             Row("POST", "/v1/answer", self.ask, ANSWER),
             Row("POST", "/v1/retrieve", partial(self.ask, retrieval=True), FILTERED),
-            Row("POST", "/v1/chat/completions", self.chat, ANSWER),
-            Row("POST", "/v1/responses", self.respond, ANSWER),
+            Row("POST", "/v1/chat/completions", partial(self.chat, **CHAT), ANSWER),
+            Row("POST", "/v1/responses", partial(self.chat, **RESPONSES), ANSWER),
             Row("POST", "/v1/embeddings", self.embed, FILTERED),
             Row("GET", "/v1/models", self.models, KNOWN),
             Row("GET", "/v1/models/{name:path}", self.model, KNOWN),
@@ -253,36 +256,20 @@ class _Api:
             row["words"] = [self._step_words(*step) or step[0] for step in steps]
         return row
 
-    async def chat(self, request: Request) -> Response:
-        """Answer with a chat completion. The model's name is a method, the last user message is the question, and
-        earlier messages are its history."""
-        body, question, history = read_chat(await read_body(request, self._settings))
-        shape = partial(self._shaped, False, bool(body.words))
-        batch = await self._converse(request, body, question, history, shape)
-        if body.stream:
-            return Streamed(batch, ChatEvents(body), SSE)
-        (row,) = await batch.collected(request.receive)
-        return Json(chat_completion(row, body.model))
+    async def chat(self, request: Request, *, read: Any, whole: Any, events: Any) -> Response:
+        """Answer the last user message by OpenAI's protocol. The model's name is a method, and earlier messages are the
+        question's history.
 
-    async def respond(self, request: Request) -> Response:
-        """Answer as `chat` does, with a response of OpenAI's newer protocol."""
-        body, question, history = read_responses(await read_body(request, self._settings))
-        batch = await self._converse(request, body, question, history)
-        if body.stream:
-            return Streamed(batch, ResponseEvents(body.model), SSE)
-        (row,) = await batch.collected(request.receive)
-        return Json(response_of(row, body.model))
-
-    async def _converse(
-        self,
-        request: Request,
-        body: ChatBody | ResponsesBody,
-        question: Question,
-        history: Sequence[Turn],
-        shape: Shape = dict,
-    ) -> Batch:
+        read: checks the body; whole, events: the forms of the reply, see `chat_completion` and `ChatEvents`.
+        """
+        body, question, history = read(await read_body(request, self._settings))
         wanted = Wanted(self._method_of(body.model), False, where=body.where, support=True)
-        return await self._asked(request, wanted, [question], shape, pieces=bool(body.stream), history=history)
+        shape = partial(self._shaped, False, bool(body.words))
+        batch = await self._asked(request, wanted, [question], shape, pieces=bool(body.stream), history=history)
+        if body.stream:
+            return Streamed(batch, events(body), SSE)
+        (row,) = await batch.collected(request.receive)
+        return Json(whole(row, body.model))
 
     async def embed(self, request: Request) -> Response:
         """The vectors of texts, by the index's embedder."""

@@ -25,7 +25,8 @@ Filter = Annotated[str, Meta(max_length=MOST_CHARS)]
 LAST = "the last user message"
 MOST_TEXTS = 1024  # of one request for embeddings
 _UNSERVED = ("tools", "tool_choice", "functions", "function_call", "response_format", "logprobs", "audio", "modalities")
-_UNSTORED = ("tools", "tool_choice", "background", "conversation", "prompt", "top_logprobs")
+_UNSTORED = ("tools", "tool_choice", "background", "conversation", "prompt", "top_logprobs", "text")
+_PLAIN: tuple[Any, ...] = (None, False, [], "none", {"type": "text"}, ["text"], {"format": {"type": "text"}})
 _TEXT = ("text", "input_text")  # types of parts of a message
 
 
@@ -82,11 +83,15 @@ class EmbeddingsBody(Struct):
 
 
 class ResponsesBody(Struct):
-    """The body of /v1/responses. Instructions and sampling settings in it are ignored; the server's settings apply."""
+    """The body of /v1/responses. Instructions and sampling settings in it are ignored; the server's settings apply.
+
+    words: as in `AskBody`.
+    """
 
     model: str
     input: str | list[Any]
     where: Filter = ""
+    words: bool | None = None
     stream: bool | None = None
 
 
@@ -132,9 +137,6 @@ def read_responses(raw: bytes) -> tuple[ResponsesBody, Question, list[Turn]]:
     if given.get("previous_response_id") is not None:
         raise _bad("no response is stored here", given="previous_response_id", do="send earlier messages in `input`")
     _refuse(given, _UNSTORED)
-    form = given.get("text")
-    if form is not None and (not isinstance(form, dict) or form.get("format") not in (None, {"type": "text"})):
-        raise _bad("an answer here is plain text", given="text.format", do="leave it out")
     body = _as(ResponsesBody, given)
     items = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
     for item in items:
@@ -156,7 +158,7 @@ def read_embeddings(raw: bytes) -> tuple[EmbeddingsBody, list[str]]:
 
 def _refuse(given: dict[str, Any], unserved: Collection[str]) -> None:
     """Refuse options that would change the form of the reply."""
-    asked = [key for key in unserved if given.get(key) not in (None, False, [], {"type": "text"}, ["text"], "none")]
+    asked = [key for key in unserved if given.get(key) not in _PLAIN]
     if asked:
         raise _bad("an answer here has no such thing", given=", ".join(asked), do="leave it out")
 

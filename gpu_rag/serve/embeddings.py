@@ -19,7 +19,7 @@ from gpu_rag.serve.live import Live
 from gpu_rag.serve.refusal import Refusal, check_answered
 from gpu_rag.types import Question
 
-NAME = "embeddings"  # of this work in counts of questions
+NAME = "embeddings"  # in counts of questions
 TEXTS_A_STEP = 32  # then the texts of questions that wait are embedded
 
 

@@ -14,33 +14,16 @@ from gpu_rag.serve.bodies import AskBody, AskedQuestion, ChatBody, EmbeddingsBod
 from gpu_rag.serve.changes import Changed
 
 JSON, NDJSON, SSE = "application/json", "application/x-ndjson", "text/event-stream"
-BODIES = {
-    "/v1/answer": "AnswerBody",
-    "/v1/retrieve": "RetrieveBody",
+BODIES = {  # by path, of POST
+    "/v1/answer": "AskBody",
+    "/v1/retrieve": "AskBody",
     "/v1/chat/completions": "ChatBody",
     "/v1/responses": "ResponsesBody",
     "/v1/embeddings": "EmbeddingsBody",
     "/v1/documents": "DocumentsBody",
 }
 STREAMS = {"/v1/answer": NDJSON, "/v1/retrieve": NDJSON, "/v1/chat/completions": SSE, "/v1/responses": SSE}
-_TEXT = {"type": "string"}
-_DOCUMENT = {
-    "type": "object",
-    "properties": {"id": {**_TEXT, "minLength": 1}, "text": {**_TEXT, "minLength": 1}, "title": _TEXT},
-    "required": ["id", "text"],
-}
-_DOCUMENTS = {
-    "type": "object",
-    "properties": {"documents": {"type": "array", "items": _DOCUMENT, "minItems": 1}},
-    "required": ["documents"],
-}
-_ERROR = {
-    "type": "object",
-    "properties": {
-        "error": {"type": "object", "properties": {"type": _TEXT, "message": _TEXT}, "required": ["type", "message"]}
-    },
-    "required": ["error"],
-}
+_TEXT, _FULL = {"type": "string"}, {"type": "string", "minLength": 1}
 _DEADLINE = {"name": "X-Deadline-Seconds", "in": "header", "schema": {"type": "number", "exclusiveMinimum": 0}}
 
 
@@ -51,13 +34,12 @@ def openapi(routes: Iterable[tuple[str, str, Callable[..., Any]]]) -> dict[str, 
     for method, route, endpoint in routes:
         path = re.sub(r":\w+}", "}", route)
         paths.setdefault(path, {})[method.lower()] = _operation(endpoint, path, method)
-    bearer = {"type": "http", "scheme": "bearer"}
     return {
         "openapi": "3.1.0",
         "info": {"title": "gpu-rag", "version": version("gpu-rag"), "license": {"name": "Apache-2.0"}},
         "servers": [{"url": "/"}, {"url": "/w/{index}", "variables": {"index": {"default": "NAME"}}}],
         "paths": paths,
-        "components": {"schemas": _schemas(), "securitySchemes": {"key": bearer}},
+        "components": {"schemas": _schemas(), "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
         "security": [{}, {"key": []}],  # a server may have no keys
     }
 
@@ -83,8 +65,7 @@ def _operation(endpoint: Callable[..., Any], path: str, method: str) -> dict[str
         "responses": {"202" if changes and method != "GET" else "200": done, "default": failed},
     }
     if method == "POST":
-        body = {JSON: {"schema": _ref(BODIES[path])}}
-        operation["requestBody"] = {"required": True, "content": body}
+        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": _ref(BODIES[path])}}}
     return operation
 
 
@@ -92,16 +73,16 @@ def _schemas() -> dict[str, Any]:
     """The schemas of bodies. One question may stand in a body itself, in place of `questions`."""
     types = (AskBody, AskedQuestion, ChatBody, EmbeddingsBody, ResponsesBody, Changed)
     _, schemas = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
-    several, asked = schemas.pop("AskBody"), schemas["AskedQuestion"]
+    several, asked = schemas["AskBody"], schemas["AskedQuestion"]
     shared = {name: value for name, value in several["properties"].items() if name != "questions"}
     single = {**several, "properties": {**asked["properties"], **shared}, "required": ["question"]}
-    forms = {"Questions": several, "Question": single}
-    for name, more in (("Answer", ()), ("Retrieve", ("passages",))):
-        for form, schema in forms.items():
-            kept = {key: value for key, value in schema["properties"].items() if key != "passages" or key in more}
-            schemas[f"{name}{form}"] = {**schema, "title": f"{name}{form}", "properties": kept}
-        schemas[f"{name}Body"] = {"oneOf": [_ref(f"{name}{form}") for form in forms]}
-    return {**schemas, "DocumentsBody": _DOCUMENTS, "Error": _ERROR}
+    own = {"AskBody": {"oneOf": [several, single]}, "Error": _having(error=_having(type=_TEXT, message=_TEXT))}
+    documents = {"type": "array", "items": _having(id=_FULL, text=_FULL), "minItems": 1}
+    return {**schemas, **own, "DocumentsBody": _having(documents=documents)}
+
+
+def _having(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties)}
 
 
 def _ref(name: str) -> dict[str, str]:

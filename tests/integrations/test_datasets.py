@@ -1,15 +1,21 @@
 """Datasets of Hugging Face and Arrow tables: a corpus, questions, documents to add, and results."""
 
 import datetime
+import importlib.util
 import json
+import os
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pyarrow
 import pytest
+
+if importlib.util.find_spec("datasets") is None and not os.environ.get("CI"):
+    pytest.skip("the package is in the extra `dev`", allow_module_level=True)
+
+import datasets
 
 import gpu_rag
 from gpu_rag.api.corpus import corpus_files

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,17 @@ def test_errors_are_ours(index: gpu_rag.Index, tmp_path: Path) -> None:
         llama_index.GpuRagRetriever(index, method="hopfrog").retrieve(QUESTION)
     failed = Result("q", QUESTION, "bm25", "failed", None, error={"type": "ModelError", "message": "it is gone"})
     with pytest.raises(GpuRagError, match="it is gone"):
-        passages(index, failed)
+        list(passages(index, failed))
+
+
+@pytest.mark.parametrize("name, package", [("langchain", "langchain_core"), ("llama_index", "llama_index")])
+def test_without_the_package_the_extra_is_named(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [module for module in sys.modules if module.split(".")[0] == package]:
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, f"gpu_rag.integrations.{name}")
+    with pytest.raises(gpu_rag.MissingBackend, match=rf"gpu-rag\[{name.replace('_', '-')}\]"):
+        importlib.import_module(f"gpu_rag.integrations.{name}")
 
 
 def test_a_chain_reads_the_passages(index: gpu_rag.Index) -> None:

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 from gpu_rag.errors import ModelError
 from gpu_rag.models.embed import load_embedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.serve.bodies import ResponsesBody
 from gpu_rag.serve.embeddings import TEXTS_A_STEP
 from gpu_rag.serve.responses import ResponseEvents, citations
 
@@ -163,7 +164,7 @@ def test_marks_in_the_text_are_citations_where_they_stand():
 
 
 def test_pieces_that_begin_another_answer_stay_and_citations_move():
-    events = ResponseEvents("bm25")
+    events = ResponseEvents(ResponsesBody("bm25", QUESTION))
     sent = events("Hu") + events("no") + events(ROW)
     lines = [line.removeprefix(b"data: ") for line in sent.split(b"\n") if line.startswith(b"data: ")]
     parsed = [EVENT.validate_json(line) for line in lines]
