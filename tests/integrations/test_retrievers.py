@@ -1,12 +1,18 @@
 """The retrievers for LangChain and LlamaIndex over the sample, run by a chain and a query engine of the libraries."""
 
 import asyncio
+import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+if None in map(importlib.util.find_spec, ("langchain_core", "llama_index")) and not os.environ.get("CI"):
+    pytest.skip("they are in the extra `dev`", allow_module_level=True)
+
 from langchain_core.language_models.fake_chat_models import ParrotFakeChatModel
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
