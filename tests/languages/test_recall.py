@@ -36,6 +36,11 @@ def test_a_question_of_another_language_is_known_and_not_split(language: str) ->
         assert [step.question for step in plan_by_rules(row["question"]).steps] == [row["question"]]
 
 
+@pytest.mark.parametrize("language", OTHERS)
+def test_no_passage_of_another_language_counts_as_english(language: str) -> None:
+    assert "en" not in {language_of(row["text"]) for row in rows_of(language)}
+
+
 def test_words_of_nine_languages_in_one_index() -> None:
     """Each by the rules of its language finds more than by those of English."""
     texts, each, golds, asked = [], [], [], []
