@@ -27,7 +27,7 @@ _DIGITS = re.compile(r"\d+")
 _MIN_LETTERS = 3
 _ROWS = 4096  # entities per search: bounds memory, does not change the result
 _FEW = 32  # names for which the start of numba costs more than it saves
-CANDIDATES_COST = 20_000.0  # cost of a name's candidates in exact comparisons, measured at 100,000 names
+CANDIDATES_COST = 13_000.0  # cost of a name's candidates in exact comparisons, measured at 100,000 names
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:

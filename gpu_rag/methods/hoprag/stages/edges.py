@@ -33,7 +33,7 @@ from gpu_rag.settings import Settings
 from gpu_rag.types import Ragged
 
 _log = logging.getLogger(__name__)
-CANDIDATES_COST = 25_000.0  # cost of a question's candidates in exact comparisons, measured at 100,000 questions
+CANDIDATES_COST = 40_000.0  # cost of a question's candidates in exact comparisons, measured at 100,000 questions
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
