@@ -131,16 +131,17 @@ def _joined(parts: Mapping[Path, tuple[Sources, dict[Path, str]]], out: Path) ->
     library that read the files.
     """
     corpus, openie, removed = set[Path](), set[Path](), set[str]()
-    sha256_of, held, named = dict[Path, tuple[str, Any]](), dict[Path, HeldSource](), dict[str, NamedSource]()
+    sha256_of, held, named = dict[Path, list[tuple[str, Any]]](), dict[Path, HeldSource](), dict[str, NamedSource]()
     readers: dict[str, str] = {}
     for folder, (part, hashes) in parts.items():
         # a hash leaves out files that were removed; those that are here are read again, without what any index removed
         left_out = None if part.held else frozenset(key for key in part.removed if key.startswith(FILE))
         for path, sha256 in hashes.items():
-            first, first_left_out = sha256_of.setdefault(path, (sha256, left_out))
-            if first != sha256 and (None in (left_out, first_left_out) or left_out == first_left_out):
+            others = sha256_of.setdefault(path, [])
+            if any(sha != sha256 and (None in (left_out, without) or left_out == without) for sha, without in others):
                 do = "run gpu-rag update on the older index; or, if they are two files, give one another name first"
                 raise UsageError("two indexes have one file with other content", given=f"{path} in {folder}", do=do)
+            others.append((sha256, left_out))
         for source in part.held:
             held.setdefault(source.path, source)
             for library, version in source.readers.items():

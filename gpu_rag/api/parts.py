@@ -56,6 +56,12 @@ def _pool_vectors(part: Path, pooled: Path) -> None:
             keep_vectors(path, texts[rows], vectors[rows])
 
 
+def has_older_vectors(manifest: Manifest) -> bool:
+    """Whether an index has vectors of another version of this package, whose texts are not known."""
+    own = ((stage, manifest.stages.get(name)) for name, stage in all_stages().items() if stage.texts is not None)
+    return any(record is not None and record.version != stage.version for stage, record in own)
+
+
 def texts_of_vectors(folder: Path, manifest: Manifest) -> Iterator[tuple[str, Sequence[str]]]:
     """(stage, its texts) for each stage of vectors of an index. Raises IndexCorrupt."""
     for name, stage in all_stages().items():

@@ -26,7 +26,7 @@ from gpu_rag.api.changes import (
     rows_in,
 )
 from gpu_rag.api.corpus import texts_file, written
-from gpu_rag.api.parts import texts_of_vectors
+from gpu_rag.api.parts import has_older_vectors, texts_of_vectors
 from gpu_rag.errors import BadInput, GpuRagError, IndexLocked, UsageError
 from gpu_rag.index import index as opened
 from gpu_rag.index.folder import EDITS, RECEIPTS, TUNED, WriteLock, is_held
@@ -94,7 +94,8 @@ def remove(
     keys = _keys_of_texts(folder, old.manifest) if forget else None
     change = rebuilt(folder, sources, used_replies=used, **keywords)
     if keys is not None:
-        if "kb" in old.manifest.stages or (pending is not None and not pending.caches_cleared):
+        unknown = "kb" in old.manifest.stages or has_older_vectors(old.manifest)
+        if unknown or (pending is not None and not pending.caches_cleared):
             clear(cache_dir())
         else:
             erase(cache_dir(), keys[rows_by_key(keys, _keys_of_texts(folder, change.index.manifest)) < 0])

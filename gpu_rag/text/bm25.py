@@ -224,26 +224,27 @@ def count_words(
     parts, n = _counted(texts, repeat(ENGLISH) if languages is None else languages, numbers)
     if earlier is not None and rows is not None:
         parts[1], n = np.flatnonzero(rows < 0)[parts[1]], len(rows)
-        now = np.full(earlier.n, -1, np.int64)
+        now = np.full(earlier.n, -1, np.int32)
         now[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
-        passage, token = now[earlier.indices], np.repeat(np.arange(len(tokens)), np.diff(earlier.indptr))
+        passage = now[earlier.indices]
+        token = np.repeat(np.arange(len(tokens), dtype=np.int32), np.diff(earlier.indptr))
         kept = np.stack([token, passage, earlier.frequency])[:, passage >= 0]
         parts = np.concatenate([kept, parts], 1)
     df = np.bincount(parts[0], minlength=len(numbers))
     left = sorted(token for token, number in numbers.items() if df[number])  # a token may have left
-    rank = np.empty(len(numbers), np.int64)
+    rank = np.empty(len(numbers), np.int32)
     number = np.array([numbers[token] for token in left], np.int64)
     rank[number] = np.arange(len(left))
     order = np.lexsort((parts[1], rank[parts[0]]))
-    passage, frequency = (column[order].astype(np.int32) for column in parts[1:])
+    passage, frequency = parts[1][order], parts[2][order]
     return Counts(left, passage, frequency, np.append(0, np.cumsum(df[number])), n)
 
 
 def _counted(texts: Iterable[str], languages: Iterable[str], numbers: dict[str, int]) -> tuple[np.ndarray, int]:
-    """Postings i64[3, P] of token, passage and frequency, and the number of passages. numbers: of the tokens; gets the
+    """Postings i32[3, P] of token, passage and frequency, and the number of passages. numbers: of the tokens; gets the
     new ones, by first use."""
     number_of: dict[str, dict[str, int]] = {}  # of each word by language, so that it is stemmed once
-    parts, first = [np.zeros((3, 0), np.int64)], 0
+    parts, first = [np.zeros((3, 0), np.int32)], 0
     texts, languages = iter(texts), iter(languages)
     while block := [words_of(text) for text in islice(texts, _BLOCK)]:
         named = list(islice(languages, len(block)))
@@ -257,7 +258,7 @@ def _counted(texts: Iterable[str], languages: Iterable[str], numbers: dict[str, 
         ids = ids.astype(np.int64)
         row = np.repeat(np.arange(len(block)), [len(row) for row in block])[ids >= 0]
         keys, counts = np.unique(row << 32 | ids[ids >= 0], return_counts=True)
-        parts.append(np.stack([keys & 0xFFFFFFFF, (keys >> 32) + first, counts]))
+        parts.append(np.stack([keys & 0xFFFFFFFF, (keys >> 32) + first, counts]).astype(np.int32))
         first += len(block)
     return np.concatenate(parts, 1), first
 

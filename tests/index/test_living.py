@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import gpu_rag
-from gpu_rag.api import removal
+from gpu_rag.api import parts, removal
 from gpu_rag.errors import BadInput, GpuRagError, IndexCorrupt, IndexLocked, UsageError
 from gpu_rag.index import build as stages
 from gpu_rag.index.folder import sealed
@@ -251,9 +252,17 @@ def test_vectors_erased_by_an_interrupted_removal_are_its_own(
     assert json.loads(receipt.read_bytes())["caches_cleared"] == cleared
 
 
-def test_vectors_of_sentences_that_answers_embedded_are_erased_too(corpus: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_facts", [True, False])
+def test_vectors_of_texts_that_are_not_known_are_erased_too(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_facts: bool
+) -> None:
+    """With facts, answers embedded sentences; without, the stages of vectors are of another version."""
     (facts := tmp_path / "facts.tsv").write_text("Ves2\tcrosses\tKerling2\n")
-    gpu_rag.build(corpus, tmp_path / "ix", methods=["bm25"], sources=[f"facts=kg:{facts}"], settings=FAST)
+    named = [f"facts=kg:{facts}"] if has_facts else []
+    gpu_rag.build(corpus, tmp_path / "ix", methods=["dense"], sources=named, settings=FAST)
+    if not has_facts:
+        newer = {name: replace(stage, version=stage.version + 1) for name, stage in parts.all_stages().items()}
+        monkeypatch.setattr(parts, "all_stages", lambda: newer)
     sentence, cached = ["It crosses the Ves2."], cache_file(packaged.cache_dir(), "0")  # no whole passage
     keep_vectors(cached, sentence, np.ones((1, 3)))
     gpu_rag.remove(tmp_path / "ix", documents="d2.txt", settings=FAST, forget=True)

@@ -149,6 +149,22 @@ def test_a_file_that_was_removed_from_one_index_stays_out(tmp_path: Path) -> Non
         assert merged.manifest.digest() == gpu_rag.Index.open(tmp_path / "A").manifest.digest()
 
 
+def test_any_two_of_several_indexes_are_compared(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for n in range(3):
+        write_rows(folder / f"f{n}.jsonl", [row(n)])
+    for name in "ABC":
+        if name == "C":
+            write_rows(folder / "f0.jsonl", [row(9)])
+        built(tmp_path / name, folder, methods="bm25")
+        if name == "A":  # its hash lacks a file, so that it differs from both
+            gpu_rag.remove(tmp_path / name, files=folder / "f1.jsonl", settings=FAST)
+    for order in ("ABC", "CAB"):
+        with pytest.raises(UsageError, match=str(folder)):
+            gpu_rag.merge([tmp_path / name for name in order], tmp_path / "D", settings=FAST)
+
+
 def test_settings_that_differ_are_named(pair: list[Path], tmp_path: Path) -> None:
     built(tmp_path / "A", pair[0], methods="bm25")
     built(tmp_path / "B", pair[1], methods="bm25", settings={**FAST, "index": {"chunk_words": 57}})
