@@ -154,13 +154,13 @@ class Engine:
             return index
 
     def asks_model(self, retrieval_only: bool, decider: Decider | None = None) -> bool:
-        """Whether a run may ask the language model. Retrieval alone asks it if it decides or reranks by the settings; a
-        given decider leaves it out."""
+        """Whether a run may ask the language model. Retrieval alone asks it if it decides by the settings; a given
+        decider leaves it out."""
         if not retrieval_only or not self.models.has_llm():
             return self.models.has_llm()
         chosen = self.settings.models
         decides = chosen.decider == "model" or (chosen.decider == "auto" and self.models.is_capable())
-        return decider is None and (decides or chosen.reranker == "llm")
+        return decider is None and decides
 
     def config(
         self,
@@ -191,8 +191,8 @@ class Engine:
         if self.asks_model(retrieval_only, decider):
             config["llm"] = {**identity(self.models.describe("llm")), "capable": self.models.llm().capable}
             config["decider"] = settings.models.decider
-        if by := reranks_by(settings.models.reranker):
-            config["reranker"] = self.models.describe("reranker") if by == "encoder" else by
+        if settings.models.reranker:
+            config["reranker"] = self.models.describe("reranker")
         ran_by = taken(settings.graph.preferences(), self.index.device)
         config["graph"] = {family: ran_by[family] for family in method_of(method).inexact}
         if "passage_vectors" in needs(method):
@@ -210,11 +210,9 @@ class Engine:
             embedder = self.models.embedder()
             self.index.check_embedder(embedder.name, embedder.content_hash)
             llm = self.models.llm() if with_llm else None
-            chosen = self.settings.models
             note = WeakMethod(self._note_reply)  # a strong reference would be a cycle that keeps index and models alive
-            on_reply = partial(_call_if_alive, note)
-            by, encoder = reranks_by(chosen.reranker), self.models.cross_encoder()
-            self._models[with_llm] = Models(llm, embedder, on_reply=on_reply, reranks_by=by, encoder=encoder)
+            on_reply, encoder = partial(_call_if_alive, note), self.models.cross_encoder()
+            self._models[with_llm] = Models(llm, embedder, on_reply=on_reply, encoder=encoder)
         return self._models[with_llm]
 
     def _note_reply(self, reply: Reply | RequestFailed) -> None:
@@ -254,10 +252,7 @@ class Engine:
             check(index or self.index, chosen)
         models = self._models_of_run(asks)
         reader, k, keep = self.settings.reader, limit or self.settings.reader.passages, 0
-        if models.reranks_by and program is None and "kb" not in needs(method):
-            if models.reranks_by == "llm" and not asks:
-                given = "models.reranker=llm, and no language model answers"
-                raise UsageError("nothing can order evidence anew", given=given, do="--set models.reranker=FOLDER")
+        if models.encoder is not None and program is None and "kb" not in needs(method):
             k, keep = max(k, DEPTH), k
         if decider is None:
             decider = RULE if not asks else decider_of(self.settings.models.decider, models.llm)
@@ -469,11 +464,6 @@ def _retrieval(module: ProgramModule) -> Callable[[Question, Run, Any], Any]:
         return draft if has_findings else replace(draft, text=None, status="unsupported")
 
     return program
-
-
-def reranks_by(reranker: str) -> str:
-    """The value of `Models.reranks_by` for the setting `models.reranker`."""
-    return "encoder" if reranker not in ("", "llm") else reranker
 
 
 async def _nothing() -> Draft:

@@ -15,12 +15,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from msgspec import Meta, Struct
 
 from gpu_rag.engine import Engine
 from gpu_rag.errors import RequestFailed, UsageError
-from gpu_rag.evaluation.metrics import SPECIAL, exact_match, normalise_answer, token_f1
+from gpu_rag.evaluation.metrics import exact_match, normalise_answer, token_f1
 from gpu_rag.models.ask import Ask
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.interface import LLM, ApiKeys, OnReply
@@ -36,6 +35,7 @@ KINDS = {
     "exact": "answers equal to a gold answer",
 }
 _TOKENS = {"prompt_tokens": "n_prompt", "cached_tokens": "n_cached", "generated_tokens": "n_generated"}
+MOST_TRIED = 100  # answers of other questions that are tried as a wrong one; also claims for each planted one
 MOST_GOLD = 50  # gold answers shown: those nearest to the answer by token F1
 
 
@@ -213,18 +213,20 @@ def _claim(answer: Answer, row: QuestionRow) -> Claim | float:
 def plant(rows: Sequence[QuestionRow], n: int) -> Controls:
     """Claims with a known verdict: a question's own first gold answer, and the first gold answer of another question.
 
-    At most n of each kind, chosen by hash, so the choice does not depend on order. A planted wrong answer has no word
-    in common with any gold answer of its question; a question without such an answer in the set gets none.
+    At most n of each kind, chosen by hash, so the choice does not depend on order. A planted wrong answer is the next
+    one that has no word in common with any gold answer of its question; a question without such an answer among the
+    next MOST_TRIED gets none.
     """
     own = [Claim(row.question.text, tuple(row.answers), row.answers[0]) for row in rows if row.answers]
     own = sorted(own, key=claim_order)
     wrong: list[Claim] = []
-    others = Negatives([claim.answer for claim in own])
-    for place, claim in enumerate(own):
+    for place, claim in enumerate(own[: MOST_TRIED * n]):
         if len(wrong) == n:
             break
-        if (donor := others.after(place, claim.gold)) is not None:
-            wrong.append(Claim(claim.question, claim.gold, own[donor].answer))
+        others = (own[(place + step) % len(own)].answer for step in range(1, min(len(own), MOST_TRIED)))
+        donor = next((text for text in others if normalise_answer(text) and token_f1(text, claim.gold) == 0), None)
+        if donor is not None:
+            wrong.append(Claim(claim.question, claim.gold, donor))
     return {"planted_right": own[:n], "planted_wrong": wrong}
 
 
@@ -299,38 +301,3 @@ def unread(document: Mapping[str, Any]) -> tuple[int, int]:
     entries = [entry for entry in document["methods"].values() if entry.get("judge") is not None]
     lost = sum(entry["judge_malformed"] + entry["judge_failed"] for entry in entries)
     return lost, round(sum(entry["judge_llm_calls"] for entry in entries) * document["n"])
-
-
-# --- answers of other questions -------------------------------------------------------------------
-
-
-def words_of(answer: str) -> frozenset[str]:
-    """The words that `metrics.token_f1` compares. Two answers share a word exactly if their F1 is not 0.
-
-    >>> sorted(words_of("The Port of Rome")), sorted(words_of("Yes.")), sorted(words_of("a"))
-    (['of', 'port', 'rome'], ['=yes'], [])
-    """
-    text = normalise_answer(answer)
-    return frozenset([f"={text}"] if text in SPECIAL else text.split())  # "=" is punctuation, so no word contains it
-
-
-class Negatives:
-    """n answers in a circle. For each place it finds the next answer that shares no word with given gold answers."""
-
-    def __init__(self, answers: Sequence[str]):
-        words = [words_of(answer) for answer in answers]
-        having: dict[str, list[int]] = {}
-        for place, word in ((place, word) for place, answer_words in enumerate(words) for word in answer_words):
-            having.setdefault(word, []).append(place)
-        self._having = {word: np.array(places) for word, places in having.items()}
-        self._has_words = np.array([bool(answer_words) for answer_words in words], bool)
-
-    def after(self, place: int, gold: Sequence[str]) -> int | None:
-        """The place of the next answer after `place`, in the circle, that has no word of `gold`; None if there is
-        none."""
-        free = self._has_words.copy()
-        free[place] = False
-        for word in frozenset[str]().union(*map(words_of, gold)) & self._having.keys():
-            free[self._having[word]] = False
-        nearest = (place + int(np.roll(free, -place).argmax())) % len(free)
-        return nearest if free[nearest] else None

@@ -113,7 +113,7 @@ class ModelSet:
     def cross_encoder(self) -> CrossEncoder | None:
         """Reranker, if the settings name its folder. Raises as `CrossEncoder`."""
         folder = self.settings.reranker
-        if self._encoder is None and folder not in ("", "llm"):
+        if self._encoder is None and folder:
             from gpu_rag.models.rerank import CrossEncoder
 
             self._encoder = CrossEncoder(folder, device=self.device, threads=self.settings.threads)

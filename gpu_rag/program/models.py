@@ -20,8 +20,7 @@ class Models:
     """The models of a run.
 
     llm: None if none answers. threshold: default minimum score for choices that may be empty. temperature: default of
-    requests. on_reply: called with each finished reply, for progress. reranks_by: encoder | llm, or "" for no
-    reranking; encoder: the cross-encoder.
+    requests. on_reply: called with each finished reply, for progress. encoder: the cross-encoder that reranks, or None.
     """
 
     llm: LLM | None
@@ -29,7 +28,6 @@ class Models:
     threshold: float = 0.3
     temperature: float = 0.0
     on_reply: Callable[[Reply | RequestFailed], None] | None = None
-    reranks_by: str = ""
     encoder: CrossEncoder | None = None
 
     def __post_init__(self) -> None:

@@ -1,8 +1,6 @@
 """Reranking of evidence, after any method's retrieval and before the reader: `models.reranker`.
 
-A folder    a cross-encoder scores every passage and every fact with the question, by (-score, earlier place).
-llm         the language model takes the best SHOWN / 2 of the first SHOWN of each, best first, by `choose`; the rest
-            follows in its order. After an unreadable reply the order stays as it was.
+A cross-encoder scores every passage and every fact with the question, and orders them by (-score, earlier place).
 
 With a reranker a method retrieves DEPTH passages, or more if more are to be kept. Each ranking is one request to the
 reranker and is noted as "rerank_passages" or "rerank_facts", with the number of pairs as the number of candidates.
@@ -15,8 +13,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpu_rag.models.ask import Choose
-from gpu_rag.program.decide import MODEL, decide
 from gpu_rag.program.kinds import EMBED
 from gpu_rag.program.models import Models
 from gpu_rag.program.run import Run
@@ -25,14 +21,6 @@ from gpu_rag.runtime.step import batched
 from gpu_rag.types import Evidence, Path
 
 DEPTH = 50  # passages that are reranked
-SHOWN = 20  # passages, and facts, shown to a language model
-
-
-RERANK = Choose(
-    "rerank",
-    "gpu_rag.program.prompts:rerank",
-    rule=lambda k: range(k),  # order unchanged
-)
 
 
 @batched(EMBED)
@@ -46,7 +34,7 @@ async def reranked(
     run: Run, question: str, passages: Sequence[Evidence], facts: Sequence[Path], keep: int = 0
 ) -> tuple[tuple[Evidence, ...], tuple[Path, ...]]:
     """Passages and facts in the order of the reranker, if there is one; at most `keep` passages (0: all)."""
-    if not run.models.reranks_by:
+    if run.models.encoder is None:
         return tuple(passages), tuple(facts)
     order, scores = await _order(run, question, [f"{e.title}\n{e.text}" for e in passages], "passages")
     ordered = [replace(passages[i], score=scores[i]) if scores else passages[i] for i in order]
@@ -55,14 +43,9 @@ async def reranked(
 
 
 async def _order(run: Run, question: str, texts: Sequence[str], name: str) -> tuple[list[int], list[float]]:
-    """Positions of the texts, best first, and the scores of a cross-encoder by position."""
+    """Positions of the texts, best first, and their scores by position."""
     if len(texts) < 2:
         return list(range(len(texts))), []
-    if run.models.reranks_by == "llm":
-        shown = list(texts[:SHOWN])
-        by_model, k = replace(run, decider=MODEL), max(1, len(shown) // 2)
-        first = await decide(by_model, RERANK, question=question, options=shown, k=k, step=name)
-        return [*first, *(i for i in range(len(texts)) if i not in set(first))], []
     scores = (await rerank((question, tuple(texts)))).tolist()
     order = sorted(range(len(texts)), key=lambda i: -scores[i])  # stable: ties keep their order
     run.note(f"rerank_{name}/encoder", len(texts), tuple(" ".join(texts[i].split())[:120] for i in order))

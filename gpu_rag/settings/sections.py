@@ -41,7 +41,7 @@ class ModelSettings(Declared):
     ] = "auto"
     reranker: Annotated[
         str,
-        "reranker of evidence: the folder of a cross-encoder, llm, or empty for none; not used over knowledge bases",
+        "reranker of evidence: the folder of a cross-encoder, or empty for none; not used over knowledge bases",
     ] = ""
     device: Annotated[str, "auto, cpu or cuda, or one GPU such as cuda:0"] = "auto"
     threads: Annotated[int, Range(1, 1024), "CPU threads for a model or a graph op"] = 1

@@ -14,9 +14,10 @@ from gpu_rag.bench.inputs import GRAPHS, graph_of
 from gpu_rag.bench.peers import peer_file
 from gpu_rag.graph.csr import check_csr, csr_from_edges
 from gpu_rag.graph.nearest import bench as nearest
-from gpu_rag.graph.pagerank import Options, matrix, prepare
+from gpu_rag.graph.pagerank import Job, Options, prepare
 from gpu_rag.graph.pagerank import bench as pagerank
-from gpu_rag.graph.pagerank.bench import count_passes, solve_bytes, solve_exactly
+from gpu_rag.graph.pagerank.bench import passes_of, solve_bytes, solve_exactly
+from gpu_rag.graph.pagerank.inputs import teleport_of
 from gpu_rag.types import CSR, Ragged
 
 KEYS = {
@@ -140,20 +141,19 @@ def test_bytes_by_hand():
     assert nearest.nearest_bytes(n=100, dims=8, batch=2, k=5) == 3200 + 64 + 80
 
 
-def test_passes_are_those_of_the_run(monkeypatch):
-    csr = graph_of("bipartite", 200, 0)
+def test_passes_by_hand():
     seeds = Ragged(torch.tensor([3, 50, 120]), torch.tensor([0, 1, 3]))
-    weights = Ragged(torch.tensor([1.0, 0.5, 0.5]), seeds.offsets)
-    products = []
-    whole = matrix.ppr_step
-    monkeypatch.setattr(matrix, "ppr_step", lambda *given, **how: products.append(1) or whole(*given, **how))
-    options = Options(damping=0.5, tol=1e-6, max_iter=200, block=16, threads=1)
-    width, passes = count_passes(prepare(csr), seeds, weights, "torch", options, 2)
-    assert width == 16
-    assert sum(passes.values()) == len(products)
-    assert 10 < len(products) < 40  # .268^11 is below 1e-6
-    in_place = count_passes(prepare(csr), seeds, weights, "numba", options, 2)[1]
-    assert 5 < sum(in_place.values()) < 40
+    graph = prepare(graph_of("bipartite", 200, 0))
+
+    def passes(implementation: str, **options: float) -> dict[int, int]:
+        chosen = Options(**{"damping": 0.5, "tol": 1e-6, "max_iter": 200, "block": 16, "threads": 1, **options})
+        return passes_of(Job(graph, teleport_of(graph, seeds, None, None), implementation, chosen))
+
+    # .268^11 is below 1e-6: twelve steps from an error of 2, and the check
+    assert passes("torch") == {2: 0, 4: 12, 8: 1} and passes("torch", tol=1e-12) == {2: 0, 8: 23}
+    in_halves = passes("torch", state="f16")
+    assert in_halves[2] > 0 and in_halves[2] + in_halves[4] == 12
+    assert passes("numba", damping=0.0) == {2: 0, 4: 1, 8: 1}
 
 
 def test_pagerank_by_torch_is_timed_in_both_states(run, monkeypatch):

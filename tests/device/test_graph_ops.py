@@ -25,7 +25,6 @@ from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores
 from gpu_rag.graph.local_pagerank import blocks_pagerank
 from gpu_rag.graph.memory import free_bytes
 from gpu_rag.graph.nearest import nearest, topk_rows
-from gpu_rag.graph.nearest.index import nearest_index
 from gpu_rag.graph.pagerank import personalized_pagerank, prepare
 from gpu_rag.graph.paths import Ends, Window, nodes_on_paths, path_graph, score_paths, search_paths
 from gpu_rag.graph.reach import EITHER, reachable, typed_graph
@@ -183,10 +182,9 @@ def groups_of_rows(w: World, put: Put, by: str) -> Any:
 @op
 def neighbours(w: World, put: Put, by: str) -> Any:
     base, queries = put(w.vectors.half()), put(w.queries)
-    held = nearest_index(base, implementation="auto" if by == "auto" else "torch")
     scores = put(torch.randn(4, 500, generator=torch.Generator().manual_seed(2)))
     return (
-        nearest(queries, base, 7, implementation=by), held.search(queries, 4), held.search(queries[:0], 4),
+        nearest(queries, base, 7, implementation=by), nearest(queries[:0], base, 4, implementation=by),
         topk_rows(scores, 9), topk_rows(scores, 600),
     )  # fmt: skip
 
@@ -264,7 +262,6 @@ MIXED = [
     Mixed("balls", lambda w, put: ego_balls(put(w.csr), w.seeds, 1)),
     Mixed("prior", lambda w, put: personalized_pagerank(put(w.csr), prior=torch.rand(2, N))),
     Mixed("nearest", lambda w, put: nearest(w.queries, put(w.vectors), 2)),
-    Mixed("index", lambda w, put: nearest_index(put(w.vectors)).search(w.queries, 2)),
     Mixed("fusion", lambda w, put: rrf([put(held(w)), held(w)], 2, constants=[1, 1])),
     Mixed("costs", lambda w, put: node_costs(put(w.queries), w.vectors, *put((w.ids(BATCH, 3), w.ids(N, 3))))),
     Mixed("join", lambda w, put: hybrid_argmax(put(w.queries), put(w.words(BATCH)), w.vectors, w.words(N))),

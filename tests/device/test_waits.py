@@ -19,7 +19,6 @@ import gpu_rag
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.ego import balls_by_words, checked, ego_balls, induced_subgraphs
 from gpu_rag.graph.nearest import nearest, topk_rows
-from gpu_rag.graph.nearest.index import nearest_index
 from gpu_rag.graph.pagerank import matrix, personalized_pagerank, prepare
 from gpu_rag.graph.paths.sets import PathSet, check_paths
 from gpu_rag.graph.ragged import check_ragged, expand
@@ -205,7 +204,7 @@ def test_an_op_waits_for_its_sizes_alone(waits: Waits, batch: int) -> None:
     chains, ways = (put(ragged([[v] * (1 + q % 2) for q in range(batch)])) for v in (-1, EITHER))
     rows = torch.nn.functional.normalize(torch.randn(500, 8, generator=drawn))
     base, queries = put((rows, rows[:batch] + 0.01))
-    held, scores = nearest_index(base, implementation="torch"), put(torch.randn(batch, 400, generator=drawn))
+    scores = put(torch.randn(batch, 400, generator=drawn))
     calls: dict[str, tuple[int, Callable[[], object]]] = {
         "balls": (1 + 4, lambda: ego_balls(graph, seeds, 3)),
         "balls with a limit": (1 + 4, lambda: ego_balls(graph, seeds, 3, limit=9, include=[(0, 20), (24, 40)])),
@@ -213,7 +212,6 @@ def test_an_op_waits_for_its_sizes_alone(waits: Waits, batch: int) -> None:
         "blocks": (3, lambda: induced_subgraphs(graph, everything)),
         "walks": (1 + 2 + 1, lambda: reachable(typed, seeds, chains, ways)),
         "nearest": (1, lambda: nearest(queries, base, 5, tile=100)),
-        "of an index": (3, lambda: held.search(put(rows[:batch]), 5)),
         "selection": (1, lambda: topk_rows(scores, 9)),
     }
     found = {}

@@ -15,13 +15,11 @@ from gpu_rag.evaluation.judge import (
     MOST_GOLD,
     Claim,
     Judge,
-    Negatives,
     claim_order,
     judge_answers,
     plant,
     read_verdict,
     unread,
-    words_of,
 )
 from gpu_rag.evaluation.metrics import normalise_answer, token_f1
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -219,25 +217,7 @@ def one_by_one(answers: Sequence[str], place: int, gold: Sequence[str]) -> int |
     return None
 
 
-def check_next(answers: Sequence[str], golds: Sequence[Sequence[str]]) -> None:
-    others = Negatives(answers)
-    for place, gold in enumerate(golds):
-        assert others.after(place, gold) == one_by_one(answers, place, gold)
-
-
 ANSWERS = st.lists(st.tuples(ANSWER, st.lists(ANSWER, max_size=2)), min_size=1, max_size=12)
-
-
-@given(ANSWERS)
-def test_the_next_answer_without_a_common_word_is_found(rows):
-    answers = [answer for answer, _ in rows]
-    check_next(answers, [[answer, *more] for answer, more in rows])
-    check_next(answers, [more for _, more in rows])
-
-
-@given(ANSWER, ANSWER)
-def test_a_common_word_is_an_f1_above_zero(left, right):
-    assert bool(words_of(left) & words_of(right)) == (token_f1(left, [right]) > 0)
 
 
 @given(ANSWERS, st.integers(0, 8))
@@ -264,9 +244,8 @@ def test_what_is_planted_is_what_going_through_all_answers_plants(rows, n):
     ],
 )
 def test_answers_of_which_none_differs_take_no_square_of_time(gold):
-    n = 20_000
-    golds = [gold(k) for k in range(n)]
-    others = Negatives([some[0] for some in golds])
+    given_rows = [row(f"Is it {k}?", tuple(gold(k))) for k in range(20_000)]
     started = time.process_time()
-    assert all(others.after(place, some) is None for place, some in enumerate(golds))
-    assert time.process_time() - started < 5  # one by one it would be hours
+    planted = plant(given_rows, 20)
+    assert (len(planted["planted_right"]), planted["planted_wrong"]) == (20, [])
+    assert time.process_time() - started < 20  # one by one it would be hours

@@ -76,7 +76,7 @@ def base(n: int) -> Any:
 
 
 def test_rows_are_searched_on_their_gpu(faiss: FakeFaiss) -> None:
-    made = FaissIndex(base(400), 1)
+    made = FaissIndex(base(400))
     assert faiss.moved_to == 1
     assert made.index.rows.shape == (400, 4)
     found = made.propose(made.index.rows[:3], 2)
@@ -84,7 +84,7 @@ def test_rows_are_searched_on_their_gpu(faiss: FakeFaiss) -> None:
 
 
 def test_more_rows_than_a_gpu_finds_are_refused(faiss: FakeFaiss) -> None:
-    made = FaissIndex(base(3), 1)
+    made = FaissIndex(base(3))
     with pytest.raises(UsageError, match="fewer rows on a GPU; given 2049 for a query.*implementation=torch"):
         made.propose(torch.zeros(1, 4), MOST_ON_GPU + 1)
 
@@ -92,4 +92,4 @@ def test_more_rows_than_a_gpu_finds_are_refused(faiss: FakeFaiss) -> None:
 def test_what_a_gpu_cannot_take(faiss: FakeFaiss, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(FakeFaiss, "StandardGpuResources")
     with pytest.raises(MissingBackend, match="this faiss has no GPU"):
-        FaissIndex(base(3), 1)
+        FaissIndex(base(3))

@@ -23,7 +23,6 @@ from gpu_rag.graph.fuse import rrf
 from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores, jaccard_of_pairs
 from gpu_rag.graph.local_pagerank import blocks_pagerank
 from gpu_rag.graph.nearest import nearest, topk_rows
-from gpu_rag.graph.nearest.index import nearest_index
 from gpu_rag.graph.pagerank import personalized_pagerank
 from gpu_rag.graph.paths import expand_paths, path_graph, start_paths
 from gpu_rag.graph.paths.scores import score_paths
@@ -192,7 +191,6 @@ TOO_LARGE: dict[str, Callable[[], object]] = {
     "fused rankings": lambda: rrf([TopK(torch.tensor([[0, 1], [1, 0]]), torch.zeros(2, 2))], 2, constants=[60]),
     "components": lambda: connected_components(PATH),
     "the best of rows": lambda: topk_rows(torch.zeros(2, 3), 5),
-    "an index": lambda: nearest_index(unit(3), implementation="torch").search(unit(2), 2),
     "subgraphs": lambda: induced_subgraphs(PATH, ragged([[0, 1]]), implementation="numba"),
     "subgraphs by torch": lambda: induced_subgraphs(PATH, ragged([[0, 1]]), implementation="torch"),
     "PageRank of blocks": lambda: blocks_pagerank(BLOCKS, ragged([[0], []]), implementation="numba"),
@@ -255,7 +253,6 @@ def test_more_than_any_machine_has_is_refused() -> None:
 
 
 THREADED: dict[str, Callable[..., object]] = {
-    "nearest_index": lambda **some: nearest_index(unit(3), **some),
     "personalized_pagerank": lambda **some: personalized_pagerank(PATH, ragged([[0]]), **some),
     "blocks_pagerank": lambda **some: blocks_pagerank(BLOCKS, ragged([[0], []]), **some),
     "bubble_expansion": lambda **some: bubble_expansion(*BUBBLES, **some),
@@ -282,7 +279,6 @@ def test_more_results_than_there_are_ids_are_refused(k: int) -> None:
     for call in (
         lambda batch: topk_rows(torch.zeros(batch, 3), k),
         lambda batch: nearest(unit(4)[:batch], unit(4), k),
-        lambda batch: nearest_index(unit(4), implementation="torch").search(unit(4)[:batch], k),
     ):
         for batch in (0, 2):
             with pytest.raises(BadInput, match=f"k={k}"):

@@ -87,7 +87,6 @@ STEPS: dict[str, str] = {
     "program/condense": schema_of(questions.Rewritten),
     "program/decompose": schema_of(questions.Planned),
     "program/reader": TEXT,
-    "program/rerank": CHOICE,
     "stages/coreference": schema_of(coreference.Resolved),
     "stages/extract": schema_of(extraction.Extracted),
 }

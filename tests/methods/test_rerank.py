@@ -1,4 +1,4 @@
-"""A reranker after each method: the order of its scores, what a model chooses, its cost, and nothing without it."""
+"""A reranker after each method: the order of its scores, its cost, and nothing without it."""
 
 import json
 from pathlib import Path
@@ -8,14 +8,13 @@ import pytest
 from tiny_cross_encoder import cross_encoder
 
 import gpu_rag
-from gpu_rag.errors import UsageError
 from gpu_rag.evaluation.compare import compare
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.models.rerank import CrossEncoder
 from gpu_rag.program.reader import Support
 from gpu_rag.settings import merge
 from gpu_rag.sources.questions import QuestionRow
-from gpu_rag.types import Answer, Draft, JsonSchema, Question, Rank, Reply, Request
+from gpu_rag.types import Answer, Draft, JsonSchema, Question, Request
 
 BORN = "Where was the designer of the Halden Bridge born?"
 METHODS = ("dense", "bm25", "hybrid", "ppr", "hoprag", "bubblerag", "higra-retriever", "dual-agent")
@@ -100,45 +99,6 @@ def test_questions_share_batches(index: gpu_rag.Index, fast: Any, folder: Path) 
     questions = [Question(str(i), BORN + " " * i) for i in range(5)]
     stats = index.engine(with_encoder(fast, folder)).run("dense", questions, retrieval_only=True).stats
     assert stats.steps["rerank"].batch_sizes == {5: 1}
-
-
-def by_model(index: gpu_rag.Index, fast: Any, reply: Any, capable: bool = True, **options: Any) -> Answer:
-    llm = ScriptedLLM(
-        lambda request: reply(request) if request.system.startswith("You order what") else "Tamsin", capable=capable
-    )
-    return run(index, "dense", merge(fast, {"models": {"reranker": "llm", **options}}), llm=llm)
-
-
-def test_a_model_takes_the_best_and_the_rest_follows(index: gpu_rag.Index, fast: Any) -> None:
-    plain = [e.passage_id for e in run(index, "dense", fast).evidence]
-    found = by_model(index, fast, lambda _: json.dumps({"chosen": ["F", "C"]}))
-    order = [plain[5], plain[2], plain[0], plain[1], plain[3], plain[4]]
-    assert [e.passage_id for e in found.evidence] == order
-    assert found.usage.llm_calls == 2 and found.text == "Tamsin"
-
-
-def test_what_cannot_be_read_leaves_the_order(index: gpu_rag.Index, fast: Any) -> None:
-    plain = run(index, "dense", fast)
-    found = by_model(index, fast, lambda _: "I cannot say")
-    assert [e.passage_id for e in found.evidence] == [e.passage_id for e in plain.evidence]
-    assert found.usage.fallbacks == {"rerank_passages/rule": 1}
-
-
-def test_a_small_model_ranks_whoever_decides_else(index: gpu_rag.Index, fast: Any) -> None:
-    def scored(request: Request) -> Reply:
-        assert isinstance(request.constraint, Rank)
-        options = request.constraint.options
-        return Reply(options[-1], "rank", 1, 0, 0, tuple(float(i) for i in range(len(options))))
-
-    plain = [e.passage_id for e in run(index, "dense", fast).evidence]
-    found = by_model(index, fast, scored, capable=False, decider="rule")
-    assert [e.passage_id for e in found.evidence] == [*plain[:2:-1], *plain[:3]]
-
-
-def test_without_a_model_there_is_none_to_order(index: gpu_rag.Index, fast: Any) -> None:
-    engine = index.engine(merge(fast, {"models": {"reranker": "llm"}}))
-    with pytest.raises(UsageError, match="models.reranker=llm, and no language model answers"):
-        engine.run("dense", [Question("q", BORN)])
 
 
 def test_the_cost_is_shown(index: gpu_rag.Index, fast: Any, folder: Path, tmp_path: Path, capsys: Any) -> None:

@@ -1,4 +1,4 @@
-"""Held rows searched by torch tiles and by faiss: against sums in fractions, equal bits, ties, choices."""
+"""Held rows searched by torch and by faiss: against sums in fractions, equal bits, ties, choices."""
 
 import importlib.util
 from collections.abc import Callable
@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from refusals import refusals
 
 from gpu_rag.graph.nearest import index as module
-from gpu_rag.graph.nearest.index import NearestIndex, NearestRows, nearest_index, pick_index, torch_tiles
+from gpu_rag.graph.nearest import nearest
+from gpu_rag.graph.nearest.index import FaissIndex, NearestRows, pick_index
 from gpu_rag.types import TopK
 
 HAS_FAISS = importlib.util.find_spec("faiss") is not None
 needs_faiss = pytest.mark.skipif(not HAS_FAISS, reason="needs faiss")
-EXACT = ["torch", pytest.param("faiss", marks=needs_faiss)]
 Search = Callable[[torch.Tensor, torch.Tensor, int], TopK]
 
 
@@ -59,8 +59,8 @@ def check(search: Search, queries: torch.Tensor, base: torch.Tensor, k: int) -> 
     assert torch.equal(found.scores, torch.tensor(scores, dtype=torch.float32).reshape(len(queries), k))
 
 
-def by(implementation: str) -> Search:
-    return lambda queries, base, k: nearest_index(base, implementation=implementation).search(queries, k)
+def by_faiss(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:
+    return FaissIndex(base).search(queries, k)
 
 
 def with_ties(n: int, seed: int) -> torch.Tensor:
@@ -69,31 +69,24 @@ def with_ties(n: int, seed: int) -> torch.Tensor:
     return torch.nn.functional.normalize(rows)  # rows of zeros stay
 
 
-@pytest.mark.parametrize("implementation", EXACT)
+@needs_faiss
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_is_the_sum(implementation: str, dtype: torch.dtype) -> None:
-    check(by(implementation), units(5, 16, 1), units(70, 16, 2).to(dtype), 7)
-
-
-@pytest.mark.parametrize("implementation", EXACT)
-@settings(max_examples=25, deadline=None, derandomize=True)
-@given(n=st.integers(0, 60), batch=st.integers(1, 4), k=st.integers(0, 12), seed=st.integers(0, 1000))
-def test_ties_come_in_order(implementation: str, n: int, batch: int, k: int, seed: int) -> None:
-    check(by(implementation), with_ties(batch, seed + 1), with_ties(n, seed), k)
-
-
-@pytest.mark.parametrize("implementation", EXACT)
-def test_more_equal_rows_than_candidates(implementation: str) -> None:
-    base = units(1, 8, 3).repeat(500, 1)
-    found = by(implementation)(base[:2], base, 5)
-    assert torch.equal(found.ids, torch.arange(5, dtype=torch.int32).expand(2, 5))
+def test_is_the_sum(dtype: torch.dtype) -> None:
+    check(by_faiss, units(5, 16, 1), units(70, 16, 2).to(dtype), 7)
 
 
 @needs_faiss
-def test_faiss_and_torch_give_the_same_bits() -> None:
-    queries, base = units(150, 384, 4), units(3000, 384, 5).half()
-    one, other = by("torch")(queries, base, 20), by("faiss")(queries, base, 20)
-    assert torch.equal(one.ids, other.ids) and torch.equal(one.scores, other.scores)
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(n=st.integers(0, 60), batch=st.integers(1, 4), k=st.integers(0, 12), seed=st.integers(0, 1000))
+def test_ties_come_in_order(n: int, batch: int, k: int, seed: int) -> None:
+    check(by_faiss, with_ties(batch, seed + 1), with_ties(n, seed), k)
+
+
+@needs_faiss
+def test_more_equal_rows_than_candidates() -> None:
+    base = units(1, 8, 3).repeat(500, 1)
+    found = by_faiss(base[:2], base, 5)
+    assert torch.equal(found.ids, torch.arange(5, dtype=torch.int32).expand(2, 5))
 
 
 @needs_faiss
@@ -102,13 +95,12 @@ def test_rows_that_f32_cannot_order_are_all_looked_at() -> None:
     queries = units(4, 64, 0)
     base = torch.cat([torch.nn.functional.normalize(query + 2e-7 * units(300, 64, 6) * 8) for query in queries])
     for k in (1, 5):
-        one, other = by("torch")(queries, base, k), by("faiss")(queries, base, k)
-        assert torch.equal(one.ids, other.ids) and torch.equal(one.scores, other.scores)
+        check(by_faiss, queries, base, k)
 
 
-@pytest.mark.parametrize("implementation", EXACT)
-def test_a_query_does_not_know_its_batch(implementation: str) -> None:
-    queries, index = units(131, 64, 6), nearest_index(units(2000, 64, 7), implementation=implementation)
+@needs_faiss
+def test_a_query_does_not_know_its_batch() -> None:
+    queries, index = units(131, 64, 6), FaissIndex(units(2000, 64, 7))
     together = index.search(queries, 9)
     for b in (0, 1, 63, 64, 130):
         alone = index.search(queries[b : b + 1], 9)
@@ -117,18 +109,16 @@ def test_a_query_does_not_know_its_batch(implementation: str) -> None:
 
 def first_found(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:
     """Candidates as the library sorts them, no second look."""
-    return torch_tiles(base)(queries, k)
+    return nearest(queries, base, k)
 
 
-def not_widened(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:
-    """Exact scores of k candidates that were taken from the end of each tie."""
+class NotWidened(FaissIndex):
+    """Proposes candidates from the end of each tie, as if no other row could be as near."""
 
-    def last(queries: torch.Tensor, wide: int) -> TopK:
-        scores = queries @ base.float().T
-        ids = scores.shape[1] - 1 - scores.flip(1).sort(dim=1, descending=True, stable=True).indices[:, :wide]
-        return TopK(ids.int(), torch.full(ids.shape, -1.0))  # as if no row that was not proposed could be as near
-
-    return NearestIndex(base, last, "torch").search(queries, k)
+    def propose(self, queries: torch.Tensor, k: int) -> TopK:
+        scores = queries @ self.base.float().T
+        ids = scores.shape[1] - 1 - scores.flip(1).sort(dim=1, descending=True, stable=True).indices[:, :k]
+        return TopK(ids.int(), torch.full(ids.shape, -1.0))
 
 
 def test_checks_catch_scores_that_are_not_exact() -> None:
@@ -136,26 +126,31 @@ def test_checks_catch_scores_that_are_not_exact() -> None:
         check(first_found, units(20, 48, 11), units(90, 48, 12), 5)
 
 
+@needs_faiss
 def test_checks_catch_candidates_that_are_not_enough() -> None:
     case = with_ties(3, 1), with_ties(2000, 2), 4
-    check(by("torch"), *case)
+    check(by_faiss, *case)
     with pytest.raises(AssertionError):
-        check(not_widened, *case)
+        check(lambda queries, base, k: NotWidened(base).search(queries, k), *case)
 
 
-def test_the_choice_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "find_spec", lambda name: object())
     assert pick_index() == "torch" and pick_index("faiss") == "faiss"
-    with recording() as ran:
-        assert nearest_index(units(9, 4, 0)).implementation == "torch"
-    assert ran == {"nearest_index": {"torch"}}
 
 
-test_bad_input_says_what = refusals(
-    [
-        ("base are not unit rows", lambda: nearest_index(torch.ones(2, 3))),
-        ("queries do not fit", lambda: nearest_index(units(2, 3, 0)).search(units(1, 4, 0), 1)),
-    ]
+def rows_by_faiss(base: torch.Tensor, queries: torch.Tensor) -> TopK:
+    with preferring({"neighbours": "faiss"}):
+        return NearestRows(base).search(queries, 1)
+
+
+test_bad_input_says_what = needs_faiss(
+    refusals(
+        [
+            ("base are not unit rows", lambda: rows_by_faiss(torch.ones(2, 3), units(1, 3, 0))),
+            ("queries do not fit", lambda: rows_by_faiss(units(2, 3, 0), units(1, 4, 0))),
+        ]
+    )
 )
 
 
@@ -174,8 +169,8 @@ def test_kept_rows_are_searched_alike(by: str) -> None:
 
 @needs_faiss
 def test_an_index_is_made_once_and_every_search_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, real = [], module.nearest_index
-    monkeypatch.setattr(module, "nearest_index", lambda base, **given: made.append(1) or real(base, **given))
+    made, real = [], module.FaissIndex
+    monkeypatch.setattr(module, "FaissIndex", lambda base: made.append(1) or real(base))
     held = NearestRows(BASE)
     for _ in range(2):
         with preferring({"neighbours": "faiss"}), recording() as ran:

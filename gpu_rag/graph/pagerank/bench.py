@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from gpu_rag.bench.inputs import csr_on, drawn, linked_nodes, lists_of, measured
 from gpu_rag.bench.peers import peer_file
 from gpu_rag.graph.pagerank import STATES, Job, Options, personalized_pagerank, pick_implementation, prepare
 from gpu_rag.graph.pagerank.inputs import PageRankGraph, teleport_of
-from gpu_rag.graph.pagerank.plan import Array, SweepUntil, Tile
+from gpu_rag.graph.pagerank.plan import Array
 from gpu_rag.types import CSR, Ragged
 
 TOL = 1e-6
@@ -108,11 +109,10 @@ def _case(name: str, graph: PageRankGraph, problem: Problem, damping: float, sta
         questions = np.array(sorted({q for b in config.batches for q in (0, b // 2, b - 1)}))
         return questions, solve_exactly(csr, dense_columns(seeds, weights, questions, csr.n, np.float64), damping).T
 
-    @cache
     def bytes_of(batch: int) -> int:
-        given = part(seeds, 0, batch), part(weights, 0, batch)
-        width, passes = count_passes(graph, *given, implementation, options, batch)
-        return solve_bytes(csr.n, csr.m, csr.weight is not None, batch, width, passes)
+        teleport = teleport_of(graph, part(seeds, 0, batch), part(weights, 0, batch), None)
+        job = Job(graph, teleport, implementation, options)
+        return solve_bytes(csr.n, csr.m, csr.weight is not None, batch, job.width, passes_of(job))
 
     return Case(
         op="pagerank",
@@ -188,54 +188,13 @@ def solve_exactly(csr: CSR, pi: Array, damping: float) -> Array:
             return p
 
 
-class _Counted:
-    """A tile that counts its passes over the graph. It has no `leap`, so every step is counted."""
-
-    def __init__(self, tile: Tile):
-        self.tile, self.passes = tile, 0
-        if (sweep_until := getattr(tile, "sweep_until", None)) is not None:
-            self.sweep_until = partial(self._until, sweep_until)
-        self.width, self.slack, self.coarsest = tile.width, tile.slack, tile.coarsest
-
-    def sweep(self, omegas: Array, fine: bool) -> Array:
-        self.passes += len(omegas)
-        return self.tile.sweep(omegas, fine)
-
-    def _until(self, sweep_until: SweepUntil, omegas: Array, going: Array, steps: Array, *others: Any) -> None:
-        before = steps.copy()
-        sweep_until(omegas, going, steps, *others)
-        self.passes += int((steps - before).max())
-
-    def check(self, rows: Array) -> tuple[Array, Array]:
-        self.passes += 1
-        return self.tile.check(rows)
-
-
-def count_passes(
-    graph: PageRankGraph, seeds: Ragged, weights: Ragged, implementation: str, options: Options, batch: int
-) -> tuple[int, dict[int, int]]:
-    """(tile width, passes over the graph by bytes of a state number) of the first tile of `batch` questions.
-
-    A pass is a step of the iteration or the final check in f64.
-    """
-    job = Job(graph, teleport_of(graph, seeds, weights, None), implementation, options)
-    make = job.new_tile
-    tiles: list[tuple[int, _Counted]] = []
-
-    def counting(dtype: torch.dtype, questions: Array, result: torch.Tensor, lo: int) -> Tile:
-        tile = _Counted(make(dtype, questions, result, lo))
-        tiles.append((dtype.itemsize, tile))
-        return tile
-
-    job.new_tile = counting
-    first = min(batch, job.width)
-    job.solve(0, first, torch.empty(first, graph.n, dtype=torch.float32, device=graph.device), 0)
-    passes: Counter[int] = Counter()
-    for itemsize, tile in tiles:
-        passes[itemsize] += tile.passes
-    if job.f16_steps:
-        passes[2] += job.f16_steps  # done for the first tile before it was made
-    return job.width, dict(passes)
+def passes_of(job: Job) -> dict[int, int]:
+    """Passes over the graph by bytes of a state number: the steps that exact arithmetic takes from an error of 2 to the
+    tolerance, at the rate of the solver, and the final check in f64."""
+    steps = math.ceil(math.log(2 / job.plan.tol) / -math.log(job.plan.rate)) if job.plan.rate > 0 else 1
+    passes = Counter({2: job.f16_steps, job.dtypes[0].itemsize: max(steps - job.f16_steps, 1)})
+    passes[8] += 1
+    return dict(passes)
 
 
 def solve_bytes(n: int, m: int, weighted: bool, batch: int, width: int, passes: Mapping[int, int]) -> int:
