@@ -303,6 +303,21 @@ def test_keys_and_errors_are_told_in_plain_words(visit, site):
     expect(page.locator("#state.failed")).to_contain_text("Is it still running?")
 
 
+def test_things_of_a_knowledge_base_are_listed_and_drawn(visit, site):
+    def with_nodes(route):
+        row = route.fetch().json()
+        node = {"id": "a", "name": "Anna Stroud", "type": "person", "source": "kb", "score": 1.0}
+        route.fulfill(json={**row, "evidence": [], "paths": [], "support": [], "nodes": [node] * 7})
+
+    page = visit("documents")
+    page.route("**/v1/retrieve", with_nodes)
+    page.goto(f"{site.url}/#{urlencode({'q': QUESTION, 'method': 'bm25', 'only': 1})}")
+    expect(page.locator("#nodes-title")).to_have_text("The best 5 of 7 things that fit")
+    expect(page.locator("#nodes a").first).to_have_attribute("href", re.compile("name=Anna"))
+    expect(page.locator("#graph canvas").first).to_be_attached()
+    expect(page.locator("#grounding")).to_contain_text("Evidence only")
+
+
 def test_hostile_texts_stay_texts(visit):
     page = answered(visit(q="What is Zarn?", method="bm25"), HOSTILE)
     title = page.locator("#evidence h3", has_text="Zarn").first

@@ -5,7 +5,7 @@ import { draw, graphOf } from "./picture.js";
 import { fetched, got, link } from "./server.js";
 
 const SHOWN = 3; // sentences in sight
-const N_PASSAGES = 5; // in sight
+const N_PASSAGES = 5, N_NODES = 5; // in sight
 const MOST_NAMES = innerWidth < 600 ? 10 : 16; // in the picture
 export const GROUNDING = {
   supported: "Supported: the documents say so",
@@ -98,7 +98,7 @@ export function showPiece(text) {
 export function clear() {
   row = null;
   at("answer").setAttribute("aria-busy", "true");
-  for (const id of ["grounding", "remarks", "sentences-part", "more-sentences"]) at(id).hidden = true;
+  for (const id of ["grounding", "remarks", "nodes-part", "sentences-part", "more-sentences"]) at(id).hidden = true;
   for (const id of ["cost", "sentences", "evidence", "trace", "legend", "facts", "chosen", "graph-tools"]) fill(at(id));
   at("graph").picture?.destroy();
   fill(at("graph"));
@@ -110,6 +110,15 @@ const sentenceItem = (sentence) => {
   const text = sentence.text ?? Array.from(item.text).slice(sentence.start, sentence.end).join("");
   return make("li", {}, make("mark", {}, strengthened(text, matched())), " ", n ? cite(n) : "");
 };
+
+// What a knowledge base gives as the answer.
+function showNodes() {
+  const all = row.nodes ?? [];
+  at("nodes-part").hidden = !all.length;
+  at("nodes-title").textContent = all.length > N_NODES ? `The best ${N_NODES} of ${count(all.length, "thing")} that fit` : "Things that fit";
+  fill(at("nodes"), ...all.slice(0, N_NODES).map(({ name, type, source }) => make("li", {},
+    make("a", { href: link("explore", { name }) }, name), make("span", { class: "small dim" }, " " + [type, source].filter(Boolean).join(" · ")))));
+}
 
 function showSentences() {
   const all = [...row.grounding?.sentences ?? [], ...row.support ?? []].filter((s) => numberOf(s.passage_id));
@@ -193,6 +202,7 @@ export async function show(shown, { final, seconds } = {}) {
     showCost(seconds);
   }
   showRemarks();
+  showNodes();
   showSentences();
   const more = row.evidence.length - N_PASSAGES;
   if (row.evidence.length) fill(at("evidence"), ...row.evidence.map(passageItem), more > 0 ? make("li", { id: "more-passages" }, button(count(more, "more passage"), showAllPassages, { class: "quiet-button" })) : null);
@@ -236,7 +246,7 @@ function chosenFacts(shown, stated) {
   const first = (id) => valued.find(({ fact }) => fact.source === id)?.fact;
   shown.evidence.map((item) => first(item.passage_id)).filter(Boolean).forEach(take);
   paths.slice(0, 12).forEach(take);
-  valued.filter(({ value }) => value >= 4).forEach(({ fact }) => take(fact));
+  valued.filter(({ value }) => value >= 4 || shown.nodes).forEach(({ fact }) => take(fact));
   return facts;
 }
 
@@ -259,8 +269,10 @@ async function showPicture(shown) {
   let stated = [];
   try {
     if (ids.length) stated = (await got("/v1/graph", { passage: ids })).facts;
+    const around = async ({ name }) => (await got("/v1/entities/" + encodeURIComponent(name), { limit: 5 })).facts;
+    if (!stated.length) stated = (await Promise.all((shown.nodes ?? []).slice(0, 3).map(around))).flat();
   } catch (error) {
-    if (![403, 409].includes(error.status)) throw error; // an index without a graph, or a key that may only ask
+    if (![403, 404, 409].includes(error.status)) throw error; // no graph, no such name, or a key that may only ask
   }
   if (row !== shown) return;
   const facts = chosenFacts(shown, stated);
