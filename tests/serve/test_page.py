@@ -23,7 +23,12 @@ pytestmark = pytest.mark.slow
 HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
 QUESTION = "Who built the lighthouse of Quill?"
 ANSWER = "Anna Stroud built the lighthouse of Quill"
-SAID = {QUESTION: ANSWER, "What is Zarn?": f"Zarn is {HOSTILE}"}
+MENTIONED = "Who was a pupil of somebody?"
+SAID = {
+    QUESTION: ANSWER,
+    MENTIONED: "Anna Stroud of Kerling, by the port of Tamsin",
+    "What is Zarn?": f"Zarn is {HOSTILE}",
+}
 KEYS = """
 [reader]
 key = "key-of-reader"
@@ -165,6 +170,17 @@ def test_an_answer_streams_with_its_citations_and_its_graph(visit, model):
     assert page.locator("#graph").evaluate("holder => holder.picture.nodes().length") > n_before
     page.get_by_text("The picture in words").click()
     expect(page.locator("#facts li").first).to_be_visible()
+
+
+def test_an_answer_that_is_only_mentioned_cites_the_sentence_with_its_words(visit):
+    page = answered(visit(q=MENTIONED, method="ppr"), "Anna Stroud of Kerling")
+    expect(page.locator("#grounding")).to_have_text(re.compile("^Mentioned"))
+    first = page.locator("#sentences li").first
+    expect(first).to_contain_text(re.compile("Anna Stroud|Kerling|Tamsin"))
+    number = page.locator("#answer .cite").first.text_content()
+    assert first.locator(".cite").text_content() == number
+    page.locator("#answer .cite").first.click()
+    expect(page.locator("#evidence .passage", has_text=number).locator("mark").first).to_be_in_viewport()
 
 
 def test_the_first_words_are_shown_soon_after_the_server_sends_them(visit, site, model):

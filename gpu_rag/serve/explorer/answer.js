@@ -9,7 +9,7 @@ const N_PASSAGES = 5, N_NODES = 5; // in sight
 const MOST_NAMES = innerWidth < 600 ? 10 : 16; // in the picture
 export const GROUNDING = {
   supported: "Supported: the documents say so",
-  mentioned: "Mentioned: the words are in the documents; check what they say",
+  mentioned: "Mentioned in the documents: check what they say",
   unsupported: "Not supported: the documents do not say this",
   none: "Not checked against the documents",
   retrieved: "Evidence only: no language model was asked",
@@ -21,8 +21,9 @@ let picture = null;
 const keyOf = (sentence) => sentence.passage_id + " " + sentence.start;
 const numberOf = (id) => row.evidence.findIndex((item) => item.passage_id === id) + 1;
 const matched = () => wordsOf(row.question + " " + (row.answer ?? ""));
-const sentencesIn = (id) => [...row.grounding?.sentences ?? [], ...row.support ?? []].filter((s) => s.passage_id === id)
-  .filter((s, i, all) => all.findIndex((other) => other.start === s.start) === i);
+// The sentences behind the answer, then those that bear on the question, each once.
+const sentencesOf = () => [...row.grounding?.sentences ?? [], ...row.mentions ?? [], ...row.support ?? []].filter((s, i, all) => all.findIndex((other) => keyOf(other) === keyOf(s)) === i);
+const sentencesIn = (id) => sentencesOf().filter((s) => s.passage_id === id);
 
 // --- citations --------------------------------------------------------------------------------------
 
@@ -47,29 +48,43 @@ function goTo(n) {
 const split = (text) =>
   Intl.Segmenter ? Array.from(new Intl.Segmenter("en", { granularity: "sentence" }).segment(text), (part) => part.segment) : [text];
 
-// Numbers of the passages behind each sentence of the answer. Sentences that support it go to the one with most of their
-// words. Without such, a passage is cited for the words of the answer that the question lacks: those with most of them.
+const inCommon = (words, own) => words.filter((word) => own.has(word)).length;
+
+// Places of the sentences of a text, in characters, not in UTF-16.
+function placesIn(text) {
+  let end = 0;
+  return split(text).map((part) => ({ start: end, end: (end += Array.from(part).length) - (part.length - part.trimEnd().length), text: part.trimEnd() }));
+}
+
+// For an answer that the documents mention but no sentence supports: for each of its sentences the passages with most of
+// the words that the question lacks, and in each the sentence with most of them: [{passage_id, start, end, text, of}].
+function mentionsOf() {
+  if (row.grounding?.status !== "mentioned" || row.grounding.sentences.length) return [];
+  const asked = wordsOf(row.question);
+  const texts = row.evidence.map((item) => wordsOf(item.title + " " + item.text));
+  return split(row.answer).flatMap((sentence, of) => {
+    const fresh = [...wordsOf(sentence)].filter((word) => !asked.has(word));
+    const shared = texts.map((own) => inCommon(fresh, own));
+    const most = Math.max(0, ...shared);
+    return row.evidence.filter((_, i) => most && shared[i] === most).slice(0, 4).map(({ passage_id, text }) => {
+      const best = placesIn(text).map((place) => [inCommon(fresh, wordsOf(place.text)), place]).reduce((a, b) => (b[0] > a[0] ? b : a));
+      return { passage_id, ...best[1], of };
+    });
+  });
+}
+
+// Numbers of the passages behind each sentence of the answer. One that supports it goes to the one with most of its words.
 function sourcesOf(sentences) {
-  const words = sentences.map(wordsOf);
+  const words = sentences.map((sentence) => [...wordsOf(sentence)]);
   const sources = sentences.map(() => new Set());
-  const support = row.grounding?.sentences ?? [];
-  for (const { passage_id, start, end } of support) {
+  for (const { passage_id, start, end } of row.grounding?.sentences ?? []) {
     const item = row.evidence.find((one) => one.passage_id === passage_id);
     if (!item) continue;
     const own = wordsOf(Array.from(item.text).slice(start, end).join(""));
-    const shared = words.map((some) => [...some].filter((word) => own.has(word)).length);
+    const shared = words.map((some) => inCommon(some, own));
     sources[shared.indexOf(Math.max(...shared))].add(numberOf(passage_id));
   }
-  if (!support.length && row.grounding?.status === "mentioned") {
-    const asked = wordsOf(row.question);
-    const texts = row.evidence.map((item) => wordsOf(item.title + " " + item.text));
-    words.forEach((some, i) => {
-      const fresh = [...some].filter((word) => !asked.has(word));
-      const shared = texts.map((own) => fresh.filter((word) => own.has(word)).length);
-      const best = Math.max(...shared);
-      shared.forEach((n, place) => n && n === best && sources[i].add(place + 1));
-    });
-  }
+  for (const { passage_id, of } of row.mentions) sources[of].add(numberOf(passage_id));
   return sources;
 }
 
@@ -121,8 +136,7 @@ function showNodes() {
 }
 
 function showSentences() {
-  const all = [...row.grounding?.sentences ?? [], ...row.support ?? []].filter((s) => numberOf(s.passage_id));
-  const each = all.filter((s, i) => all.findIndex((other) => keyOf(other) === keyOf(s)) === i);
+  const each = sentencesOf().filter((s) => numberOf(s.passage_id));
   at("sentences-part").hidden = !each.length;
   at("sentences-title").textContent = row.grounding?.sentences?.length ? "Sentences it rests on" : "Sentences that bear on it";
   fill(at("sentences"), ...each.slice(0, SHOWN).map(sentenceItem));
@@ -189,6 +203,7 @@ function showRemarks() {
 export async function show(shown, { final, seconds } = {}) {
   row = shown;
   const failed = row.status === "failed";
+  row.mentions = mentionsOf();
   if (final) {
     at("answer").setAttribute("aria-busy", "false");
     const status = failed ? "failed" : row.status === "retrieved" ? "retrieved" : row.grounding?.status ?? "none";
