@@ -1,8 +1,9 @@
-"""Make the pictures of docs/screenshots: `gpu-rag ask` in a terminal (ask.svg), and its web page (page.png).
+"""Make the pictures of docs/screenshots: `gpu-rag ask` in a terminal (ask.svg), and its web page (page.png,
+page-dark.png, phone.png).
 
 usage: python scripts/screenshots.py INDEX "QUESTION" [--llm SPEC] [--method ppr]
 
-Chromium draws the page; without Chromium only the terminal is drawn. The model's reply is shown unchanged.
+Playwright draws the page in Chromium; without Chromium only the terminal is drawn. Replies are shown unchanged.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ import asyncio
 import re
 import shutil
 import socket
-import subprocess
 import tempfile
 import threading
 from pathlib import Path
-from typing import Any
+from urllib.parse import urlencode
 
 import uvicorn
+from playwright.sync_api import sync_playwright
 from rich.console import Console
 
 from gpu_rag import Index
@@ -32,11 +33,9 @@ from gpu_rag.settings import Settings, make_settings
 from gpu_rag.types import Question
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "screenshots"
-SIZE = (1000, 1250)
+PICTURES = {"page.png": (1180, 900, "light"), "page-dark.png": (1180, 900, "dark"), "phone.png": (390, 900, "light")}
+FLAGS = ["--no-sandbox", "--disable-gpu"]
 COLUMNS = 118
-ASK = """
-setTimeout(() => { at("question").value = QUESTION; at("method").value = METHOD; at("form").requestSubmit(); }, 300);
-"""
 
 
 def draw_terminal(engine: Engine, method: str, question: str) -> None:
@@ -57,30 +56,20 @@ def draw_page(engine: Engine, settings: Settings, method: str, question: str, br
     live = EngineThread(lambda: {"index": engine}, settings.serve, print)
     live.start()
     app = make_app(live, Admission(settings), said, "127.0.0.1")
-    script = ASK.replace("QUESTION", repr(question)).replace("METHOD", repr(method)).encode()
-
-    async def asking(scope: Any, receive: Any, send: Any) -> None:
-        async def longer(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [(n, v) for n, v in message["headers"] if n != b"content-length"]
-            elif message["type"] == "http.response.body":
-                message = {**message, "body": message["body"] + script}
-            await send(message)
-
-        await app(scope, receive, longer if scope["path"] == "/explorer.js" else send)
-
     listener = socket.create_server(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
-    server = uvicorn.Server(uvicorn.Config(asking, lifespan="off", log_config=None))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}/#{urlencode({'q': question, 'method': method})}"
+    server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
     thread.start()
     try:
-        with tempfile.TemporaryDirectory() as profile:
-            drawn = [f"--screenshot={OUT / 'page.png'}", f"--window-size={SIZE[0]},{SIZE[1]}", "--hide-scrollbars"]
-            options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000"]
-            subprocess.run(
-                [browser, *options, *drawn, f"--user-data-dir={profile}", url], check=True, capture_output=True
-            )
+        with sync_playwright() as playwright, playwright.chromium.launch(executable_path=browser, args=FLAGS) as opened:
+            for name, (width, height, scheme) in PICTURES.items():
+                page = opened.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+                page.goto(url)
+                page.locator("#answer[aria-busy=false]").wait_for(timeout=600_000)
+                page.locator("#graph canvas").first.wait_for()
+                page.wait_for_timeout(500)
+                page.screenshot(path=OUT / name)
     finally:
         server.should_exit = True
         thread.join()

@@ -99,7 +99,7 @@ class Explore:
         offsets = facts.stated.offsets.numpy()
         passages = {int(p): None for row in rows for p in facts.stated.values[offsets[row] : offsets[row + 1]].tolist()}
         documents = dict.fromkeys(self._index.passage_documents[list(passages)].tolist())
-        name = _take(facts.names, np.array(nodes[:1]))[0]
+        (name,) = _take(facts.names, np.array(nodes)) if len(nodes) == 1 else (request.path_params["name"],)
         merged = {alias: None for node in nodes for alias in facts.aliases[node] if alias != name}
         return Json(
             {

@@ -23,7 +23,12 @@ pytestmark = pytest.mark.slow
 HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
 QUESTION = "Who built the lighthouse of Quill?"
 ANSWER = "Anna Stroud built the lighthouse of Quill"
-SAID = {QUESTION: ANSWER, "What is Zarn?": f"Zarn is {HOSTILE}"}
+MENTIONED = "Who was a pupil of somebody?"
+SAID = {
+    QUESTION: ANSWER,
+    MENTIONED: "Anna Stroud of Kerling, by the port of Tamsin",
+    "What is Zarn?": f"Zarn is {HOSTILE}",
+}
 KEYS = """
 [reader]
 key = "key-of-reader"
@@ -167,6 +172,17 @@ def test_an_answer_streams_with_its_citations_and_its_graph(visit, model):
     expect(page.locator("#facts li").first).to_be_visible()
 
 
+def test_an_answer_that_is_only_mentioned_cites_the_sentence_with_its_words(visit):
+    page = answered(visit(q=MENTIONED, method="ppr"), "Anna Stroud of Kerling")
+    expect(page.locator("#grounding")).to_have_text(re.compile("^Mentioned"))
+    first = page.locator("#sentences li").first
+    expect(first).to_contain_text(re.compile("Anna Stroud|Kerling|Tamsin"))
+    number = page.locator("#answer .cite").first.text_content()
+    assert first.locator(".cite").text_content() == number
+    page.locator("#answer .cite").first.click()
+    expect(page.locator("#evidence .passage", has_text=number).locator("mark").first).to_be_in_viewport()
+
+
 def test_the_first_words_are_shown_soon_after_the_server_sends_them(visit, site, model):
     """Within 1.5 times the time of the first piece over HTTP; one good run of a few is enough on a busy machine."""
     page, ratios = visit(), []
@@ -301,6 +317,21 @@ def test_keys_and_errors_are_told_in_plain_words(visit, site):
     page.route("**/v1/**", lambda route: route.abort())
     page.goto(f"{site.url}/#{urlencode({'view': 'ask', 'q': QUESTION})}")
     expect(page.locator("#state.failed")).to_contain_text("Is it still running?")
+
+
+def test_things_of_a_knowledge_base_are_listed_and_drawn(visit, site):
+    def with_nodes(route):
+        row = route.fetch().json()
+        node = {"id": "a", "name": "Anna Stroud", "type": "person", "source": "kb", "score": 1.0}
+        route.fulfill(json={**row, "evidence": [], "paths": [], "support": [], "nodes": [node] * 7})
+
+    page = visit("documents")
+    page.route("**/v1/retrieve", with_nodes)
+    page.goto(f"{site.url}/#{urlencode({'q': QUESTION, 'method': 'bm25', 'only': 1})}")
+    expect(page.locator("#nodes-title")).to_have_text("The best 5 of 7 things that fit")
+    expect(page.locator("#nodes a").first).to_have_attribute("href", re.compile("name=Anna"))
+    expect(page.locator("#graph canvas").first).to_be_attached()
+    expect(page.locator("#grounding")).to_contain_text("Evidence only")
 
 
 def test_hostile_texts_stay_texts(visit):

@@ -5,11 +5,11 @@ import { draw, graphOf } from "./picture.js";
 import { fetched, got, link } from "./server.js";
 
 const SHOWN = 3; // sentences in sight
-const N_PASSAGES = 5; // in sight
+const N_PASSAGES = 5, N_NODES = 5; // in sight
 const MOST_NAMES = innerWidth < 600 ? 10 : 16; // in the picture
 export const GROUNDING = {
   supported: "Supported: the documents say so",
-  mentioned: "Mentioned: the words are in the documents; check what they say",
+  mentioned: "Mentioned in the documents: check what they say",
   unsupported: "Not supported: the documents do not say this",
   none: "Not checked against the documents",
   retrieved: "Evidence only: no language model was asked",
@@ -21,8 +21,9 @@ let picture = null;
 const keyOf = (sentence) => sentence.passage_id + " " + sentence.start;
 const numberOf = (id) => row.evidence.findIndex((item) => item.passage_id === id) + 1;
 const matched = () => wordsOf(row.question + " " + (row.answer ?? ""));
-const sentencesIn = (id) => [...row.grounding?.sentences ?? [], ...row.support ?? []].filter((s) => s.passage_id === id)
-  .filter((s, i, all) => all.findIndex((other) => other.start === s.start) === i);
+// The sentences behind the answer, then those that bear on the question, each once.
+const sentencesOf = () => [...row.grounding?.sentences ?? [], ...row.mentions ?? [], ...row.support ?? []].filter((s, i, all) => all.findIndex((other) => keyOf(other) === keyOf(s)) === i);
+const sentencesIn = (id) => sentencesOf().filter((s) => s.passage_id === id);
 
 // --- citations --------------------------------------------------------------------------------------
 
@@ -47,29 +48,43 @@ function goTo(n) {
 const split = (text) =>
   Intl.Segmenter ? Array.from(new Intl.Segmenter("en", { granularity: "sentence" }).segment(text), (part) => part.segment) : [text];
 
-// Numbers of the passages behind each sentence of the answer. Sentences that support it go to the one with most of their
-// words. Without such, a passage is cited for the words of the answer that the question lacks: those with most of them.
+const inCommon = (words, own) => words.filter((word) => own.has(word)).length;
+
+// Places of the sentences of a text, in characters, not in UTF-16.
+function placesIn(text) {
+  let end = 0;
+  return split(text).map((part) => ({ start: end, end: (end += Array.from(part).length) - (part.length - part.trimEnd().length), text: part.trimEnd() }));
+}
+
+// For an answer that the documents mention but no sentence supports: for each of its sentences the passages with most of
+// the words that the question lacks, and in each the sentence with most of them: [{passage_id, start, end, text, of}].
+function mentionsOf() {
+  if (row.grounding?.status !== "mentioned" || row.grounding.sentences.length) return [];
+  const asked = wordsOf(row.question);
+  const texts = row.evidence.map((item) => wordsOf(item.title + " " + item.text));
+  return split(row.answer).flatMap((sentence, of) => {
+    const fresh = [...wordsOf(sentence)].filter((word) => !asked.has(word));
+    const shared = texts.map((own) => inCommon(fresh, own));
+    const most = Math.max(0, ...shared);
+    return row.evidence.filter((_, i) => most && shared[i] === most).slice(0, 4).map(({ passage_id, text }) => {
+      const best = placesIn(text).map((place) => [inCommon(fresh, wordsOf(place.text)), place]).reduce((a, b) => (b[0] > a[0] ? b : a));
+      return { passage_id, ...best[1], of };
+    });
+  });
+}
+
+// Numbers of the passages behind each sentence of the answer. One that supports it goes to the one with most of its words.
 function sourcesOf(sentences) {
-  const words = sentences.map(wordsOf);
+  const words = sentences.map((sentence) => [...wordsOf(sentence)]);
   const sources = sentences.map(() => new Set());
-  const support = row.grounding?.sentences ?? [];
-  for (const { passage_id, start, end } of support) {
+  for (const { passage_id, start, end } of row.grounding?.sentences ?? []) {
     const item = row.evidence.find((one) => one.passage_id === passage_id);
     if (!item) continue;
     const own = wordsOf(Array.from(item.text).slice(start, end).join(""));
-    const shared = words.map((some) => [...some].filter((word) => own.has(word)).length);
+    const shared = words.map((some) => inCommon(some, own));
     sources[shared.indexOf(Math.max(...shared))].add(numberOf(passage_id));
   }
-  if (!support.length && row.grounding?.status === "mentioned") {
-    const asked = wordsOf(row.question);
-    const texts = row.evidence.map((item) => wordsOf(item.title + " " + item.text));
-    words.forEach((some, i) => {
-      const fresh = [...some].filter((word) => !asked.has(word));
-      const shared = texts.map((own) => fresh.filter((word) => own.has(word)).length);
-      const best = Math.max(...shared);
-      shared.forEach((n, place) => n && n === best && sources[i].add(place + 1));
-    });
-  }
+  for (const { passage_id, of } of row.mentions) sources[of].add(numberOf(passage_id));
   return sources;
 }
 
@@ -98,7 +113,7 @@ export function showPiece(text) {
 export function clear() {
   row = null;
   at("answer").setAttribute("aria-busy", "true");
-  for (const id of ["grounding", "remarks", "sentences-part", "more-sentences"]) at(id).hidden = true;
+  for (const id of ["grounding", "remarks", "nodes-part", "sentences-part", "more-sentences"]) at(id).hidden = true;
   for (const id of ["cost", "sentences", "evidence", "trace", "legend", "facts", "chosen", "graph-tools"]) fill(at(id));
   at("graph").picture?.destroy();
   fill(at("graph"));
@@ -111,9 +126,17 @@ const sentenceItem = (sentence) => {
   return make("li", {}, make("mark", {}, strengthened(text, matched())), " ", n ? cite(n) : "");
 };
 
+// What a knowledge base gives as the answer.
+function showNodes() {
+  const all = row.nodes ?? [];
+  at("nodes-part").hidden = !all.length;
+  at("nodes-title").textContent = all.length > N_NODES ? `The best ${N_NODES} of ${count(all.length, "thing")} that fit` : "Things that fit";
+  fill(at("nodes"), ...all.slice(0, N_NODES).map(({ name, type, source }) => make("li", {},
+    make("a", { href: link("explore", { name }) }, name), make("span", { class: "small dim" }, " " + [type, source].filter(Boolean).join(" · ")))));
+}
+
 function showSentences() {
-  const all = [...row.grounding?.sentences ?? [], ...row.support ?? []].filter((s) => numberOf(s.passage_id));
-  const each = all.filter((s, i) => all.findIndex((other) => keyOf(other) === keyOf(s)) === i);
+  const each = sentencesOf().filter((s) => numberOf(s.passage_id));
   at("sentences-part").hidden = !each.length;
   at("sentences-title").textContent = row.grounding?.sentences?.length ? "Sentences it rests on" : "Sentences that bear on it";
   fill(at("sentences"), ...each.slice(0, SHOWN).map(sentenceItem));
@@ -180,6 +203,7 @@ function showRemarks() {
 export async function show(shown, { final, seconds } = {}) {
   row = shown;
   const failed = row.status === "failed";
+  row.mentions = mentionsOf();
   if (final) {
     at("answer").setAttribute("aria-busy", "false");
     const status = failed ? "failed" : row.status === "retrieved" ? "retrieved" : row.grounding?.status ?? "none";
@@ -193,6 +217,7 @@ export async function show(shown, { final, seconds } = {}) {
     showCost(seconds);
   }
   showRemarks();
+  showNodes();
   showSentences();
   const more = row.evidence.length - N_PASSAGES;
   if (row.evidence.length) fill(at("evidence"), ...row.evidence.map(passageItem), more > 0 ? make("li", { id: "more-passages" }, button(count(more, "more passage"), showAllPassages, { class: "quiet-button" })) : null);
@@ -236,7 +261,7 @@ function chosenFacts(shown, stated) {
   const first = (id) => valued.find(({ fact }) => fact.source === id)?.fact;
   shown.evidence.map((item) => first(item.passage_id)).filter(Boolean).forEach(take);
   paths.slice(0, 12).forEach(take);
-  valued.filter(({ value }) => value >= 4).forEach(({ fact }) => take(fact));
+  valued.filter(({ value }) => value >= 4 || shown.nodes).forEach(({ fact }) => take(fact));
   return facts;
 }
 
@@ -259,8 +284,10 @@ async function showPicture(shown) {
   let stated = [];
   try {
     if (ids.length) stated = (await got("/v1/graph", { passage: ids })).facts;
+    const around = async ({ name }) => (await got("/v1/entities/" + encodeURIComponent(name), { limit: 5 })).facts;
+    if (!stated.length) stated = (await Promise.all((shown.nodes ?? []).slice(0, 3).map(around))).flat();
   } catch (error) {
-    if (![403, 409].includes(error.status)) throw error; // an index without a graph, or a key that may only ask
+    if (![403, 404, 409].includes(error.status)) throw error; // no graph, no such name, or a key that may only ask
   }
   if (row !== shown) return;
   const facts = chosenFacts(shown, stated);

@@ -68,7 +68,8 @@ async function showDocument(id) {
   };
   const document = await add();
   const metadata = Object.entries(document.metadata).map(([name, value]) => `${name}: ${value}`);
-  fill(at("document"), make("h2", { tabindex: "-1" }, document.title || document.id),
+  fill(at("document"),
+    make("div", { class: "head" }, make("h2", { tabindex: "-1" }, document.title || document.id), make("a", { class: "quiet-button", href: link("documents"), "aria-label": "Close the document" }, "✕")),
     make("p", { class: "small dim" }, [document.id, document.file, count(document.n_passages, "passage"), statusOf(document), ...metadata].filter(Boolean).join(" · ")),
     passages, more);
   at("document").querySelector("h2").focus();

@@ -9,7 +9,7 @@ function placed(nodes, edges, width, height) {
   const n = nodes.length, row = new Map(nodes.map((node, i) => [node.id, i]));
   const x = nodes.map((_, i) => width * (0.5 + 0.35 * Math.cos((2 * Math.PI * i) / n)));
   const y = nodes.map((_, i) => height * (0.5 + 0.35 * Math.sin((2 * Math.PI * i) / n)));
-  const half = nodes.map(({ label, kind }) => (kind === "passage" ? 15 : Math.min(52, Math.max(14, dim(label).length * 3.1))));
+  const half = nodes.map(({ label, kind }) => (kind === "passage" ? 15 : Math.min(56, Math.max(14, dim(label).length * 3.4))));
   const tall = nodes.map(({ label, kind }) => (kind === "passage" ? 14 : label.length > 17 ? 27 : 21));
   const pairs = edges.map(({ source, target }) => [row.get(source), row.get(target)]).filter(([a, b]) => a !== b);
   const k = 0.62 * Math.sqrt((width * height) / n), stretch = width / height;
