@@ -142,7 +142,8 @@ def test_a_response_streams_by_its_events(served, index, chat_server):
     assert np.allclose(served_by.embed([QUESTION, ANSWER]), load_embedder("hash").embed([QUESTION, ANSWER]), atol=1e-6)
     n_before = process.metric("questions_total", method="embeddings")
     vector = client.embeddings.create(model="hash", input=QUESTION).data[0].embedding
-    assert len(vector) == load_embedder("hash").dim and process.metric("questions_total", method="embeddings") == n_before + 1
+    assert len(vector) == load_embedder("hash").dim
+    assert process.metric("questions_total", method="embeddings") == n_before + 1
 
 
 ROW = {
