@@ -290,12 +290,15 @@ class _Api:
         return {"id": model, "object": "model", "created": self._created, "owned_by": "gpu-rag"}
 
     async def models(self, request: Request) -> Response:
-        """List the methods that can answer on this server, as models."""
-        return Json({"object": "list", "data": [self._described(name) for name in self._live.answering]})
+        """List the methods that can answer on this server, as models, and the embedder."""
+        names = [*self._live.answering, self._live.embedder["name"]]
+        return Json({"object": "list", "data": [self._described(name) for name in names]})
 
     async def model(self, request: Request) -> Response:
         """Describe one of the models that `models` lists. Raises Refusal (404)."""
-        self._method_of(name := request.path_params["name"])
+        name = request.path_params["name"]
+        if name.removeprefix("gpu-rag/") != self._live.embedder["name"]:
+            self._method_of(name)
         return Json(self._described(name))
 
     async def methods(self, request: Request) -> Response:

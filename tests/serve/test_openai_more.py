@@ -137,9 +137,13 @@ def test_a_response_streams_by_its_events(served, index, chat_server):
     model.behave = lambda prompt: (400, "no")
     last = list(client.responses.create(model="bm25", input="Who was mayor?", stream=True))[-1]
     assert last.type == "response.failed" and last.response.error.code == "server_error"
-    # vectors over a socket
+    # vectors over a socket, also to the embedder that this program uses for servers
+    served_by = load_embedder(f"{process.url}/v1#hash", connections=1)
+    assert np.allclose(served_by.embed([QUESTION, ANSWER]), load_embedder("hash").embed([QUESTION, ANSWER]), atol=1e-6)
+    n_before = process.metric("questions_total", method="embeddings")
     vector = client.embeddings.create(model="hash", input=QUESTION).data[0].embedding
-    assert len(vector) == load_embedder("hash").dim and process.metric("questions_total", method="embeddings") == 1
+    assert len(vector) == load_embedder("hash").dim
+    assert process.metric("questions_total", method="embeddings") == n_before + 1
 
 
 ROW = {
