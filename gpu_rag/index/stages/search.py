@@ -205,7 +205,7 @@ def bm25_stage(work: Work) -> dict[str, int]:
     """A BM25 index over the passages, whose texts are read by block, each by the rules of its document's language."""
     folder, index = work.stage_folders["passages"], work.settings.index
     path, language_of = folder / "passages.parquet", languages_of(folder)
-    languages = _common(language_of, tables.n_rows(folder / "documents.parquet"))
+    languages = _common(language_of, tables.n_rows(folder / "documents.parquet")) if language_of else [ENGLISH]
     work.progress.start("bm25", tables.n_rows(path), "passages")
 
     def texts() -> Iterator[str]:
