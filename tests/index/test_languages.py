@@ -76,6 +76,25 @@ def test_words_go_by_the_languages_of_a_fiftieth_of_the_documents(tmp_path: Path
 
 
 @pytest.mark.parametrize(
+    ("before", "new", "languages"),
+    [({"de": 3}, "de", ["de"]), ({"de": 3}, "es", ["de", "es"]), ({"de": 60, "fr": 1}, "fr", ["de", "fr"])],
+)
+def test_words_after_a_change_are_those_of_a_new_index(
+    tmp_path: Path, before: dict[str, int], new: str, languages: list[str]
+) -> None:
+    """Also where the change brings a language, and where passages are read in another one than before."""
+    corpus = tmp_path / "corpus.jsonl"
+    rows = [{"id": f"{name}{i}", "text": f"{TEXTS[name]} {i}"} for name, n in before.items() for i in range(n)]
+    for more in ([], [{"id": "new", "text": TEXTS[new]}]):
+        corpus.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *more]), encoding="utf-8")
+        changed = gpu_rag.build(corpus, tmp_path / "index", settings=FAST)
+    with changed as index, build(tmp_path / "again", [*rows, *more]) as again:
+        assert index.bm25.languages == again.bm25.languages == languages
+        assert index.bm25.tokens == again.bm25.tokens
+        assert (index.bm25.scores(TEXTS[new]) == again.bm25.scores(TEXTS[new])).all()
+
+
+@pytest.mark.parametrize(
     ("text", "language"), [("灯塔由远程控制。", "zh"), ("Маяк", "ru"), ("나무다리", "ko"), ("東京 12", "en")]
 )
 def test_a_few_letters_of_another_script_are_enough(text: str, language: str) -> None:

@@ -210,7 +210,7 @@ def bm25_stage(work: Work) -> dict[str, int]:
     """
     folder, index = work.stage_folders["passages"], work.settings.index
     path, language_of = folder / "passages.parquet", languages_of(folder)
-    languages = _common(language_of, tables.n_rows(folder / "documents.parquet"))
+    languages = _common(language_of, tables.n_rows(folder / "documents.parquet")) if language_of else [ENGLISH]
     work.progress.start("bm25", tables.n_rows(path), "passages")
     carried, rows, earlier = work.carried(), np.full(tables.n_rows(path), -1), None
     if carried and work.previous_inputs:
