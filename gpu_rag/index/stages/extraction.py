@@ -24,7 +24,7 @@ from gpu_rag.index.stages.coreference import coreference_params, resolved
 from gpu_rag.index.stages.passages import are_english, are_of_nodes, content_hash
 from gpu_rag.index.stages.rejected import Rejects
 from gpu_rag.index.stages.requests import decided
-from gpu_rag.index.stages.search import TextRows, rows_by_key, text_keys
+from gpu_rag.index.stages.search import TextRows, rows_by_key, text_hashes
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.models.ask import Ask, read_prompt
 from gpu_rag.settings import Settings
@@ -228,7 +228,7 @@ def _earlier(work: Work, passages: pa.Table) -> tuple[pa.Table, np.ndarray]:
     if not work.previous or not work.previous_inputs or work.settings.index.coref != "none":
         return none
     before = tables.read_table(work.previous_inputs["passages"] / "passages.parquet", tables.PASSAGES)
-    rows = rows_by_key(text_keys(_titled(passages)), text_keys(_titled(before)))
+    rows = rows_by_key(text_hashes(_titled(passages)), text_hashes(_titled(before)))
     table = tables.read_table(work.previous / "extractions.parquet", tables.EXTRACTIONS).drop_columns(["passage"])
     profiles = tables.read_table(work.previous / "profiles.parquet", tables.PROFILES)
     if any(column.num_chunks > 1 for column in (*table.columns, *profiles.columns)):

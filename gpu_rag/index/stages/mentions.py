@@ -160,9 +160,9 @@ def _block(occurrences: np.ndarray, links: np.ndarray, often: np.ndarray) -> lis
     n = len(often)
     key_of_link = links[:, 0].astype(np.int64) * n + links[:, 1]
     key = occurrences[:, 0].astype(np.int64) * n + occurrences[:, 3]
-    is_extracted = np.isin(key, key_of_link)
+    is_extracted = _among(key, key_of_link)
     kept = is_extracted | ~often[occurrences[:, 3]]
-    absent = links[~np.isin(key_of_link, key)]
+    absent = links[~_among(key_of_link, np.sort(key))]
     nowhere = np.full(len(absent), -1, np.int32)
     passage, start, end, entity = (
         np.concatenate([column, more])
@@ -172,6 +172,11 @@ def _block(occurrences: np.ndarray, links: np.ndarray, often: np.ndarray) -> lis
     origin = np.concatenate([is_extracted[kept], np.ones(len(absent), bool)])[order]
     names = pa.array(["search", "extraction"]).take(pa.array(origin.astype(np.int8)))
     return [entity[order], passage[order], start[order], end[order], names]
+
+
+def _among(values: np.ndarray, ascending: np.ndarray) -> np.ndarray:
+    """Whether each value is among ascending ones; much faster than `np.isin`."""
+    return np.append(ascending, -1)[np.searchsorted(ascending, values)] == values
 
 
 # --- mentions of an earlier run ----------------------------------------------------------------------
@@ -212,7 +217,7 @@ def _kept_and_new(work: Work, links: np.ndarray) -> tuple[np.ndarray, np.ndarray
     was_often = _is_often(counts)[entity]
     linked = links[(passage[links[:, 0]] >= 0) & was_often[links[:, 1]]]
     searched = (entity < 0) | (was_often & ~_is_often(n_passages))
-    searched[linked[~np.isin(linked @ [n, 1], kept[:, [0, 3]] @ [n, 1]), 1]] = True
+    searched[linked[~_among(linked @ [n, 1], np.sort(kept[:, [0, 3]] @ [n, 1])), 1]] = True
 
     def again(_: pa.Array, rows: np.ndarray) -> np.ndarray:
         return searched[rows]
