@@ -277,7 +277,7 @@ def test_neighbours_are_the_relations_that_end_there_and_are_not_held(seed: int,
     assert [neighbours(made.graph, [one], 5)[0] for one in asked] == found
 
 
-@pytest.mark.parametrize("order", ["fused", "trees"])
+@pytest.mark.parametrize("order", ["walk", "trees"])
 @pytest.mark.parametrize("seed", range(8))
 def test_passages_come_by_tree_then_by_their_nodes_then_by_cosine(seed: int, order: str) -> None:
     made = Made(seed)
@@ -296,7 +296,7 @@ def test_passages_come_by_tree_then_by_their_nodes_then_by_cosine(seed: int, ord
                 weight = sum(2**40 // len(made.held[v]) for v in nodes) / 2**40
                 cosine = float(made.passages[p].double() @ torch.from_numpy(q).double())
                 all_.append(TreePassage(p, min(tree_of[v] for v in nodes), len(nodes), weight, cosine))
-        all_.sort(key=lambda t: (t.tree, -(t.weight if order == "fused" else t.n_nodes), -t.cosine, t.row))
+        all_.sort(key=lambda t: (t.tree, -(t.weight if order == "walk" else t.n_nodes), -t.cosine, t.row))
         assert [(t.row, t.tree, t.n_nodes) for t in rows] == [(t.row, t.tree, t.n_nodes) for t in all_[:6]]
         assert [t.weight for t in rows] == [t.weight for t in all_[:6]]
         assert [t.cosine for t in rows] == pytest.approx([t.cosine for t in all_[:6]], abs=1e-6)

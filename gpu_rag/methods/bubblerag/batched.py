@@ -98,8 +98,7 @@ class Params(Declared):
     n_trees: Annotated[int, COUNT, "number of trees kept"] = 3
     depth: Annotated[int, NATURAL, "maximum number of hops by which trees are grown; 0: none"] = 6
     passages: Annotated[
-        Literal["walk", "fused", "trees"],
-        "order of passages: by a random walk from the trees, by fused ranks, or by tree (the paper's choice)",
+        Literal["walk", "trees"], "order of passages: by a random walk from the trees, or by tree (the paper's choice)"
     ] = "walk"
     n_passages: Annotated[int, COUNT, "number of passages that are retrieved, and read by a capable model"] = 15
 
@@ -112,7 +111,6 @@ class Params(Declared):
     n_neighbours: ClassVar[int] = 40  # relations shown per hop, nearest to the question
     max_picks: ClassVar[int] = 5  # relations taken per hop
     pick_threshold: ClassVar[float] = 0.45  # if similarity decides: least cosine of a relation that is taken
-    fusion_constant: ClassVar[float] = 3.0
 
 
 @dataclass(frozen=True)
@@ -226,7 +224,8 @@ def bubble_neighbours(index: Index, queries: list[Frontier], k: int) -> list[Ran
 @batched(WALK, tile=TILE)  # after the growth of all trees
 def bubble_passages(index: Index, queries: list[OfTrees], order: str, k: int) -> list[list[TreePassage]]:
     """The first k passages of each query's nodes. They are ordered by (tree, -weight, -cosine, row) if `order` is
-    "fused"; otherwise -n_nodes replaces -weight. One wait."""
+    "walk"; if it is "trees", -n_nodes replaces -weight. A node in half of the corpus says little about one passage, so
+    rare nodes weigh more. One wait."""
     graph, vectors = bubble_graph(index), index.vectors("passage_vectors")
     n, trees = max(vectors.shape[0], 1), flat(tree_of.values() for _, tree_of in queries)
     owners, first, last = _spans(starts_of(index)[1], [list(tree_of) for _, tree_of in queries])
@@ -315,7 +314,7 @@ def _described(graph: BubbleGraph, grown: Bubbles, cosines: Cosines) -> list[tup
 
 def _first_passages(columns: list[np.ndarray], order: str, k: int, batch: int) -> list[list[TreePassage]]:
     question, row, tree, n_nodes, weight, cosine = columns
-    sorting = np.lexsort((row, -cosine, -(weight if order == "fused" else n_nodes), tree, question))
+    sorting = np.lexsort((row, -cosine, -(weight if order == "walk" else n_nodes), tree, question))
     ends = np.searchsorted(question[sorting], np.arange(batch + 1))
     lists = []
     for a, b in zip(ends, ends[1:]):

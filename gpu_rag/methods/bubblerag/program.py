@@ -7,9 +7,6 @@ entities and relations (`anchors`); candidate trees by bubble expansion (`batche
 Passages by `order`:
   walk    a random walk with restart over entities, relations and passages, from the nodes of the graphs, from the
           anchors, from names in the question and from passages near it, see `batched`.
-  fused   reciprocal rank fusion, the sum of 1 / (constant + rank), of two rankings: the passages of the graphs by (best
-          graph, sum of 1 / (passages of a node) over the nodes that they hold, cosine), and the pre-retrieval. A node
-          in half of the corpus says little about one passage, so rare nodes count more.
   trees   BubbleRAG's specification: by (best graph, number of nodes, cosine), then the pre-retrieved ones.
 """
 
@@ -163,16 +160,14 @@ async def read_passages(
     for number, graph in enumerate(graphs):
         for v in (*graph.entities, *graph.relations):
             tree_of.setdefault(v, number)
-    weighed, k = ("trees", limit) if order == "trees" else ("fused", DEPTH)
-    passages = await bubble_passages((before.vector, tree_of), weighed, k)
+    k = limit if order == "trees" else DEPTH
+    passages = await bubble_passages((before.vector, tree_of), order, k)
     if order == "walk":
         trust = grown.choices.trust(before.ranking.rows[:DEPTH])
         nodes = tuple(tree_of) if trust or not grown.choices.made else grown.trees  # no step by choices without trust
         walked = await bubble_walk((question, before.vector, nodes, grown.anchors), max(limit, DEPTH))
         ranking = grown.choices.ranked(walked, limit, trust)
         rows = list(zip(ranking.rows, ranking.scores))
-    elif order == "fused":
-        rows = fused(passages, before.ranking, Params.fusion_constant, limit)
     else:
         rows = appended(passages, before.ranking, limit)
     of_graphs = {passage.row: passage for passage in passages}
@@ -181,15 +176,6 @@ async def read_passages(
     titles = tuple(f"{e.passage_id} {e.title}" for e in evidence)
     run.note("bubble_passages", len({*of_graphs, *before.ranking.rows}), titles)
     return evidence
-
-
-def fused(passages: Sequence[TreePassage], before: Ranking, constant: float, limit: int) -> list[tuple[int, float]]:
-    """The first `limit` (passage row, fused score), equal scores by lower row."""
-    scores: dict[int, float] = {}
-    for ranking in ([passage.row for passage in passages], before.rows):
-        for rank, row in enumerate(ranking, 1):
-            scores[row] = scores.get(row, 0.0) + 1 / (constant + rank)
-    return sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:limit]
 
 
 def appended(passages: Sequence[TreePassage], before: Ranking, limit: int) -> list[tuple[int, float]]:

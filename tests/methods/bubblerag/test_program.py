@@ -142,7 +142,7 @@ def test_alpha_moves_the_first_tree_between_or_and_and(index: gpu_rag.Index, fas
 def test_without_facts_the_nearest_passages_are_the_evidence(build: Any, facts: Any, fast: Any) -> None:
     bare = build({name: [] for name in facts}, methods=["bubblerag", "dense"])
     assert set(ranking(retrieve(bare, fast))) == set(facts)  # by the restart of the walk
-    answer = retrieve(bare, fast, passages="fused")
+    answer = retrieve(bare, fast, passages="trees")
     dense = bare.retrieve([BORN], method="dense", settings=fast, k=6)[0]
     assert [e.passage_id for e in answer.evidence] == [e.passage_id for e in dense.evidence]
     assert answer.paths == () and "groups/rule" not in verbs(answer) and chosen(answer, "trees/first") == ()

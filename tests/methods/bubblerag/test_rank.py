@@ -9,7 +9,7 @@ import pytest
 from gpu_rag.graph.bubble import ALONE, INSIDE, MEETING
 from gpu_rag.methods.bubblerag.asks import Grouping, Listed, Sorted, as_groups, as_keywords
 from gpu_rag.methods.bubblerag.batched import Tree, TreePassage
-from gpu_rag.methods.bubblerag.program import appended, fused
+from gpu_rag.methods.bubblerag.program import appended
 from gpu_rag.methods.bubblerag.rules import BOUND, CONCEPT, NAME, OPEN, Group, Keyword, keywords_by_rules
 from gpu_rag.methods.bubblerag.trees import best_trees, missing, score
 from gpu_rag.program.search import Ranking
@@ -91,13 +91,9 @@ def test_a_listed_keyword_that_the_rules_know_is_of_their_kind() -> None:
     assert found == [Keyword("Where was born?", OPEN), Keyword("director", CONCEPT)]
 
 
-def test_passages_are_fused_by_reciprocal_ranks_or_appended() -> None:
+def test_passages_of_trees_come_before_the_nearest_ones() -> None:
     found = [TreePassage(7, 0, 3, 1.0, 0.4), TreePassage(5, 1, 1, 0.5, 0.9)]
     before = Ranking((5, 9), (0.9, 0.8))
-    # constant 3: 7 has 1/4; 5 has 1/5 + 1/4; 9 has 1/5
-    assert fused(found, before, 3.0, 9) == [(5, 0.45), (7, 0.25), (9, 0.2)]
-    assert fused(found, before, 3.0, 2) == [(5, 0.45), (7, 0.25)]
-    assert fused([], before, 3.0, 9) == [(5, 0.25), (9, 0.2)]
     assert appended(found, before, 9) == [(7, 0.4), (5, 0.9), (9, 0.8)]
     assert appended(found, before, 2) == [(7, 0.4), (5, 0.9)]
 
