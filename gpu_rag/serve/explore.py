@@ -17,10 +17,9 @@ import pyarrow.compute as pc
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gpu_rag.errors import BadInput
-from gpu_rag.index.facts import MAX_HOPS, Facts, load_facts
+from gpu_rag.index.facts import MAX_HOPS, Fact, Facts, load_facts
 from gpu_rag.index.index import Index
-from gpu_rag.index.metadata import LANGUAGE
+from gpu_rag.index.metadata import LANGUAGE, rows_of
 from gpu_rag.index.tables import DOCUMENTS, EXTRACTIONS
 from gpu_rag.serve.guard import Json
 from gpu_rag.serve.live import Live
@@ -30,18 +29,20 @@ from gpu_rag.text.language import ENGLISH
 MOST = 200  # items of a list
 MOST_CHARS = 400  # of a text to look for
 MOST_SKIPPED = 10**9
-N_CLOSE = 2000  # names with the text in them, of which the best are listed
+N_CLOSE = 2000  # names with a text in them, of which the best are listed; facts of passages
 
 
 class Rows(NamedTuple):
-    """Lists of rows: list i is values[offsets[i]:offsets[i+1]], i64, each ascending."""
+    """Lists of rows: list i is values[offsets[i]:offsets[i+1]]."""
 
     values: np.ndarray
     offsets: np.ndarray
 
-    def of(self, i: int) -> np.ndarray:
-        """The rows of list i."""
-        rows: np.ndarray = self.values[self.offsets[i] : self.offsets[i + 1]]
+    def of(self, lists: np.ndarray | list[int]) -> np.ndarray:
+        """The rows of some lists, one list after another: i64."""
+        starts = self.offsets[lists]
+        sizes = self.offsets[np.add(lists, 1)] - starts
+        rows: np.ndarray = self.values[np.repeat(starts - sizes.cumsum() + sizes, sizes) + np.arange(sizes.sum())]
         return rows
 
 
@@ -72,61 +73,53 @@ class Explore:
         return self._index.loaded("facts", load_facts)
 
     def entities(self, request: Request) -> Response:
-        """Names that contain the text `q` in any case: equal ones first, then those that begin with it, then the rest;
-        within each those with more facts first. Without `q`, the names with the most facts."""
+        """Names with the text `q` in them, in any case: equal ones, then those that begin with it, then others; of each
+        those with more facts first. Without `q`, the names with the most facts."""
         facts, text, limit = self._facts, _text(request, "q"), _number(request, "limit", 20, MOST)
-        if text:
-            rows = _matching(facts.names, text)
-            total = len(rows)
-            rows = rows[np.argsort(-facts.degree[rows], kind="stable")[:N_CLOSE]]
-            low = text.lower()
-            names = [(name.lower() != low, not name.lower().startswith(low)) for name in _take(facts.names, rows)]
-            rows = rows[sorted(range(len(rows)), key=names.__getitem__)[:limit]]
-        else:
-            total = len(facts.degree)
-            few = min(limit, total)
-            rows = np.argpartition(-facts.degree, few - 1)[:few] if few else np.zeros(0, np.int64)
-            rows = rows[np.lexsort((rows, -facts.degree[rows]))]
+        rows = _matching(facts.names, text) if text else np.arange(len(facts.degree))
+        total, low = len(rows), text.lower()
+        rows = rows[np.argsort(-facts.degree[rows], kind="stable")[:N_CLOSE]]
+        places = [(name.lower() != low, not name.lower().startswith(low)) for name in _take(facts.names, rows)]
+        rows = rows[sorted(range(len(rows)), key=places.__getitem__)[:limit]]
         listed = zip(_take(facts.names, rows), facts.degree[rows].tolist())
         return Json({"total": total, "entities": [{"name": name, "n_facts": n} for name, n in listed]})
 
     def entity(self, request: Request) -> Response:
         """A name: its other spellings, which were merged, the facts around it, and the documents that state them."""
         facts, limit = self._facts, _number(request, "limit", 30, MOST)
-        nodes = self._known(facts.nodes, request.path_params["name"])
+        nodes = facts.nodes(request.path_params["name"])
         rows = facts.rows_around(nodes)
-        listed = [self._fact(int(row)) for row in rows[:limit]]
-        offsets = facts.stated.offsets.numpy()
-        passages = {int(p): None for row in rows for p in facts.stated.values[offsets[row] : offsets[row + 1]].tolist()}
-        documents = dict.fromkeys(self._index.passage_documents[list(passages)].tolist())
-        (name,) = _take(facts.names, np.array(nodes)) if len(nodes) == 1 else (request.path_params["name"],)
+        stated = Rows(facts.stated.values.numpy(), facts.stated.offsets.numpy()).of(rows)
+        every, first = np.unique(self._index.passage_documents[stated], return_index=True)
+        documents = pa.array(every[np.argsort(first)[:limit]])
+        (name,) = _take(facts.names, nodes) if len(nodes) == 1 else (request.path_params["name"],)
         merged = {alias: None for node in nodes for alias in facts.aliases[node] if alias != name}
+        titles = self._index.loaded("titles of documents", _titles_of_documents)
         return Json(
             {
-                "name": name, "aliases": list(merged)[:MOST], "n_facts": len(rows), "facts": listed,
-                "n_documents": len(documents), "documents": self._titles(list(documents)[:limit]),
+                "name": name, "aliases": list(merged)[:MOST],
+                "n_facts": len(rows), "facts": [self._sourced(facts.fact(int(row))) for row in rows[:limit]],
+                "n_documents": len(every), "documents": titles.select(["id", "title"]).take(documents).to_pylist(),
             }
         )  # fmt: skip
 
     def paths(self, request: Request) -> Response:
         """Chains of facts between the names `from` and `to`, shortest first."""
-        facts = self._facts
         ends = _text(request, "from"), _text(request, "to")
         k, hops = _number(request, "limit", 5, MOST), _number(request, "hops", 4, MAX_HOPS, 1)
-        for end in ends:
-            self._known(facts.nodes, end)
-        chains = facts.chains(*ends, k, hops)
-        return Json({"paths": [[self._sourced(vars(fact)) for fact in chain] for chain in chains]})
+        chains = self._facts.chains(*ends, k, hops)
+        return Json({"paths": [[self._sourced(fact) for fact in chain] for chain in chains]})
 
     def graph(self, request: Request) -> Response:
-        """Facts that the passages with the ids `passage` state."""
-        index, facts, limit = self._index, self._facts, _number(request, "limit", MOST, MOST)
+        """Facts that the passages with the ids `passage` state; of many passages only the first facts of each."""
+        index, facts = self._index, self._facts
         by_passage = index.loaded("facts of passages", _facts_of_passages)
         ids = request.query_params.getlist("passage")[:MOST]
-        known = [index.rows_of_passages.get(id) for id in ids]
-        each = [by_passage.of(row).tolist() if row is not None else [] for row in known]
-        listed = [{**vars(facts.fact(row)), "source": id} for id, rows in zip(ids, each) for row in islice(rows, limit)]
-        return Json({"facts": listed})
+        rows = {id: row for id in ids if (row := index.rows_of_passages.get(id)) is not None}
+        stated = (
+            (id, fact) for id, row in rows.items() for fact in by_passage.of([row])[: N_CLOSE // len(rows)].tolist()
+        )
+        return Json({"facts": [{**vars(facts.fact(fact)), "source": id} for id, fact in stated]})
 
     def documents(self, request: Request) -> Response:
         """Documents with the text `q` in their title, id or file, by id, and the names of all metadata."""
@@ -147,7 +140,7 @@ class Explore:
         row = index.document_rows.get(name)
         if row is None:
             raise Refusal(404, "no such document", given=name[:80])
-        rows = index.loaded("passages of documents", _passages_of_documents).of(row)[offset : offset + limit]
+        rows = index.loaded("passages of documents", _passages_of_documents).of([row])[offset : offset + limit]
         kept = ("title", "text", "start", "end")
         passages = [{"passage_id": p["id"], **{key: p[key] for key in kept}} for p in index.passage_rows(rows.tolist())]
         return Json({**self._document(row), "passages": passages})
@@ -164,37 +157,22 @@ class Explore:
 
     # --- rows ---------------------------------------------------------------------------------------
 
-    def _known(self, nodes: Callable[[str], Sequence[int]], name: str) -> Sequence[int]:
-        try:
-            return nodes(name)
-        except BadInput as error:
-            raise Refusal(404, error.what, given=name[:80], do=error.do) from error
-
-    def _fact(self, row: int) -> dict[str, Any]:
-        return self._sourced(vars(self._facts.fact(row)))
-
-    def _sourced(self, fact: dict[str, Any]) -> dict[str, Any]:
+    def _sourced(self, fact: Fact) -> dict[str, Any]:
         """A fact with the title of the passage that states it."""
-        row = self._index.rows_of_passages.get(fact["source"])
-        return {**fact, "title": None if row is None else self._index.passage_titles[row].as_py()}
-
-    def _titles(self, rows: Iterable[int]) -> list[dict[str, Any]]:
-        columns = self._index.loaded("titles of documents", _titles_of_documents)
-        return [{name: columns[name][row].as_py() for name in ("id", "title")} for row in rows]
+        row = self._index.rows_of_passages.get(fact.source)
+        return {**vars(fact), "title": None if row is None else self._index.passage_titles[row].as_py()}
 
     def _document(self, row: int) -> dict[str, Any]:
         """A document: its names, language, metadata, and how extraction ended for its passages, by status."""
         index = self._index
         (document,) = index.take("passages", "documents.parquet", DOCUMENTS, [row])
-        passages = index.loaded("passages of documents", _passages_of_documents).of(row)
-        metadata = index.metadata.slice(row, 1).to_pylist()[0] if index.metadata is not None else {}
-        language = metadata.pop(LANGUAGE, None) or ENGLISH
+        passages = index.loaded("passages of documents", _passages_of_documents).of([row])
+        (metadata,) = rows_of(index.metadata, [row])
         statuses = index.loaded("status of passages", _status_of_passages)
         counted = Counter(_take(statuses, passages[:MOST])) if statuses is not None else None
         return {
-            **{name: document[name] for name in ("id", "title", "file", "line")}, "language": language,
-            "n_passages": len(passages), "extraction": counted,
-            "metadata": {name: value for name, value in metadata.items() if value is not None},
+            **{name: document[name] for name in ("id", "title", "file", "line")}, "metadata": metadata,
+            "language": metadata.get(LANGUAGE, ENGLISH), "n_passages": len(passages), "extraction": counted,
         }  # fmt: skip
 
 
@@ -219,9 +197,8 @@ def _matching(column: pa.ChunkedArray, text: str) -> np.ndarray:
     return np.flatnonzero(pc.match_substring(column, text, ignore_case=True).to_numpy())
 
 
-def _take(column: pa.ChunkedArray, rows: np.ndarray) -> list[str]:
-    texts: list[str] = [column[row].as_py() for row in rows.tolist()]
-    return texts
+def _take(column: pa.ChunkedArray, rows: Iterable[int]) -> list[str]:
+    return [column[int(row)].as_py() for row in rows]
 
 
 def _titles_of_documents(index: Index) -> pa.Table:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import networkx as nx
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from gpu_rag.errors import BadInput
 from gpu_rag.index.facts import Fact, Facts, _facts
+from gpu_rag.types import Ragged
 
 EDGES = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=25)
 
@@ -21,7 +23,12 @@ def made(edges: Sequence[tuple[int, int]], n: int = 9) -> Facts:
     def fact(row: int) -> Fact:
         return Fact(str(head[row]), f"r{row}", str(tail[row]), f"p{row}")
 
-    return _facts(head, tail, n, lambda name: [int(name)] if name.isdecimal() and int(name) < n else [], fact)
+    def lookup(name: str) -> list[int]:
+        return [int(name)] if name.isdecimal() and int(name) < n else []
+
+    names = pa.chunked_array([pa.array(map(str, range(n)), pa.string())])
+    stated = Ragged(torch.arange(len(head)), torch.arange(len(head) + 1))
+    return _facts(head, tail, n, lookup, fact, names, [[]] * n, stated)
 
 
 @settings(max_examples=60, deadline=None)

@@ -29,6 +29,7 @@ SAID = {
     MENTIONED: "Anna Stroud of Kerling, by the port of Tamsin",
     "What is Zarn?": f"Zarn is {HOSTILE}",
 }
+PATIENCE_MS = 300_000  # a change of the index is a process of its own
 KEYS = """
 [reader]
 key = "key-of-reader"
@@ -264,29 +265,6 @@ def test_methods_side_by_side(visit):
     answered(page)
 
 
-def test_documents_are_listed_added_and_removed(visit):
-    page = visit("documents")
-    expect(page.locator("#documents-count")).to_have_text("1–7 of 7")
-    row = page.locator("#documents-table tr", has_text="Anna Stroud")
-    expect(row).to_contain_text("in the graph")
-    expect(row.locator("td").nth(2)).to_have_text("en")
-    expect(page.locator("#rejects li")).to_have_count(1)
-    new = {"name": "Ostrel.txt", "mimeType": "text/plain", "buffer": b"The windmill of Ostrel was built by Mara Lind."}
-    page.locator("#files").set_input_files(new)
-    page.get_by_role("button", name="Add to the index").click()
-    expect(page.locator("#changes progress")).to_be_visible()
-    expect(page.locator("#changes .done")).to_contain_text("1 added")
-    expect(page.locator("#documents-count")).to_have_text("1–8 of 8")
-    page.goto(page.url.replace("view=documents", "view=explore&name=Mara+Lind"))
-    expect(page.locator("#entity")).to_contain_text("Ostrel")
-    page.goto(page.url.replace("view=explore&name=Mara+Lind", "view=documents"))
-    page.locator("#documents-find").fill("ostrel")
-    page.get_by_role("button", name="Remove Ostrel").click()
-    page.locator("#confirm").get_by_role("button", name="Remove").click()
-    expect(page.locator("#changes .done", has_text="Remove")).to_contain_text("1 removed")
-    expect(page.locator("#documents-count")).to_contain_text("No document")
-
-
 def test_one_of_several_indexes_is_chosen(visit, site):
     page = visit(key=None)
     names = [{"name": "first", "base": "/"}, {"name": "other", "base": "/w/other/"}]
@@ -431,5 +409,28 @@ def test_routes_that_look_into_the_index_are_bounded(site):
         ("/v1/entities", {"q": "x" * 401}),
     ):
         assert get(path, **query).status_code == 400
-    for path in ("/v1/entities/nobody at all", "/v1/documents/nobody"):
-        assert get(path).status_code == 404
+    assert get("/v1/entities/nobody at all").status_code == 400
+    assert get("/v1/documents/nobody").status_code == 404
+
+
+def test_documents_are_listed_added_and_removed(visit):
+    page = visit("documents")
+    expect(page.locator("#documents-count")).to_have_text("1–7 of 7")
+    row = page.locator("#documents-table tr", has_text="Anna Stroud")
+    expect(row).to_contain_text("in the graph")
+    expect(row.locator("td").nth(2)).to_have_text("en")
+    expect(page.locator("#rejects li")).to_have_count(1)
+    new = {"name": "Ostrel.txt", "mimeType": "text/plain", "buffer": b"The windmill of Ostrel was built by Mara Lind."}
+    page.locator("#files").set_input_files(new)
+    page.get_by_role("button", name="Add to the index").click()
+    expect(page.locator("#changes progress")).to_be_visible()
+    expect(page.locator("#changes .done")).to_contain_text("1 added", timeout=PATIENCE_MS)
+    expect(page.locator("#documents-count")).to_have_text("1–8 of 8")
+    page.goto(page.url.replace("view=documents", "view=explore&name=Mara+Lind"))
+    expect(page.locator("#entity")).to_contain_text("Ostrel")
+    page.goto(page.url.replace("view=explore&name=Mara+Lind", "view=documents"))
+    page.locator("#documents-find").fill("ostrel")
+    page.get_by_role("button", name="Remove Ostrel").click()
+    page.locator("#confirm").get_by_role("button", name="Remove").click()
+    expect(page.locator("#changes .done", has_text="Remove")).to_contain_text("1 removed", timeout=PATIENCE_MS)
+    expect(page.locator("#documents-count")).to_contain_text("No document")

@@ -287,7 +287,7 @@ async function showPicture(shown) {
     const around = async ({ name }) => (await got("/v1/entities/" + encodeURIComponent(name), { limit: 5 })).facts;
     if (!stated.length) stated = (await Promise.all((shown.nodes ?? []).slice(0, 3).map(around))).flat();
   } catch (error) {
-    if (![403, 404, 409].includes(error.status)) throw error; // no graph, no such name, or a key that may only ask
+    if (![400, 403, 409].includes(error.status)) throw error; // no such name, no graph, or a key that may only ask
   }
   if (row !== shown) return;
   const facts = chosenFacts(shown, stated);

@@ -22,6 +22,7 @@ export const setKey = (value) => (value ? sessionStorage.setItem(KEY, value) : s
 const PLAIN = {
   401: "This server asks for a key. Enter the one you were given.",
   403: "Your key may not do this.",
+  409: "This index lacks what this needs.",
   413: "This is too large for the server.",
   421: "The server does not know itself by the name in the address.",
 };
