@@ -60,10 +60,7 @@ class StreamOptions(Struct):
 
 
 class ChatBody(Struct):
-    """The body of /v1/chat/completions. Sampling settings in it are ignored; the server's settings apply.
-
-    words: as in `AskBody`.
-    """
+    """The body of /v1/chat/completions; its sampling settings are ignored. words: as in `AskBody`."""
 
     model: str
     messages: list[Any]

@@ -141,8 +141,7 @@ class Explore:
         if row is None:
             raise Refusal(404, "no such document", given=name[:80])
         rows = index.loaded("passages of documents", _passages_of_documents).of([row])[offset : offset + limit]
-        kept = ("title", "text", "start", "end")
-        passages = [{"passage_id": p["id"], **{key: p[key] for key in kept}} for p in index.passage_rows(rows.tolist())]
+        passages = [{"passage_id": p.pop("id"), **p} for p in index.passage_rows(rows.tolist())]
         return Json({**self._document(row), "passages": passages})
 
     def rejects(self, request: Request) -> Response:
