@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 import xxhash
 
 from gpu_rag.index.names import changed, normalised, one_array
-from gpu_rag.text.tokens import STOP_WORDS
+from gpu_rag.text.tokens import SINGLE_CHARACTER_SCRIPTS, STOP_WORDS
 
 NAMES = "names.safetensors"  # the file of a table in a stage
-_WORD = re.compile(r"[^\W_]+")
+_WORD = re.compile(rf"[{SINGLE_CHARACTER_SCRIPTS}]|[^\W_{SINGLE_CHARACTER_SCRIPTS}]+")
 _BLOCK = 1 << 16  # names hashed at a time
 
 
@@ -34,7 +34,7 @@ class Words:
 
 
 def words_of(text: str) -> Words:
-    """The words of a text: runs of letters and digits."""
+    """The words of a text: runs of letters and digits, and each character of a script without spaces."""
     if not text.isascii():
         text = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
     words = _WORD.findall(text)

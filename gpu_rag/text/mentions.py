@@ -16,7 +16,7 @@ import numpy as np
 
 from gpu_rag.text.name_hashes import SEPARATOR, NameHashes, codes_of
 from gpu_rag.text.normalise import normalise_name
-from gpu_rag.text.tokens import STOP_WORDS
+from gpu_rag.text.tokens import SINGLE_CHARACTER_SCRIPTS, STOP_WORDS
 
 _BLOCK_CHARS = 1 << 18
 _BLOCK_NAMES = 1 << 16
@@ -245,7 +245,8 @@ def _blocks(texts: Sequence[str]) -> Iterator[tuple[int, Sequence[str]]]:
 
 
 MAX_WORDS = 8
-_WORD = re.compile(r"\w+(?:['’.\-&]\w+)*")
+_LETTER = rf"[^\W{SINGLE_CHARACTER_SCRIPTS}]"
+_WORD = re.compile(rf"[{SINGLE_CHARACTER_SCRIPTS}]|{_LETTER}+(?:['’.\-&]{_LETTER}+)*")
 _POSSESSIVE = re.compile(r"['’]s$")
 
 
@@ -253,7 +254,8 @@ def mentioned_names(text: str, known: Mapping[str, int]) -> list[int]:
     """The distinct values of `known` (normalised name -> row) whose names occur in `text`, ascending.
 
     At each word the longest name of at most MAX_WORDS words is taken, and the words inside it are skipped. A possessive
-    's at its end is ignored. Names of stop words only, of digits only, or of one or two letters never count.
+    's at its end is ignored. Names of stop words only, of digits only, or of one or two letters never count. Each
+    character of a script without spaces is a word, and two of them are a name.
     """
     flat = normalise_name(text)
     words = [match.span() for match in _WORD.finditer(flat)]
@@ -277,6 +279,7 @@ def _longest(flat: str, words: list[tuple[int, int]], first: int, known: Mapping
 
 
 def _says_something(name: str) -> bool:
-    if len(name) < 3 or name.replace(" ", "").isdigit():
+    words = _WORD.findall(name)
+    if (len(name) < 3 and len(words) < 2) or name.replace(" ", "").isdigit():
         return False
-    return any(word not in STOP_WORDS for word in _WORD.findall(name))
+    return any(word not in STOP_WORDS for word in words)

@@ -36,6 +36,14 @@ def test_names_are_compared_word_by_word(question: str, named: list[str]) -> Non
     assert [[NAMES[row] for row in rows] for rows, _ in names] == [[name] for name in named]
 
 
+def test_names_of_scripts_without_spaces_are_found() -> None:
+    names = ["白石港", "石港", "港", "マリソル号", "Tolm"]
+    table = NameTable.of(pa.array(names), np.arange(len(names)))
+    asked = ["白石港的灯塔是谁建的?", "石港在哪里?", "マリソル号は何年に進水しましたか", "港", "Tolm站在哪里?"]
+    named = [[names[row] for (row,), _ in found] for found in table.found([words_of(text) for text in asked])]
+    assert named == [["白石港"], ["石港"], ["マリソル号"], [], ["Tolm"]]  # one character says too little
+
+
 def test_a_name_without_a_capital_weighs_little_and_a_common_one_too() -> None:
     table = NameTable.of(pa.array(["spouse", "Jump for Glory", "jump for glory", "Paris"]), np.arange(4))
     asked = words_of("Who is the spouse of the director of Jump for Glory in Paris?")

@@ -109,6 +109,8 @@ def check_linking(link) -> None:
     assert link("Where is Kerling on the Ves?", KNOWN) == [6]
     assert link("Vesalius", KNOWN) == []  # whole words only
     assert link("", KNOWN) == []
+    spoken = {"白石港": 0, "石港": 1, "港": 2, "マリソル": 3}
+    assert link("白石港的灯塔是谁建的?", spoken) == [0] and link("マリソルは石港と港", spoken) == [1, 3]
 
 
 def test_hand_worked_questions() -> None:

@@ -26,6 +26,7 @@ from gpu_rag.program.embed import embed
 from gpu_rag.program.search import search_dense
 from gpu_rag.runtime.gather import gather
 from gpu_rag.text.bm25 import Bm25
+from gpu_rag.text.language import ENGLISH, language_of
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.rules.extraction import extract_patterns
 from gpu_rag.text.sentences import split_sentences
@@ -162,7 +163,9 @@ def triples_in(sentence: str, document: Document) -> list[Triple]:
         ends = [normalise_name(end) for end in (triple[0], triple[2])]
         return all(end and (end in text or end == title) for end in ends) and any(end in text for end in ends)
 
-    known = document.triples or extract_patterns(document.title, sentence, connect=False).triples
+    known = document.triples
+    if not known and language_of(sentence) == ENGLISH:
+        known = extract_patterns(document.title, sentence, connect=False).triples
     return [triple for triple in known if stands(triple)]
 
 

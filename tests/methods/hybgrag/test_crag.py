@@ -109,6 +109,11 @@ def test_pages_are_one_graph_and_its_paths_go_either_way() -> None:
     assert walk_text(graph, *back) == "Tamsin <- was born in - Marta Orlo"
 
 
+def test_pages_in_other_languages_have_no_triples() -> None:
+    german = Page("", "", "Marta Orlo wurde in Oslo geboren, und die Brücke von Kerling steht heute noch dort.")
+    assert graph_of((german,)).facts == () and graph_of((german, MARTA)).facts[0].page == 1
+
+
 def test_paths_are_bounded_and_the_shorter_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     text = " ".join(f"Ada Holm visited Town{i}. Town{i} lies near Lake{i}." for i in range(20))
     graph = graph_of((Page("", "", text),))

@@ -14,6 +14,7 @@ from gpu_rag.program.kinds import TEXT
 from gpu_rag.runtime.step import batched
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.text.chunk import chunk_spans
+from gpu_rag.text.language import ENGLISH, language_of
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.rules.extraction import extract_patterns
 from gpu_rag.types import Page
@@ -66,8 +67,8 @@ class PageGraph:
 
 
 def graph_of(pages: Sequence[Page]) -> PageGraph:
-    """The triples of pages by patterns, without duplicates. Names and relations of more than MOST_NAME_CHARS are left
-    out.
+    """The triples of English pages by patterns, without duplicates. Names and relations of more than MOST_NAME_CHARS
+    are left out.
 
     >>> graph = graph_of([Page("", "", "Ada Holm was born in Oslo.")])
     >>> graph.names, graph.facts
@@ -77,6 +78,8 @@ def graph_of(pages: Sequence[Page]) -> PageGraph:
     names: list[str] = []
     facts: dict[tuple[int, str, int], Fact] = {}
     for number, page in enumerate(pages):
+        if language_of(page.text) != ENGLISH:
+            continue
         extraction = extract_patterns(_SITE.split(page.title)[0], page.text[:MOST_CHARS], connect=False)
         for subject, relation, object in extraction.triples:
             forms = normalise_name(subject), normalise_name(object)
