@@ -15,6 +15,7 @@ import pytest
 
 import gpu_rag
 from gpu_rag.api.agents import BYTES_A_TOKEN, make_server
+from gpu_rag.sample import corpus_path, questions_path
 
 mcp = pytest.importorskip("mcp")
 from mcp.client.stdio import StdioServerParameters  # noqa: E402
@@ -163,6 +164,28 @@ def test_200_random_calls_stay_within_their_budget(folder: Path) -> None:
             assert 20 < n_cut < 180
 
         talk(server_of(index), calls)
+
+
+def test_every_citation_opens_at_its_sentence_after_a_restart(tmp_path: Path) -> None:
+    """Citations of answers to the packaged sample's questions, opened by a server of the moved index."""
+    cited: list[dict[str, Any]] = []
+    questions = [json.loads(line)["question"] for line in questions_path().read_text("utf-8").splitlines()]
+
+    async def asks(client: Any) -> None:
+        for question in questions:
+            cited.extend(content(await client.call_tool("answer", {"question": question}))["citations"])
+
+    async def opens(client: Any) -> None:
+        for citation in cited:
+            passage = content(await client.call_tool("fetch", {"id": citation["id"]}))
+            assert passage["text"][citation["start"] : citation["end"]] == citation["text"] != ""
+
+    with gpu_rag.build(corpus_path(), tmp_path / "ix", methods=["ppr"], settings=SETTINGS) as index:
+        talk(server_of(index), asks)
+    assert len(questions) == 30 and len(cited) >= 60
+    (tmp_path / "ix").rename(tmp_path / "moved")
+    with gpu_rag.Index.open(tmp_path / "moved") as index:
+        talk(server_of(index), opens)
 
 
 @pytest.mark.parametrize(
