@@ -120,9 +120,7 @@ def match_nearly(work: Work, outs: Side, ins: Side) -> tuple[np.ndarray, np.ndar
     with storage_errors(work.partial):
         work.partial.mkdir(parents=True, exist_ok=True)
         buckets = WordBuckets(ins.vectors, ins.keywords, work.partial)
-    things = described(
-        ins.vectors, ins.keywords, int(ins.keywords.values.max()) + 1 if ins.keywords.values.numel() else 0
-    )
+    things = described(ins.vectors, ins.keywords, 2**31)
 
     def block(rows: np.ndarray) -> np.ndarray:
         left = outs.part(torch.from_numpy(rows))
