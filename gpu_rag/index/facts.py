@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice, product
 
 import numpy as np
 import pyarrow as pa
@@ -66,11 +67,13 @@ class Facts:
         """At most k simple chains of up to `hops` facts between two names, in any direction of the facts.
 
         Shorter chains come first, then chains through nodes with fewer facts. At each hop the BEAM partial chains
-        through the least connected nodes are kept. Raises BadInput for an unknown name or more than MAX_HOPS hops.
+        through the least connected nodes are kept, and of names that many nodes bear the first BEAM pairs are joined.
+        Raises BadInput for an unknown name or more than MAX_HOPS hops.
         """
         if not 1 <= hops <= MAX_HOPS:
             raise BadInput("hops are out of range", given=hops, expected=f"1 to {MAX_HOPS}")
-        pairs = [(a, b) for a in self.nodes(start) for b in self.nodes(end) if a != b]
+        both = product(self.nodes(start), self.nodes(end))
+        pairs = list(islice((pair for pair in both if pair[0] != pair[1]), BEAM))
         if not pairs:
             return []
         topics = Ragged(torch.tensor(pairs).flatten(), torch.arange(0, 2 * len(pairs) + 1, 2))

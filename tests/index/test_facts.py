@@ -1,6 +1,8 @@
 """Facts around a name and chains between two names, against brute force over networkx."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -11,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.errors import BadInput
+from gpu_rag.index import facts
 from gpu_rag.index.facts import Fact, Facts, _facts
 from gpu_rag.types import Ragged
 
@@ -68,14 +71,27 @@ def test_a_hub_does_not_hide_a_rarer_chain() -> None:
     assert [[fact.label for fact in chain] for chain in chains] == [["r7", "r8"], ["r0", "r1"]]
 
 
+def test_names_that_thousands_of_nodes_bear_are_joined_by_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    joined, search = list[int](), facts.search_paths
+
+    def seen(graph: Any, topics: Ragged, *more: Any) -> Any:
+        joined.append(topics.batch)
+        return search(graph, topics, *more)
+
+    monkeypatch.setattr(facts, "search_paths", seen)
+    many = replace(made([(0, 1)], 3000), lookup=lambda _: range(3000))
+    assert many.chains("street", "street", 1, 2) == [(Fact("0", "r0", "1", "p0"),)]
+    assert joined == [facts.BEAM]
+
+
 def test_unknown_names_and_lengths_are_refused() -> None:
-    facts = made([(0, 1)])
+    small = made([(0, 1)])
     for call in (
-        lambda: facts.around("nobody", 3),
-        lambda: facts.chains("0", "nobody", 3, 2),
-        lambda: facts.chains("0", "1", 3, 7),
-        lambda: facts.chains("0", "1", 3, 0),
+        lambda: small.around("nobody", 3),
+        lambda: small.chains("0", "nobody", 3, 2),
+        lambda: small.chains("0", "1", 3, 7),
+        lambda: small.chains("0", "1", 3, 0),
     ):
         with pytest.raises(BadInput):
             call()
-    assert torch.equal(torch.from_numpy(facts.degree[:2]), torch.tensor([1, 1]))
+    assert torch.equal(torch.from_numpy(small.degree[:2]), torch.tensor([1, 1]))
