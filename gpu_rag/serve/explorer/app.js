@@ -144,7 +144,7 @@ const shownValues = () => Object.fromEntries(new URLSearchParams(location.hash.s
 async function route() {
   const values = shownValues();
   if (baseOf(values) !== server.base) return begin();
-  const view = values.view in VIEWS ? values.view : "ask";
+  const view = Object.hasOwn(VIEWS, values.view) ? values.view : "ask";
   for (const name of Object.keys(VIEWS)) at(name).hidden = name !== view;
   document.querySelector("h1 a").href = link("ask");
   for (const one of document.querySelectorAll("[data-view]")) {
