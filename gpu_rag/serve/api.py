@@ -213,7 +213,7 @@ class _Api:
         try:
             return await self._admission.ask(self._live, inner, questions, shape=shown, **options)
         except UsageError as error:
-            if within not in str(error):
+            if " ".join(within.split()) not in str(error):  # errors have single spaces
                 raise
             raise Refusal(403, error.what, kind=FORBIDDEN, given=name) from error
 

@@ -41,6 +41,11 @@ indexes = ["north"]
 key = "key-of-nobody"
 where = 'owner = "nobody"'
 indexes = ["north"]
+[spaced]
+key = "key-of-spaced"
+where = '''owner  =
+  "ann"'''
+indexes = ["north"]
 """
 # Words that only documents of bob have: ids, titles, names, columns of metadata and their values.
 HIDDEN = ("doc-b", "Zorvex", "Quillon", "Marbeck", "clearance", "bob")
@@ -259,6 +264,10 @@ def test_the_filter_of_a_key_is_not_told(both: Any) -> None:
     wanted = {"question": "x?", "method": "bm25", "where": "not " * 99 + "year = 1"}
     got = both.ask("POST", "/v1/retrieve", headers=ANN, json={**wanted, "where": f"not ({wanted['where']})"})
     assert "owner" not in got.text
+    deepest = {**wanted, "where": "not " * 100 + "year = 1"}  # by itself; under another filter it is too deep
+    for name in ("ann", "spaced"):  # one filter is on one line, the other one on two
+        got = both.ask("POST", "/v1/retrieve", headers=bearer(name), json=deepest)
+        assert got.status_code == 403 and "owner" not in got.text
 
 
 def test_files_of_keys_with_wrong_rooms(tmp_path: Path, north: Path, south: Path) -> None:
