@@ -58,12 +58,12 @@ def sha256_text(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-CARRIED = "carried.npz"  # in the folder of a stage: what its next run may take over; not in the digest
+CARRIED = "carried.z"  # in the folder of a stage: what its next run may take over; not in the digest
 
 
 def stage_files(folder: Path) -> list[Path]:
-    """Every file below the folder of a stage, but for CARRIED, sorted."""
-    return sorted(p for p in folder.rglob("*") if p.is_file() and p.name != CARRIED)
+    """Every file below the folder of a stage, but for CARRIED in any format, sorted."""
+    return sorted(p for p in folder.rglob("*") if p.is_file() and p.stem != "carried")
 
 
 def checksums(folder: Path) -> dict[str, dict[str, Any]]:

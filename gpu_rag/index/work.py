@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from gpu_rag.models.llm.interface import LLM
 
 _SUM = 16  # bytes of a block's checksum
+_MOST_CARRIED = 1 << 30  # bytes of a carried array of any length
 
 
 class Models(Protocol):
@@ -184,16 +186,24 @@ class Work:
         _write_sealed(path, buffer)
         return array
 
-    def carry(self, **arrays: np.ndarray) -> None:
-        """Write arrays for the next run of the stage, beside its files and not in the digest."""
-        buffer = BytesIO()
-        np.savez_compressed(buffer, allow_pickle=False, **arrays)
-        _write_sealed(self.out / CARRIED, buffer)
+    def carry(self, array: np.ndarray) -> None:
+        """Write an array of one axis for the next run of the stage, beside its files and not in the digest."""
+        _write_sealed(self.out / CARRIED, BytesIO(zlib.compress(array.tobytes())))
 
-    def carried(self) -> dict[str, np.ndarray] | None:
-        """The arrays that `previous` carried; None if there are none, or if they are damaged."""
+    def carried(
+        self, dtype: type[np.integer[Any]], n: int | None = None, values: range = range(1 << 31)
+    ) -> np.ndarray | None:
+        """The array that `previous` carried; None if there is none, if it is damaged, or if it is not of n numbers, or
+        of at most _MOST_CARRIED bytes without n, that are all in `values`."""
         kept = _unsealed(self.previous / CARRIED) if self.previous else None
-        return dict(np.load(kept, allow_pickle=False)) if kept else None
+        most = _MOST_CARRIED if n is None else n * np.dtype(dtype).itemsize
+        try:
+            content = zlib.decompressobj().decompress(kept.read(), most + 1) if kept else b""
+            array = np.frombuffer(content, dtype)
+        except (zlib.error, ValueError):  # not of whole numbers
+            return None
+        is_fit = kept and len(content) <= most and n in (None, len(array))
+        return array if is_fit and ((array >= values.start) & (array < values.stop)).all() else None
 
 
 def _write_sealed(path: Path, content: BytesIO) -> None:

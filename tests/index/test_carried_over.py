@@ -2,6 +2,7 @@
 
 import json
 import random
+import zlib
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -11,11 +12,12 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 import pytest
+import xxhash
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 import gpu_rag
-from gpu_rag.index import tables
+from gpu_rag.index import tables, work
 from gpu_rag.index.folder import CARRIED
 from gpu_rag.index.removed import DOCUMENT, key_of
 from gpu_rag.index.stage import Stage
@@ -305,6 +307,52 @@ def test_wrong_words_are_noticed(benches: Iterator[Any]) -> None:
     carried = before.folder("bm25") / CARRIED
     carried.write_bytes(carried.read_bytes()[:-1] + b"?")
     assert files_of(bench, bm25_stage, before) == expected and not bench.report.reused
+
+
+NAMES_OF_FILES = json.dumps({"1.txt": "0", "2.txt": "0"}).encode()
+FOREIGN = {
+    "no stream": b"PK\x03\x04 of another format",
+    "nothing": zlib.compress(b""),
+    "half a number": zlib.compress(b"\x01" * 7),
+    "too few": zlib.compress(np.ones(1, np.int64).tobytes()),
+    "too many": zlib.compress(np.ones(10**6, np.int64).tobytes()),
+    "below zero": zlib.compress(np.full(2, -(2**62) - 2**30).tobytes()),
+    "no numbers": zlib.compress(np.full(2, np.nan).tobytes()),
+    "no names": zlib.compress(b'{"1.txt": [1]}'),
+    "too long": zlib.compress(b" " * 10**6 + NAMES_OF_FILES),
+}
+
+
+@pytest.mark.parametrize("layer", ["bm25", "mentions", "passages"])
+@pytest.mark.parametrize("name", FOREIGN)
+def test_arrays_of_a_foreign_index_that_do_not_fit_are_made_anew(
+    benches: Iterator[Any], tmp_path: Path, name: str, layer: str
+) -> None:
+    old, stated = {"a": "orlo kerling", "b": "orlo"}, {"Orlo": {"a"}, "Kerling": {"b"}}
+    before, bench, fresh = (put_mentions(next(benches), old, stated, True) for _ in range(3))
+
+    def made(one: Any, previous: Any = None) -> dict[str, bytes]:
+        if layer == "passages":
+            return passage_files(
+                one, sources_in(tmp_path / "corpus", {"1.jsonl": [{"text": LONG}]}, set()), before=previous
+            )
+        return files_of(one, bm25_stage if layer == "bm25" else mentions.mentions_stage, previous)
+
+    made(before)
+    content, file = FOREIGN[name], before.folder(layer) / CARRIED
+    file.write_bytes(xxhash.xxh3_128_digest(content) + content)
+    with patch.object(work, "_MOST_CARRIED", 10**5):
+        assert made(bench, before) == made(fresh) and not bench.report.reused
+
+
+def test_words_of_other_passages_than_the_table_has_are_counted_anew(benches: Iterator[Any]) -> None:
+    texts = {"a": "Marta Orlo", "b": "Kerling", "c": "Halden"}
+    before, fewer, bench, fresh = (put_documents(next(benches), texts) for _ in range(4))
+    for one in (before, put_documents(fewer, {"a": "Marta Orlo"})):
+        files_of(one, bm25_stage)
+    for file in fewer.folder("bm25").iterdir():
+        (before.folder("bm25") / file.name).write_bytes(file.read_bytes())
+    assert files_of(bench, bm25_stage, before) == files_of(fresh, bm25_stage)
 
 
 PLACES = {

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import zlib
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ import gpu_rag
 from gpu_rag.api import parts, removal
 from gpu_rag.errors import BadInput, GpuRagError, IndexCorrupt, IndexLocked, UsageError
 from gpu_rag.index import build as stages
-from gpu_rag.index.folder import sealed
+from gpu_rag.index.folder import CARRIED, sealed
 from gpu_rag.models import packaged
 from gpu_rag.models.embed.cache import VectorFile, cache_file, keep_vectors, keys_of
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -350,6 +351,8 @@ def every_byte(folder: Path) -> dict[str, bytes]:
         elif path.name.startswith("replies.sqlite"):
             with sqlite3.connect(path) as db:
                 data += repr(db.execute("SELECT * FROM replies").fetchall()).encode()
+        elif path.name == CARRIED:
+            data += zlib.decompress(data[16:])
         contents[path.relative_to(folder).as_posix()] = data
     return contents
 
@@ -357,6 +360,19 @@ def every_byte(folder: Path) -> dict[str, bytes]:
 def files_with(folder: Path, pattern: re.Pattern[bytes]) -> list[str]:
     contents = every_byte(folder)
     return sorted(name for name, data in contents.items() if pattern.search(data + name.encode()))
+
+
+def test_what_the_next_build_takes_over_does_not_name_a_file_without_documents(corpus: Path, tmp_path: Path) -> None:
+    """A row is removed by its id, and its file, which stays in the corpus, has no other row."""
+    out = tmp_path / "ix"
+    (corpus / f"{canary(1)}.jsonl").write_text(json.dumps({"id": canary(1), "text": f"{canary(1)} sat in Loss."}))
+    gpu_rag.build(corpus, out, methods=["bm25"], settings=FAST)
+    gpu_rag.remove(out, documents=canary(1), settings=FAST)
+    assert not files_with(out, CANARY)
+    write_document(corpus / "d9.txt", 9)
+    made = gpu_rag.update(out, settings=FAST)
+    assert made.index.n_passages == 5 and any(name.endswith(CARRIED) for name in every_byte(out))
+    assert not files_with(out, CANARY)
 
 
 @pytest.mark.slow

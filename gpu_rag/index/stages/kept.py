@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gpu_rag.index import tables
 from gpu_rag.index.database import Database
+from gpu_rag.index.folder import sha256_text
 from gpu_rag.index.metadata import FILE as METADATA
 from gpu_rag.index.metadata import LANGUAGE, MOST_COLUMNS, read_metadata, rows_of, to_text
 from gpu_rag.index.removed import DOCUMENT, has_removed
@@ -102,15 +104,17 @@ def kept_files(work: Work, hashes: dict[str, str]) -> Kept | None:
     metadata or languages in another form than files, see `_is_exact`; and if ids of documents and passages were in each
     other's way.
     """
-    folder, sources, carried = work.previous, work.sources, work.carried()
-    if not folder or not carried or sources.strict:
+    folder, sources, carried = work.previous, work.sources, work.carried(np.uint8)
+    if not folder or carried is None or sources.strict:
         return None
     try:
         now, before = (msgspec.convert(params, _Inputs) for params in (work.params, work.previous_params))
-        read = msgspec.json.decode(carried["files"].tobytes(), type=dict[str, str])
+        read = msgspec.json.decode(carried.tobytes(), type=dict[str, str])
     except msgspec.MsgspecError:  # of an index that no build wrote
         return None
-    gone = {name for name, sha256 in read.items() if not sha256 or hashes.get(name) != sha256}
+    keys = {name: sha256_text(name) for name in hashes}  # hashes, since all documents of a file may have been removed
+    known = {keys[name]: sha256 for name, sha256 in hashes.items()}
+    gone = {key for key, sha256 in read.items() if not sha256 or known.get(key) != sha256}
     new_removals = set(now.removed) - set(before.removed)
     others = _others(work.params)
     same = (
@@ -128,22 +132,24 @@ def kept_files(work: Work, hashes: dict[str, str]) -> Kept | None:
     rejects = rejects_of(folder / "rejects.jsonl")
     documents = tables.read_table(folder / "documents.parquet", tables.DOCUMENTS, ["id", "file"])
     files = pc.unique(documents["file"]).to_pylist()
-    names = {file: _name_in(read, file) for file in (*files, *(reject.file for reject in rejects))}
-    if not read.keys() >= {*names.values()} or any(reject.reason.startswith(PASSAGE_ID) for reject in rejects):
+    files_read = {file: _key_in(read, file) for file in (*files, *(reject.file for reject in rejects))}
+    if not read.keys() >= {*files_read.values()} or any(reject.reason.startswith(PASSAGE_ID) for reject in rejects):
         return None
-    left = {file for file, name in names.items() if name in gone}
+    left = {file for file, key in files_read.items() if key in gone}
     some_leave = bool(new_removals or not left.isdisjoint(files))
     if not _is_exact(folder / METADATA, some_leave) or (left and not _are_apart(documents, rejects, left, sources)):
         return None
     stay = [r for r in rejects if r.file not in left and not has_removed(sources, r.id)]
-    return Kept(folder, frozenset(read.keys() - gone), sorted(left), stay, hashes)
+    stays = read.keys() - gone
+    names = frozenset(name for name, key in keys.items() if key in stays)
+    return Kept(folder, names, sorted(left), stay, hashes)
 
 
-def _name_in(hashes: Collection[str], file: str) -> str:
-    """The name of a file in `hashes`, or of the archive or source that it lies in."""
-    while file not in hashes and "/" in file:
+def _key_in(keys: Collection[str], file: str) -> str:
+    """The key of a file in `keys`, hashes of names, or of the archive or source that it lies in."""
+    while (key := sha256_text(file)) not in keys and "/" in file:
         file = file.rpartition("/")[0]
-    return file
+    return key
 
 
 def _are_apart(documents: pa.Table, rejects: list[Reject], gone: set[str], sources: Sources) -> bool:
@@ -176,13 +182,13 @@ def _others(params: Mapping[str, Any]) -> dict[str, Any]:
 
 def in_order(kept: Kept, new: Iterable[Parts | Reject], sources: Sources) -> Iterator[Parts | Reject]:
     """Items of a reading, with kept rejects between them, in the order of the files."""
-    place = {name: number for number, name in enumerate(kept.hashes)}
+    place = {sha256_text(name): number for number, name in enumerate(kept.hashes)}
     waiting = iter(kept.rejects)
     next_kept = next(waiting, None)
     for item in new:
         if isinstance(item, Reject):
-            here = place.get(_name_in(place, item.file), 0)  # 0: the file came since
-            while next_kept and place[_name_in(place, next_kept.file)] < here:
+            here = place.get(_key_in(place, item.file), 0)  # 0: the file came since
+            while next_kept and place[_key_in(place, next_kept.file)] < here:
                 yield next_kept
                 next_kept = next(waiting, None)
         yield item

@@ -43,7 +43,7 @@ def mentions_stage(work: Work) -> dict[str, int]:
     n, n_not_verbatim = 0, 0
 
     def often(n_passages: np.ndarray) -> np.ndarray:
-        work.carry(n_passages=n_passages)
+        work.carry(n_passages)
         return _is_often(n_passages)
 
     if both := _kept_and_new(work, links):
@@ -192,15 +192,19 @@ def _kept_and_new(work: Work, links: np.ndarray) -> tuple[np.ndarray, np.ndarray
     Passages that are new are searched for all names. The others are searched for new names, and for names that were too
     frequent and are not any more, or are extracted from further passages.
     """
-    carried = work.carried()
-    if carried is None or not work.previous or not work.previous_inputs:
+    if not work.previous or not work.previous_inputs:
         return None
     path, before = work.stage_folders["entities"] / "entities.parquet", work.previous_inputs["passages"]
+    n_before = tables.n_rows(before / PASSAGES_FILE)
+    names_before = tables.n_rows(work.previous_inputs["entities"] / path.name)
+    carried = work.carried(np.int64, names_before, range(n_before + 1))
+    if carried is None:
+        return None
     passage = unchanged_rows(work, "passages", PASSAGES_FILE, "id, text")
     entity = unchanged_rows(work, "entities", path.name, "id, name, aliases")
-    counts, n = np.append(carried["n_passages"], 0), len(entity)  # a new entity has row -1
+    counts, n = np.append(carried, 0), len(entity)  # a new entity has row -1
     passage_now, entity_now = (
-        _inverse(passage, tables.n_rows(before / PASSAGES_FILE)),
+        _inverse(passage, n_before),
         _inverse(entity, len(counts) - 1),
     )
     came, left = ((work.stage_folders["passages"], passage < 0), (before, passage_now < 0))

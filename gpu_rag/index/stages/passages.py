@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from gpu_rag.errors import BadInput
 from gpu_rag.index import tables
 from gpu_rag.index.database import Database, database
+from gpu_rag.index.folder import sha256_text
 from gpu_rag.index.knowledge_base.tables import ORIGINS
 from gpu_rag.index.metadata import FILE as METADATA
 from gpu_rag.index.metadata import LANGUAGE, read_metadata, to_text, write_metadata
@@ -316,8 +317,8 @@ def passages_stage(work: Work) -> dict[str, int]:
     are read, for their unique ids.
     """
     hashes = file_hashes(work.sources)
-    content = json.dumps(hashes).encode()
-    work.carry(files=np.frombuffer(content, np.uint8))
+    content = json.dumps({sha256_text(name): sha256 for name, sha256 in hashes.items()}).encode()
+    work.carry(np.frombuffer(content, np.uint8))
     kept = kept_files(work, hashes)
     counts = _made(work, kept) if kept else None
     if counts is None:

@@ -220,13 +220,15 @@ def bm25_stage(work: Work) -> dict[str, int]:
     path, language_of = folder / "passages.parquet", languages_of(folder)
     languages = _common(language_of, tables.n_rows(folder / "documents.parquet")) if language_of else [ENGLISH]
     work.progress.start("bm25", tables.n_rows(path), "passages")
-    carried, rows, earlier = work.carried(), np.full(tables.n_rows(path), -1), None
-    if carried and work.previous_inputs:
+    rows, earlier = np.full(tables.n_rows(path), -1), None
+    if work.previous_inputs:
         words = Bm25.load(work.previous or path, tables.read_arrays)
-        if list(words.languages) == languages and len(languages) == 1:
+        arrays = words.arrays
+        carried = work.carried(np.int32, len(arrays["indices"]), range(1, 1 << 31))
+        fits = words.n == tables.n_rows(work.previous_inputs["passages"] / path.name)
+        if carried is not None and fits and list(words.languages) == languages and len(languages) == 1:
             rows = unchanged_rows(work, "passages", "passages.parquet", "id, title, text")
-            arrays = words.arrays
-            earlier = Counts(words.tokens, arrays["indices"], carried["frequency"], arrays["indptr"], words.n)
+            earlier = Counts(words.tokens, arrays["indices"], carried, arrays["indptr"], words.n)
 
     def texts() -> Iterator[str]:
         first = 0
@@ -246,7 +248,7 @@ def bm25_stage(work: Work) -> dict[str, int]:
     each = language_of_each() if len(languages) > 1 else repeat(languages[0])
     counts = count_words(texts(), earlier, rows, each)
     Bm25.of(counts, index.bm25_k1, index.bm25_b, languages).save(work.out)
-    work.carry(frequency=counts.frequency)
+    work.carry(counts.frequency)
     work.report.reused = int((rows >= 0).sum())
     return {}
 
