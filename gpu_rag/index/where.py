@@ -166,7 +166,8 @@ class _Parser:
         kind, word = self.kind, self.word
         if kind == "number":
             self.advance()
-            return float(word) if re.search(r"[.eE]", word) else int(word)
+            is_whole = len(word) <= 20 and not re.search(r"[.eE]", word)  # more digits are beyond 64 bits
+            return int(word) if is_whole else float(word)
         if kind == "text":
             self.advance()
             return re.sub(r"\\(.)", r"\1", word[1:-1], flags=re.DOTALL)

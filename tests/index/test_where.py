@@ -69,6 +69,15 @@ def test_missing_is_neither_true_nor_false() -> None:
     assert kept("year = 2020 or good = true") == [0, 1, 4]  # of row 0 the first is false, of row 3 both are unknown
 
 
+def test_whole_numbers_of_any_length() -> None:
+    ends = pa.table({"n": [2**63 - 1, -(2**63), 0]})
+    for digits in (25, 400, 5000):  # floats end at 308 digits, and int() reads 4,300
+        assert kept(f"n < {'9' * digits}", ends) == [0, 1, 2] and kept(f"n < -{'9' * digits}", ends) == []
+        assert kept(f"n = {'0' * digits}", ends) == [2]
+    assert kept(f"n = {2**63 - 1}", ends) == [0] and kept(f"n >= {2**63 - 2}", ends) == [0]
+    assert kept(f"n = {-(2**63)}", ends) == [1]
+
+
 def test_texts_numbers_and_columns_as_they_are_written() -> None:
     assert kept('lang = "a \\"b\\""') == [5] and kept("lang = 'it\\'s'") == [4]
     assert kept("year>=2020and lang in('fr',\"it's\")".replace("2020and", "2020 and")) == [2, 4]
