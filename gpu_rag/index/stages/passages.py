@@ -333,7 +333,7 @@ def _made(work: Work, kept: Kept | None) -> dict[str, int] | None:
 
         def parts() -> Iterator[Parts]:
             items = read_passages(sources, work.settings, taken, kept.names if kept else ())
-            for item in in_order(kept, items, sources) if kept else items:
+            for item in in_order(kept, items) if kept else items:
                 if isinstance(item, Reject):
                     rejects.write(item)
                 else:
