@@ -97,7 +97,7 @@ def make_app(
 
 
 def _page(name: str) -> Endpoint:
-    content = (files("gpu_rag.serve") / "explorer" / name).read_bytes()
+    content = (files("gpu_rag.serve") / "page" / name).read_bytes()
     media_type = MEDIA_TYPES[name.rpartition(".")[2]]
 
     async def page(request: Request) -> Response:
