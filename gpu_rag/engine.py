@@ -154,8 +154,8 @@ class Engine:
             return index
 
     def asks_model(self, retrieval_only: bool, decider: Decider | None = None) -> bool:
-        """Whether a run may ask the language model. Retrieval alone asks it if it decides by the settings; a given
-        decider leaves it out."""
+        """Whether a run may ask the language model. Retrieval alone does only if the settings let the model decide and
+        no `decider` is given."""
         if not retrieval_only or not self.models.has_llm():
             return self.models.has_llm()
         chosen = self.settings.models
@@ -307,13 +307,13 @@ class Engine:
         return StreamingDriver(resources, slow, low_water=low_water, stats=stats, **self._limits(None))
 
     def join(self, stats: RunStats, *, brings_models: bool) -> None:
-        """Let the live driver of another engine answer what this one prepares from now on. stats: of the driver;
-        brings_models: whether questions bring the models of this engine. The language model is the driver's."""
+        """Prepare from now on for the live driver of another engine. stats: of the driver; brings_models: whether
+        questions bring the models of this engine, all but the language model, which is always the driver's."""
         self._stats, self._brings_models = stats, brings_models
 
     @property
     def resources(self) -> dict[str, Any]:
-        """Inputs of steps that each question of this engine brings beside its index, by the name of the resource."""
+        """{name: resource} that each question of this engine brings to the driver, beside its index."""
         return {"models": self._models_of_run(self.models.has_llm())} if self._brings_models else {}
 
     def _limits(self, max_live: int | None) -> dict[str, Any]:

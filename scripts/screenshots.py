@@ -23,7 +23,7 @@ from playwright.sync_api import sync_playwright
 from rich.console import Console
 
 from gpu_rag import Index
-from gpu_rag.cli.trace_text import said, styled, trace_text
+from gpu_rag.cli.trace_text import step_words, styled, trace_text
 from gpu_rag.engine import Engine
 from gpu_rag.jobs import row_of
 from gpu_rag.serve.admission import Admission
@@ -55,7 +55,7 @@ def draw_page(engine: Engine, settings: Settings, method: str, question: str, br
     """Write the page with the same question as PNG."""
     live = EngineThread(lambda: {"index": engine}, settings.serve, print)
     live.start()
-    app = make_app(live, Admission(settings), said, "127.0.0.1")
+    app = make_app(live, Admission(settings), step_words, "127.0.0.1")
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}/#{urlencode({'q': question, 'method': method})}"
     server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None))

@@ -63,7 +63,8 @@ def _row(item: str | Mapping[str, Any], number: int) -> Mapping[str, Any]:
 
 
 def _table_rows(table: Any) -> Iterator[Mapping[str, Any]]:
-    """The rows of a table one by one, without empty cells. A row without text becomes a reject."""
+    """The rows of a table one by one, without empty cells; an id counts from 1 if there is none. A row without text
+    becomes a reject. Raises UsageError for a table without a column text."""
     columns, rows = columns_of(table), _cells(table)
     if columns is None:
         first = next(rows, {})
@@ -78,6 +79,7 @@ def _table_rows(table: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _cells(table: Any) -> Iterator[Mapping[str, Any]]:
+    """The rows of a table with all cells, in Python's types."""
     if hasattr(table, "to_batches"):  # Arrow
         return chain.from_iterable(batch.to_pylist() for batch in table.to_batches(1000))
     if hasattr(table, "column_names"):
@@ -91,7 +93,7 @@ def texts_file(out: Path) -> Path:
 
 
 def written(rows: Iterable[Mapping[str, Any]], out: Path) -> Path:
-    """Write the rows as a JSON Lines file, one by one."""
+    """The `texts_file`, written row by row. Raises UsageError for a value that JSON cannot hold, StorageError."""
     path, rows = texts_file(out), iter(rows)
     first = list(islice(rows, 1))  # a table that is refused makes no folder
     with storage_errors(path):

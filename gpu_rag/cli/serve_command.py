@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpu_rag.serve.keys import Client
     from gpu_rag.settings import Settings
 
-HELP = "Answer questions over HTTP: an API, OpenAI's chat protocol, and a page to explore with."
+HELP = "Answer questions over HTTP: an API, OpenAI's protocols, and a page to explore with."
 WORDS = "a file with the key that clients must send, or a FILE.toml of keys with rights and limits"
 EXAMPLE = "gpu-rag serve my-index --port 8080"
 NAME = re.compile("[a-z0-9_-]{1,40}")
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
     if missing:
         raise MissingBackend(f"{' and '.join(missing)} not installed", do="pip install 'gpu-rag[serve]'")
     from gpu_rag import Index
-    from gpu_rag.cli.trace_text import said
+    from gpu_rag.cli.trace_text import step_words
     from gpu_rag.serve import server
     from gpu_rag.serve.admission import Admission
     from gpu_rag.serve.api import make_app
@@ -64,9 +64,9 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
     folders = _folders(options.indexes)
     check = partial(_check_client, folders)
     keys = KeyFile(options.api_key_file, os.environ, check, say) if options.api_key_file else None
-    chosen = {name: settings_of(options, Index.open(path).manifest.defaults()) for name, path in folders.items()}
+    of_index = {name: settings_of(options, Index.open(path).manifest.defaults()) for name, path in folders.items()}
     first = next(iter(folders))
-    settings = chosen[first]  # also those of the server, since no index has any of these
+    settings = of_index[first]  # also those of the server, since no index has any of these
     scheme = "https" if server.check_tls(settings.serve) else "http"
     server.allow_files(settings.serve.max_connections)
     bound = server.bind(options.host, options.port)
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
         print(document if options.json else visible(line), flush=True)
 
     with bound, closing(Audit(options.audit, say)) if options.audit else nullcontext() as audit:
-        thread = EngineThread(partial(engines, folders, chosen, options.replies), settings.serve, say)
+        thread = EngineThread(partial(engines, folders, of_index, options.replies), settings.serve, say)
         watches = [Watch(folders[name], live, say) for name, live in thread.lives.items()]
         admission = Admission(settings)
         try:
@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
             for watch in watches:
                 watch.start()
             changes = Changes(*_program(options)) if keys else None
-            app = make_app(thread, admission, said, address, keys, audit, changes)
+            app = make_app(thread, admission, step_words, address, keys, audit, changes)
             server.run(app, admission, bound, ready, keys)
         finally:
             for watch in watches:
@@ -105,8 +105,8 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
 
 
 def _folders(given: Sequence[str]) -> dict[str, Path]:
-    """Folders of indexes by name. A first one without a name has that of its folder, in the letters of names. Raises
-    UsageError."""
+    """{name: folder} of the indexes to serve. The first may lack a name; it gets that of its folder, with other letters
+    than those of names replaced. Raises UsageError."""
     folders: dict[str, Path] = {}
     for text in given:
         name, sign, path = text.partition("=")

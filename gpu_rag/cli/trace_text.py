@@ -164,7 +164,7 @@ _MOST_PATHS = 5  # without the decisions
 
 
 def _step(step: dict[str, Any]) -> str:
-    words = said(step["verb"], step["n_candidates"])
+    words = step_words(step["verb"], step["n_candidates"])
     among = f" among {step['n_candidates']:,}" if step["n_candidates"] and words is None else ""
     reply = f" (reply {step['reply_hash']})" if step["reply_hash"] else ""
     head = f"  {step['step'] + 1}. {words or step['verb']}{among}{reply}, {step['s'] * 1000:.1f} ms"
@@ -180,10 +180,10 @@ def _patterns() -> list[tuple[re.Pattern[str], str]]:
     return [(re.compile(re.escape(name).replace(r"\*", "([a-z0-9]+)")), words[name]) for name in names]
 
 
-def said(verb: str, n_candidates: int) -> str | None:
+def step_words(verb: str, n_candidates: int) -> str | None:
     """The words for a step, or None if only its name can be shown.
 
-    >>> said("expand_1_2/rule", 40)
+    >>> step_words("expand_1_2/rule", 40)
     'evidence graph 1, hop 2: relations that lead on, of 40, by rule'
     """
     words = _words(verb, f"{n_candidates:,}")

@@ -37,8 +37,8 @@ class Method:
     function without arguments that returns the index stages of this method alone. verify: {stage: check} for these
     stages. narrow: {stage: its masks under a filter of documents}, see `index.narrow.Narrow`. explain: {step
     of a trace: words}.
-    report: a module or object with `figures(report)` for the --json of a build, `summary(document)`, lines of text, and
-    `section(document, page)`, HTML. relations: a function of an index and a relation (subject, label, object, all
+    report: a module or object with `figures(report)`, for the --json of a build, and `summary(document)`, lines of
+    text. relations: a function of an index and a relation (subject, label, object, all
     normalised) that returns the rows of the passages that state it; None if the method has no such relation.
     forget: a function (folder of manual changes, hashes of normalised names) that drops the changes which name these.
     commands: {name: a module like those of `cli`}. tune: {method that learns: a function (engine, questions with gold,

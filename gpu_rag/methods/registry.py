@@ -288,18 +288,19 @@ def check_passages(method: str, n_passages: int, stages: Collection[str], folder
 
 def best_method(index: Index) -> str:
     """The best method that an index was built for, by `Method.auto`. Without a corpus, methods over a knowledge base
-    first. If half of the documents are not English, methods over a graph come last where patterns extracted it, and
-    those over vectors where MiniLM made them: words found more in seven of eight languages.
+    come first. If at least half of the documents are not English, methods over a graph that patterns extracted come
+    last, and so do methods over vectors of MiniLM: word search found more in seven of eight languages.
 
     Raises MissingLayer, with the command to run, if the index was built for none.
     """
     methods = [entry.method for entry in _installed().values() if entry.method.auto]
     over_corpus = bool(index.manifest.sources.get("corpus"))
     lacking: list[MissingLayer] = []
-    few_facts, blind = _lacks_english(index.manifest.stages)
+    few_facts, poor_vectors = _unfit_for_language(index.manifest.stages)
 
     def place(method: Method) -> tuple[bool, bool, bool, int]:
-        lacks_facts, lacks_vectors = few_facts and uses_graph(method.name), blind and VECTORS in needs(method.name)
+        lacks_facts = few_facts and uses_graph(method.name)
+        lacks_vectors = poor_vectors and VECTORS in needs(method.name)
         return over_corpus == bool(method.made_for), lacks_facts, lacks_vectors, -method.auto
 
     for method in sorted(methods, key=place):
@@ -312,9 +313,9 @@ def best_method(index: Index) -> str:
     raise lacking[0] if lacking else UsageError("no method is installed", do="install gpu-rag again")
 
 
-def _lacks_english(stages: Mapping[str, StageRecord]) -> tuple[bool, bool]:
-    """Whether at least half of the documents are in other languages than English, and patterns extracted the facts;
-    whether they are, and the packaged English model made the vectors."""
+def _unfit_for_language(stages: Mapping[str, StageRecord]) -> tuple[bool, bool]:
+    """Whether (facts, vectors) come from English tools, patterns and MiniLM, although at least half of the documents
+    are in other languages."""
     counts = stages["passages"].counts if "passages" in stages else {"documents": 0}
     n_others = sum(n for name, n in counts.items() if name.startswith("language_"))
     are_others = 2 * n_others >= counts["documents"] > 0

@@ -21,7 +21,7 @@ from gpu_rag.jobs import row_of
 from gpu_rag.program.history import Turn
 from gpu_rag.runtime.handle import Handle
 from gpu_rag.runtime.tasks import Outcome
-from gpu_rag.serve.live import Live, Ready, Wanted
+from gpu_rag.serve.live import Ready, ServedIndex, Wanted
 from gpu_rag.serve.metrics import Counts
 from gpu_rag.serve.refusal import ClientGone, Refusal, refusal_of
 from gpu_rag.settings import Settings
@@ -42,7 +42,7 @@ class Batch:
     def __init__(
         self,
         admission: Admission,
-        live: Live,
+        live: ServedIndex,
         ready: Ready,
         questions: Sequence[Question],
         shape: Shape = dict,
@@ -63,8 +63,8 @@ class Batch:
         try:
             for place, question in enumerate(questions):
                 self.handles[place] = live.submit(
-                    ready, question, partial(self._ends, place), group=self,
-                    on_text=partial(self._says, place) if pieces else None, history=history,
+                    ready, question, partial(self._on_end, place), group=self,
+                    on_text=partial(self._on_text, place) if pieces else None, history=history,
                 )  # fmt: skip
         except Refusal:
             self.close()
@@ -73,21 +73,21 @@ class Batch:
             if self.handles:
                 admission.batches.add(self)
 
-    def _ends(self, place: int, outcome: Outcome) -> None:
-        """Handle the end of a question, in the engine's thread."""
+    def _on_end(self, place: int, outcome: Outcome) -> None:
+        """Hand the end of a question to the loop; called in the engine's thread."""
         with suppress(RuntimeError):  # the loop is closed: the server has ended
-            self._loop.call_soon_threadsafe(self._ended, place, outcome)
+            self._loop.call_soon_threadsafe(self._add_row, place, outcome)
 
-    def _says(self, place: int, piece: str) -> None:
-        """Handle a piece of an answer, in a thread of a model."""
+    def _on_text(self, place: int, piece: str) -> None:
+        """Hand a piece of an answer to the loop; called in a thread of a model."""
         with suppress(RuntimeError):  # as above
-            self._loop.call_soon_threadsafe(self._said, place, piece)
+            self._loop.call_soon_threadsafe(self._add_piece, place, piece)
 
-    def _said(self, place: int, piece: str) -> None:
+    def _add_piece(self, place: int, piece: str) -> None:
         if place in self.handles:
             self._rows.put_nowait((place, piece))
 
-    def _ended(self, place: int, outcome: Outcome) -> None:
+    def _add_row(self, place: int, outcome: Outcome) -> None:
         del self.handles[place]
         self._admission.ends.append(time.monotonic())
         if not self.handles:
@@ -177,11 +177,11 @@ class Admission:
         return sum(len(batch.handles) for batch in self.batches)
 
     async def ask(
-        self, live: Live, wanted: Wanted, questions: Sequence[Question], *, shape: Shape = dict, pieces: bool = False,
-        history: Sequence[Turn] = (), seconds: float | None = None,
+        self, live: ServedIndex, wanted: Wanted, questions: Sequence[Question], *, shape: Shape = dict,
+        pieces: bool = False, history: Sequence[Turn] = (), seconds: float | None = None,
     ) -> Batch:  # fmt: skip
-        """Submit questions over an index to a method, prepared by `Live.prepare`. shape: turns a row into the client's
-        form; pieces, history, seconds: see `Batch`.
+        """Submit questions over an index to a method, prepared by `ServedIndex.prepare`. shape: turns a row into the
+        client's form; pieces, history, seconds: see `Batch`.
 
         Raises Refusal: 429 beyond the limit, 503 when the engine is down or stopping. Also raises the errors of
         `prepare`.

@@ -31,7 +31,7 @@ from gpu_rag.serve.embeddings import embedding_batch, embeddings_of
 from gpu_rag.serve.explore import Explore
 from gpu_rag.serve.guard import BELOW, Door, Endpoint, Guard, Json, deadline_s, read_body
 from gpu_rag.serve.keys import FORBIDDEN, Access, Client, Keys
-from gpu_rag.serve.live import DEAD, READY, EngineThread, Live, Wanted
+from gpu_rag.serve.live import DEAD, READY, EngineThread, ServedIndex, Wanted
 from gpu_rag.serve.metrics import EngineMetrics
 from gpu_rag.serve.openapi import NDJSON, SSE, openapi
 from gpu_rag.serve.refusal import Refusal
@@ -40,9 +40,9 @@ from gpu_rag.types import Question
 
 PAGE_FILES = ("page.css", "app.js", "server.js", "dom.js", "answer.js", "picture.js", "explore.js", "documents.js",
               "compare.js", "cytoscape.js")  # fmt: skip
-StepWords = Callable[[str, int], str | None]
+StepWords = Callable[[str, int], str | None]  # (step of a trace, n_candidates): the step in words; None: its name
 MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
-_LINE = re.compile(r"gpu-rag index .*? --for [\w-]+")
+_BUILD_COMMAND = re.compile(r"gpu-rag index .*? --for [\w-]+")  # in the advice of an error
 
 # how OpenAI's protocols are read and written
 CHAT: dict[str, Any] = {"read": read_chat, "whole": chat_completion, "events": ChatEvents}
@@ -50,8 +50,7 @@ RESPONSES: dict[str, Any] = {"read": read_responses, "whole": response_of, "even
 
 
 class Row(NamedTuple):
-    """A row of the table of routes. call: the endpoint; access: who may use the route; a key with a filter may not,
-    unless its row says so."""
+    """A row of the table of routes. call: the endpoint; access: who may use the route."""
 
     method: str
     path: str
@@ -78,10 +77,10 @@ def make_app(
 ) -> Guard:
     """Make the application, with the guard in front of it.
 
-    step_words(step, n_candidates): a step of a trace in words, or None to show its name. host: the bound address; keys,
-    audit: as in `Guard`. changes: runs changes of the indexes; None if no client may change them.
+    host: the bound address; keys, audit: as in `Guard`. changes: runs changes of the indexes; None if no client may
+    change them.
     """
-    tables = {name: _Api(admission, live, step_words, changes).rows() for name, live in thread.lives.items()}
+    tables = {name: _IndexApi(admission, live, step_words, changes).rows() for name, live in thread.lives.items()}
     of_index = next(iter(tables.values()))
     doors = [
         Door(method, f"{below}{path}", {name: table[place].call for name, table in tables.items()}, access)
@@ -98,7 +97,7 @@ def make_app(
 
 
 def _page(name: str) -> Endpoint:
-    content = (files("gpu_rag.serve") / "explorer" / name).read_bytes()
+    content = (files("gpu_rag.serve") / "page" / name).read_bytes()
     media_type = MEDIA_TYPES[name.rpartition(".")[2]]
 
     async def page(request: Request) -> Response:
@@ -115,7 +114,8 @@ async def _described(rows: Sequence[Row], request: Request) -> Response:
 
 
 def _filter_of(request: Request) -> tuple[str, str]:
-    """(name, filter of documents) of the client; both are "" without keys, and the filter where its key has none."""
+    """(name of the client, filter of its key); "" for a filter that the key does not have, and for both without
+    keys."""
     caller: Client | None = request.scope["caller"]
     return ("", "") if caller is None else (caller.name, caller.settings.where)
 
@@ -137,19 +137,19 @@ class _Whole:
         ]
 
     async def indexes(self, request: Request) -> Response:
-        """List the indexes that the client may use, the first index first. Content of all documents, which digest and
-        number of passages tell of, is null for a key with a filter."""
+        """List the indexes that the client may use, the first index first. Digest and number of passages tell of all
+        documents, so both are null for a key with a filter."""
         caller, (_, within) = request.scope["caller"], _filter_of(request)
         rows = list[dict[str, Any]]()
         for place, (name, live) in enumerate(self._thread.lives.items()):
             if caller is None or caller.may_use(name):
                 index, base = live.engine.index, f"{BELOW.format(index=name)}/" if place else "/"
-                held = (None, None) if within else (index.manifest.digest(), index.counts().get("passages", 0))
-                rows.append({"name": name, "base": base, "digest": held[0], "passages": held[1]})
+                content = (None, None) if within else (index.manifest.digest(), index.counts().get("passages", 0))
+                rows.append({"name": name, "base": base, **dict(zip(("digest", "passages"), content))})
         return Json({"indexes": rows})
 
     async def health(self, request: Request) -> Response:
-        """Whether the process should be kept alive: no longer once its engine has stopped for good."""
+        """Whether the process should be kept alive: false once its engine has stopped for good."""
         return Json({"live": not self._thread.gone}, 503 if self._thread.gone else 200)
 
     async def ready(self, request: Request) -> Response:
@@ -164,11 +164,11 @@ class _Whole:
         return Response(generate_latest(self._admission.counts.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
-class _Api:
+class _IndexApi:
     """The endpoints of an index. The column of passage ids is read on creation, and again by the first request for a
     passage after the index was replaced."""
 
-    def __init__(self, admission: Admission, live: Live, step_words: StepWords, changes: Changes | None):
+    def __init__(self, admission: Admission, live: ServedIndex, step_words: StepWords, changes: Changes | None):
         self._admission, self._live, self._settings = admission, live, admission.settings.serve
         self._step_words, self._created, self._maybe_changes = step_words, int(time.time()), changes
         index = self._live.engine.index
@@ -176,7 +176,7 @@ class _Api:
             index.places([0])
 
     def rows(self) -> list[Row]:
-        """The routes, each with the keys that may use it."""
+        """The routes."""
         return [
             Row("POST", "/v1/answer", self.ask, ANSWER),
             Row("POST", "/v1/retrieve", partial(self.ask, retrieval=True), FILTERED),
@@ -197,7 +197,8 @@ class _Api:
     async def _asked(
         self, request: Request, wanted: Wanted, questions: Sequence[Question], shape: Shape = dict, **options: Any
     ) -> Batch:
-        """`Admission.ask`, under the filter of the request's key and its own. The row has only the request's."""
+        """`Admission.ask`, under the filter of the client's key and that of the request; rows show only the latter.
+        Raises Refusal (403) if the error of a filter would show that of the key."""
         options["seconds"] = deadline_s(request)
         name, within = _filter_of(request)
         if not within:
@@ -205,24 +206,24 @@ class _Api:
         await asyncio.to_thread(self._part, name, within, wanted.where)
         both = f"({within}) and ({wanted.where})" if wanted.where else within
 
-        def shown(row: dict[str, Any]) -> dict[str, Any]:
+        def shaped(row: dict[str, Any]) -> dict[str, Any]:
             del row["where"]
             return shape({**row, "where": wanted.where} if wanted.where else row)
 
-        inner = replace(wanted, where=both)
         try:
-            return await self._admission.ask(self._live, inner, questions, shape=shown, **options)
+            filtered = replace(wanted, where=both)
+            return await self._admission.ask(self._live, filtered, questions, shape=shaped, **options)
         except UsageError as error:
             if " ".join(within.split()) not in str(error):  # errors have single spaces
                 raise
             raise Refusal(403, error.what, kind=FORBIDDEN, given=name) from error
 
     def _part(self, name: str, within: str, where: str = "") -> Index | None:
-        """The documents that a client with a filter sees, None for none. It may take long.
+        """The documents that a client with a filter sees; None if there are none. It may take long.
 
-        name: of the client; within: its filter. where: a filter of the request, which is checked alone, so that it
-        cannot end the other one, and against the metadata that the client sees. Raises UsageError, and Refusal (403) if
-        `within` does not fit the index.
+        name: of the client; within: its filter. where: a filter of the request. It is checked alone, so that it cannot
+        close the brackets around the other one, and against the metadata that the client sees. Raises UsageError for
+        it, and Refusal (403) if `within` does not fit the index.
         """
         try:
             part = self._live.engine.narrowed(within)
@@ -248,7 +249,7 @@ class _Api:
         return Json(rows[0] if single else {"answers": rows})
 
     def _shaped(self, retrieval: bool, words: bool, row: dict[str, Any]) -> dict[str, Any]:
-        """The row that the client gets. A retrieval has no answer; `words` adds the steps of the trace in words."""
+        """The row as the client gets it. retrieval: without answer; words: with the steps of the trace in words."""
         if retrieval:
             row = {name: value for name, value in row.items() if name not in ("answer", "grounding")}
         if words:
@@ -272,7 +273,7 @@ class _Api:
         return Json(whole(row, body.model))
 
     async def embed(self, request: Request) -> Response:
-        """The vectors of texts, by the index's embedder."""
+        """Embed texts with the index's embedder."""
         body, texts = read_embeddings(await read_body(request, self._settings))
         batch = embedding_batch(self._admission, self._live, body, texts, deadline_s(request))
         (row,) = await batch.collected(request.receive)
@@ -286,33 +287,33 @@ class _Api:
             raise Refusal(404, "no such model", kind="model_not_found", given=model[:80], expected=expected)
         return method
 
-    def _described(self, model: str) -> dict[str, Any]:
+    def _model_row(self, model: str) -> dict[str, Any]:
         return {"id": model, "object": "model", "created": self._created, "owned_by": "gpu-rag"}
 
     async def models(self, request: Request) -> Response:
         """List the methods that can answer on this server, as models, and the embedder."""
         names = [*self._live.answering, self._live.embedder["name"]]
-        return Json({"object": "list", "data": [self._described(name) for name in names]})
+        return Json({"object": "list", "data": [self._model_row(name) for name in names]})
 
     async def model(self, request: Request) -> Response:
         """Describe one of the models that `models` lists. Raises Refusal (404)."""
         name = request.path_params["name"]
         if name.removeprefix("gpu-rag/") != self._live.embedder["name"]:
             self._method_of(name)
-        return Json(self._described(name))
+        return Json(self._model_row(name))
 
     async def methods(self, request: Request) -> Response:
         """List every method: whether it retrieves and answers on this server, the reason if it does not, the command
         that builds the missing part of the index, and its parameters."""
         rows = []
         for name, lack in self._live.lacking.items():
-            answers, line = name in self._live.answering, None
+            answers, command = name in self._live.answering, None
             missing = None if lack is None else str(lack)
             if isinstance(lack, MissingLayer):
-                missing, line = f"{lack.what}: {lack.given}", _LINE.search(lack.do or "")
+                missing, command = f"{lack.what}: {lack.given}", _BUILD_COMMAND.search(lack.do or "")
             row = {"method": name, "retrieves": lack is None, "answers": answers, "missing": missing}
             params = vars(self._live.engine.params(name)) if lack is None else {}
-            rows.append({**row, "run": line[0] if line else None, "params": params})
+            rows.append({**row, "run": command[0] if command else None, "params": params})
         return Json({"methods": rows})
 
     def index(self, request: Request) -> Response:
@@ -326,8 +327,8 @@ class _Api:
         counts = index.counts()
         if within:
             part = self._part(client, within)
-            held = (0, 0) if part is None else (part.documents.num_rows, part.n_passages)
-            counts = dict(zip(("documents", "passages"), held))
+            sizes = (0, 0) if part is None else (part.documents.num_rows, part.n_passages)
+            counts = dict(zip(("documents", "passages"), sizes))
         document = {
             "index": Path(index.path).resolve().name,
             "digest": None if within else manifest.digest(),
@@ -340,7 +341,7 @@ class _Api:
         return Json(document)
 
     async def passage(self, request: Request) -> Response:
-        """The text of a passage, and its place. Raises Refusal (404)."""
+        """The text of a passage, its place in a file, and its metadata. Raises Refusal (404)."""
         name, (client, within) = request.path_params["name"], _filter_of(request)
         index = await asyncio.to_thread(self._part, client, within) if within else self._live.engine.index
         row = None if index is None else index.rows_of_passages.get(name)
@@ -348,20 +349,21 @@ class _Api:
             raise Refusal(404, "no such passage", given=name[:80])
         (passage,) = index.passage_rows([row])
         file, place = index.places([row])[0]
-        kept = {key: passage[key] for key in ("doc_id", "title", "text", "start", "end")}
+        shown = {key: passage[key] for key in ("doc_id", "title", "text", "start", "end")}
         metadata = index.metadata_of(row)
         more: dict[str, Any] = {"metadata": metadata} if metadata else {}
-        return Json({"passage_id": name, **kept, "file": file, "place": place, **more})
+        return Json({"passage_id": name, **shown, "file": file, "place": place, **more})
 
     @property
     def _changes(self) -> Changes:
+        """The changes that clients asked for. Raises Refusal (403) if no client may change the index."""
         if self._maybe_changes is None:
             do = 'start it with --api-key-file FILE.toml, and rights = ["change"] for a key'
             raise Refusal(403, "nobody may change the index through this server", kind=FORBIDDEN, do=do)
         return self._maybe_changes
 
     def _owner(self, request: Request) -> tuple[str, str]:
-        """The owner of changes that a request makes or sees."""
+        """(index, client): the owner of the changes that a request makes or sees."""
         caller: Client = request.scope["caller"]
         return self._live.name, caller.name
 

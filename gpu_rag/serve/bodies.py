@@ -24,8 +24,10 @@ _bad = partial(Refusal, 400)
 Filter = Annotated[str, Meta(max_length=MOST_CHARS)]
 LAST = "the last user message"
 MOST_TEXTS = 1024  # of one request for embeddings
-_UNSERVED = ("tools", "tool_choice", "functions", "function_call", "response_format", "logprobs", "audio", "modalities")
-_UNSTORED = ("tools", "tool_choice", "background", "conversation", "prompt", "top_logprobs", "text")
+# options that would change the form of the reply, and the values of them that do not
+_CHAT_FORMS = ("tools", "tool_choice", "functions", "function_call", "response_format", "logprobs", "audio",
+               "modalities")  # fmt: skip
+_RESPONSE_FORMS = ("tools", "tool_choice", "background", "conversation", "prompt", "top_logprobs", "text")
 _PLAIN: tuple[Any, ...] = (None, False, [], "none", {"type": "text"}, ["text"], {"format": {"type": "text"}})
 _TEXT = ("text", "input_text")  # types of parts of a message
 
@@ -120,7 +122,7 @@ def read_chat(raw: bytes) -> tuple[ChatBody, Question, list[Turn]]:
     Options that would change the form of the reply are refused. Raises Refusal (400).
     """
     given = read_object(raw)
-    _refuse(given, _UNSERVED)
+    _check_plain(given, _CHAT_FORMS)
     if given.get("n") not in (None, 1):
         raise _bad("a question has one answer", given=f"n={str(given['n'])[:20]}", expected="1")
     body = _as(ChatBody, given)
@@ -133,7 +135,7 @@ def read_responses(raw: bytes) -> tuple[ResponsesBody, Question, list[Turn]]:
     given = read_object(raw)
     if given.get("previous_response_id") is not None:
         raise _bad("no response is stored here", given="previous_response_id", do="send earlier messages in `input`")
-    _refuse(given, _UNSTORED)
+    _check_plain(given, _RESPONSE_FORMS)
     body = _as(ResponsesBody, given)
     items = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
     for item in items:
@@ -153,9 +155,9 @@ def read_embeddings(raw: bytes) -> tuple[EmbeddingsBody, list[str]]:
         raise _bad(str(error)) from error
 
 
-def _refuse(given: dict[str, Any], unserved: Collection[str]) -> None:
-    """Refuse options that would change the form of the reply."""
-    asked = [key for key in unserved if given.get(key) not in _PLAIN]
+def _check_plain(given: dict[str, Any], forms: Collection[str]) -> None:
+    """Raise Refusal (400) if an option would change the form of the reply."""
+    asked = [key for key in forms if given.get(key) not in _PLAIN]
     if asked:
         raise _bad("an answer here has no such thing", given=", ".join(asked), do="leave it out")
 
@@ -216,7 +218,7 @@ def _question(row: AskedQuestion, name: str = "question") -> Question:
 
 
 def _check_settable(method: str, given: Collection[str], allowed: Collection[str]) -> None:
-    """Refuse parameters that a client may not set. "METHOD.*" allows numbers and switches, no texts."""
+    """Raise Refusal (400) for parameters that a client may not set. "METHOD.*" allows all but texts."""
     known = declared(load_method(method).Params) if given else {}
     texts = {name for name, setting in known.items() if setting.type not in (int, float, bool)}
     for name in given:

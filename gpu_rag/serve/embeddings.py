@@ -15,16 +15,16 @@ from gpu_rag.runtime.core import Context, Program
 from gpu_rag.runtime.tasks import Outcome
 from gpu_rag.serve.admission import Admission, Batch
 from gpu_rag.serve.bodies import EmbeddingsBody
-from gpu_rag.serve.live import Live
+from gpu_rag.serve.live import ServedIndex
 from gpu_rag.serve.refusal import Refusal, check_answered
 from gpu_rag.types import Question
 
-NAME = "embeddings"  # in counts of questions
-TEXTS_A_STEP = 32  # then the texts of questions that wait are embedded
+NAME = "embeddings"  # the method, in metrics
+TEXTS_A_STEP = 32  # between two steps, waiting questions are embedded
 
 
 class _Embedding(Batch):
-    """Texts of one request, as one open question. Its row has `vectors`, f32[n, D], or an error."""
+    """The texts of one request as one question, whose row has `vectors`, f32[n, D], or an error."""
 
     def row(self, outcome: Outcome) -> dict[str, Any]:
         """The row of the texts."""
@@ -36,7 +36,7 @@ class _Embedding(Batch):
 
 
 def embedding_batch(
-    admission: Admission, live: Live, body: EmbeddingsBody, texts: Sequence[str], seconds: float | None
+    admission: Admission, live: ServedIndex, body: EmbeddingsBody, texts: Sequence[str], seconds: float | None
 ) -> Batch:
     """Submit texts to the engine. Raises Refusal: 404 for another model's name, 400 for other dimensions, and as
     `Admission.ask`."""
@@ -48,17 +48,17 @@ def embedding_batch(
     admission.check_room(1)
     steps = [texts[start : start + TEXTS_A_STEP] for start in range(0, len(texts), TEXTS_A_STEP)]
 
-    own = live.engine.resources
+    resources = live.engine.resources
 
     def bind(question: Question, on_text: OnText = None, history: Sequence[Turn] = ()) -> Program:
-        return lambda context: _embedded(context, own, steps)
+        return lambda context: _embedded(context, resources, steps)
 
     ready = live.ready(Prepared(NAME, "", bind))
     return _Embedding(admission, live, ready, [Question(NAME, "")], seconds=seconds)
 
 
-async def _embedded(context: Context, own: dict[str, Any], steps: Iterable[Sequence[str]]) -> np.ndarray:
-    context.resources = own  # the models of this index, where they are not the driver's
+async def _embedded(context: Context, resources: dict[str, Any], steps: Iterable[Sequence[str]]) -> np.ndarray:
+    context.resources = resources  # the models of this index, where they are not the driver's
     return np.concatenate([await embed(texts) for texts in steps])
 
 

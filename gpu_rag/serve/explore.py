@@ -1,6 +1,6 @@
 """Routes that look into an index: names, the facts around them, chains of facts, documents and rows that were not used.
 
-Each answers in a thread, from columns of the index; no count that a client gives exceeds MOST.
+Each answers in a thread, from columns of the index. Clients may ask for lists of at most MOST items.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from gpu_rag.index.index import Index
 from gpu_rag.index.metadata import LANGUAGE, rows_of
 from gpu_rag.index.tables import DOCUMENTS, EXTRACTIONS
 from gpu_rag.serve.guard import Json
-from gpu_rag.serve.live import Live
+from gpu_rag.serve.live import ServedIndex
 from gpu_rag.serve.refusal import Refusal
 from gpu_rag.text.language import ENGLISH
 
 MOST = 200  # items of a list
 MOST_CHARS = 400  # of a text to look for
 MOST_SKIPPED = 10**9
-N_CLOSE = 2000  # names with a text in them, of which the best are listed; facts of passages
+N_CLOSE = 2000  # names with the text that are sorted, those with more facts first; facts of all passages of a request
 
 
 class Rows(NamedTuple):
@@ -39,7 +39,7 @@ class Rows(NamedTuple):
     offsets: np.ndarray
 
     def of(self, lists: np.ndarray | list[int]) -> np.ndarray:
-        """The rows of some lists, one list after another: i64."""
+        """The rows of some lists, one list after another, i64."""
         starts = self.offsets[lists]
         sizes = self.offsets[np.add(lists, 1)] - starts
         rows: np.ndarray = self.values[np.repeat(starts - sizes.cumsum() + sizes, sizes) + np.arange(sizes.sum())]
@@ -49,7 +49,7 @@ class Rows(NamedTuple):
 class Explore:
     """The endpoints, over the index that the server answers from."""
 
-    def __init__(self, live: Live):
+    def __init__(self, live: ServedIndex):
         self._live = live
 
     def routes(self) -> dict[str, Callable[[Request], Response]]:
@@ -73,8 +73,8 @@ class Explore:
         return self._index.loaded("facts", load_facts)
 
     def entities(self, request: Request) -> Response:
-        """Names with the text `q` in them, in any case: equal ones, then those that begin with it, then others; of each
-        those with more facts first. Without `q`, the names with the most facts."""
+        """Names that contain the text `q` in any case: equal ones first, then names that begin with it, then others;
+        within each kind by descending number of facts. Without `q`, the names with the most facts."""
         facts, text, limit = self._facts, _text(request, "q"), _number(request, "limit", 20, MOST)
         rows = _matching(facts.names, text) if text else np.arange(len(facts.degree))
         total, low = len(rows), text.lower()
@@ -85,13 +85,13 @@ class Explore:
         return Json({"total": total, "entities": [{"name": name, "n_facts": n} for name, n in listed]})
 
     def entity(self, request: Request) -> Response:
-        """A name: its other spellings, which were merged, the facts around it, and the documents that state them."""
+        """A name: the spellings that were merged with it, the facts around it, and the documents that state them."""
         facts, limit = self._facts, _number(request, "limit", 30, MOST)
         nodes = facts.nodes(request.path_params["name"])
         rows = facts.rows_around(nodes)
         stated = Rows(facts.stated.values.numpy(), facts.stated.offsets.numpy()).of(rows)
-        every, first = np.unique(self._index.passage_documents[stated], return_index=True)
-        documents = pa.array(every[np.argsort(first)[:limit]])
+        stating, first = np.unique(self._index.passage_documents[stated], return_index=True)
+        documents = pa.array(stating[np.argsort(first)[:limit]])  # in the order of the facts
         (name,) = _take(facts.names, nodes) if len(nodes) == 1 else (request.path_params["name"],)
         merged = {alias: None for node in nodes for alias in facts.aliases[node] if alias != name}
         titles = self._index.loaded("titles of documents", _titles_of_documents)
@@ -99,7 +99,7 @@ class Explore:
             {
                 "name": name, "aliases": list(merged)[:MOST],
                 "n_facts": len(rows), "facts": [self._sourced(facts.fact(int(row))) for row in rows[:limit]],
-                "n_documents": len(every), "documents": titles.select(["id", "title"]).take(documents).to_pylist(),
+                "n_documents": len(stating), "documents": titles.select(["id", "title"]).take(documents).to_pylist(),
             }
         )  # fmt: skip
 
@@ -111,7 +111,7 @@ class Explore:
         return Json({"paths": [[self._sourced(fact) for fact in chain] for chain in chains]})
 
     def graph(self, request: Request) -> Response:
-        """Facts that the passages with the ids `passage` state; of many passages only the first facts of each."""
+        """Facts that the passages with the ids `passage` state; with many passages only the first facts of each."""
         index, facts = self._index, self._facts
         by_passage = index.loaded("facts of passages", _facts_of_passages)
         ids = request.query_params.getlist("passage")[:MOST]
@@ -122,7 +122,7 @@ class Explore:
         return Json({"facts": [{**vars(facts.fact(fact)), "source": id} for id, fact in stated]})
 
     def documents(self, request: Request) -> Response:
-        """Documents with the text `q` in their title, id or file, by id, and the names of all metadata."""
+        """Documents with the text `q` in their title, id or file, in order of ids, and the names of all metadata."""
         index, text = self._index, _text(request, "q")
         limit, offset = _number(request, "limit", 25, MOST), _number(request, "offset", 0, MOST_SKIPPED)
         columns = index.loaded("titles of documents", _titles_of_documents)
@@ -176,7 +176,7 @@ class Explore:
 
 
 def _text(request: Request, name: str) -> str:
-    """A text of the query, "" if it is not given. Raises Refusal (400)."""
+    """A parameter of the request that is a text, "" if it is not given. Raises Refusal (400)."""
     text = request.query_params.get(name, "").strip()
     if len(text) > MOST_CHARS:
         raise Refusal(400, "the text is too long", given=f"{name}: {len(text)} characters", expected=MOST_CHARS)
@@ -184,7 +184,7 @@ def _text(request: Request, name: str) -> str:
 
 
 def _number(request: Request, name: str, default: int, most: int, least: int = 0) -> int:
-    """A whole number of the query. Raises Refusal (400)."""
+    """A parameter of the request that is a whole number from `least` to `most`. Raises Refusal (400)."""
     given = request.query_params.get(name, str(default))
     if not (given.isascii() and given.isdecimal() and len(given) < 12 and least <= int(given) <= most):
         raise Refusal(400, f"not a number for {name}", given=given[:40], expected=f"{least} to {most}")
@@ -222,6 +222,6 @@ def _facts_of_passages(index: Index) -> Rows:
 
 
 def _inverse(rows: np.ndarray, lists: np.ndarray, n: int) -> Rows:
-    """The rows in each of n lists; lists[i] is the list that holds rows[i], and rows ascend."""
+    """The rows of each of n lists, ascending. lists[i]: the list that rows[i] belongs to; rows ascend."""
     ends = np.cumsum(np.bincount(lists, minlength=n))
     return Rows(rows[np.argsort(lists, kind="stable")], np.concatenate([[0], ends]).astype(np.int64))

@@ -58,8 +58,8 @@ class Json(JSONResponse):
 class Door(Route):
     """A route, and who may use it.
 
-    calls: its endpoint for each index, by name; under the name "" an endpoint of the whole server. An endpoint that is
-    not async runs in a thread.
+    calls: its endpoint for each index, by name; a route of the whole server has one endpoint, under the name "". An
+    endpoint that is not async runs in a thread.
     """
 
     def __init__(self, method: str, path: str, calls: Mapping[str, Endpoint], access: Access):
@@ -74,11 +74,25 @@ class Door(Route):
         super().__init__(path, endpoint, methods=[method])
         self.calls, self.access = calls, access
 
+    def check(self, caller: Client | None, index: str, is_named: bool) -> None:
+        """Raise Refusal (403) if a client may not use the route for an index.
+
+        If the path names the index, an index that the client may not use is refused as one that does not exist: raises
+        HTTPException (404) for both.
+        """
+        if not self.access.rights:
+            return
+        is_shown = index in self.calls and (caller is None or not index or caller.may_use(index))
+        if is_named and not is_shown:
+            raise HTTPException(404)
+        if caller is not None:
+            caller.check(self.access, index)
+
 
 class Guard:
     """The ASGI application: routes behind checks of Host and Origin, the API key and the form of a body.
 
-    A path below /w/NAME/ is one of the index NAME, any other path one of the first index.
+    Paths below /w/NAME/ belong to the index NAME, others to the first index or to the whole server.
 
     host: the bound address. On loopback, or if the settings name hosts, the Host header must be an allowed name; this
     refuses pages whose name was rebound to this address. keys: clients must send one of them as `Authorization: Bearer
@@ -104,9 +118,10 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         begun, status = False, CLIENT_GONE
-        client: Client | None = None
-        began, name, headers = time.perf_counter(), "", Headers(scope=scope)
-        this = request_id(headers.get("x-request-id"))
+        caller: Client | None = None  # the owner of the key
+        is_counted = False  # among the open requests of the caller
+        began, headers = time.perf_counter(), Headers(scope=scope)
+        own_id = request_id(headers.get("x-request-id"))
 
         async def counted(message: Message) -> None:
             """`send` with our headers and counts. A client that does not read for too long counts as gone."""
@@ -114,7 +129,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 begun, status = True, message["status"]
                 sent_headers = MutableHeaders(scope=message)
-                for header, value in {**HEADERS, "X-Request-Id": this}.items():
+                for header, value in {**HEADERS, "X-Request-Id": own_id}.items():
                     sent_headers.setdefault(header, value)
                 path = self._paths.get(scope.get("endpoint"), "none")  # a label that clients cannot choose
                 self._counts.requests.labels(path, message["status"]).inc()
@@ -129,20 +144,13 @@ class Guard:
             try:
                 self._check(scope, headers)
                 door, index = self._door(scope)
-                caller: Client | None = None
                 if self._keys is not None and (door is None or door.access.rights):
                     caller = self._keys.client(headers.get("authorization", ""))
-                    name = caller.name
-                if door is not None and door.access.rights:
-                    # an index that a client may not use is refused as one that is not there, where its path names it
-                    is_shown = index in door.calls and (caller is None or not index or caller.may_use(index))
-                    if not is_shown and "index" in scope["path_params"]:
-                        raise HTTPException(404)
-                    if caller is not None:
-                        caller.check(door.access, index)
+                if door is not None:
+                    door.check(caller, index, "index" in scope["path_params"])
                 if caller is not None:
                     caller.begin()
-                    client = caller
+                    is_counted = True
                 scope.update(index=index, caller=caller)
                 await self._router(scope, receive, counted)
             except Exception as error:
@@ -162,23 +170,25 @@ class Guard:
         except ClientGone:  # nobody is left to read a response
             self._counts.refused.labels("client gone").inc()
         finally:
-            if client is not None:
-                client.end()
+            if caller is not None and is_counted:
+                caller.end()
             if self._audit is not None:
-                ms = 1e3 * (time.perf_counter() - began)
-                self._audit.write(name or None, scope["method"], scope["path"], status, ms, this)
+                ms, name = 1e3 * (time.perf_counter() - began), caller.name if caller is not None else None
+                self._audit.write(name, scope["method"], scope["path"], status, ms, own_id)
 
     def _door(self, scope: Scope) -> tuple[Door | None, str]:
-        """The route of a request, None if there is none, and the name of its index, "" for the whole server."""
+        """(route of a request, name of its index): None without a route, "" for the whole server. Sets the scope's
+        path_params."""
         for door in self._doors:
-            match, found = door.matches(scope)
+            match, more = door.matches(scope)
             if match is Match.FULL:
-                scope["path_params"] = found["path_params"]
-                return door, "" if "" in door.calls else found["path_params"].get("index", self._first_index)
+                scope["path_params"] = more["path_params"]
+                return door, "" if "" in door.calls else more["path_params"].get("index", self._first_index)
         scope["path_params"] = {}
         return None, ""
 
     def _check(self, scope: Scope, headers: Headers) -> None:
+        """Raise Refusal for headers that a page of another site or a mistaken proxy may have caused."""
         framed = "transfer-encoding" in headers
         if framed and ("content-length" in headers or scope["http_version"] == "1.0"):
             # A proxy that uses the other header would take a part of the body for the next request.

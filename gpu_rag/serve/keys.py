@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from gpu_rag.errors import BadInput, GpuRagError
 from gpu_rag.serve.refusal import Refusal
@@ -27,7 +27,7 @@ MINUTE_S = 60.0
 
 @dataclass(frozen=True)
 class Access:
-    """Who may use a route. rights: one of them is enough; with none, no key is needed. filtered: whether keys with a
+    """Who may use a route. rights: one of them is enough; if empty, no key is needed. filtered: whether keys with a
     filter may use it, because it shows nothing of the documents that the filter excludes."""
 
     rights: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ def _too_many(of_what: str, limit: int, wait_s: float) -> Refusal:
 
 
 class Keys:
-    """The accepted keys. clients: by key; is_current: whether they are those of their file."""
+    """The accepted keys. clients: by key. is_current: False if the last reading of their file failed."""
 
     def __init__(self, clients: Mapping[str, Client]):
         self._clients = [(_digest(key), client) for key, client in clients.items()]
@@ -167,9 +167,9 @@ def file_status(file: Path) -> tuple[int, ...]:
 
 
 def read_keys(file: Path, environment: Mapping[str, str], check: Callable[[Client], None] | None = None) -> Keys:
-    """The keys of a file. FILE.toml has a section per client, see `KeySettings`; any other file holds one key with all
-    rights. check(client): raises UsageError for a client whose indexes or filter do not fit. Raises BadInput,
-    UsageError."""
+    """The keys of a file. FILE.toml has a section per client, see `KeySettings`; any other file holds one key with the
+    usual rights. environment: has keys that a section names by variable. check(client): raises BadInput for a client
+    whose indexes or filter do not fit. Raises BadInput, UsageError."""
     try:
         text = file.read_text(encoding="utf-8")
         sections = tomllib.loads(text) if file.suffix == ".toml" else {"key": {"key": text.strip()}}
@@ -177,20 +177,7 @@ def read_keys(file: Path, environment: Mapping[str, str], check: Callable[[Clien
         raise BadInput("the API key cannot be read", given=f"{file}: {error}") from error
     clients: dict[str, Client] = {}
     for name, section in sections.items():
-        if not isinstance(section, dict):
-            raise BadInput("not a section of a key", given=f"{name} in {file}", expected=f"[{name}] and lines below it")
-        settings = checked(KeySettings, section, f"keys.{name}")
-        if not settings.rights or set(settings.rights) - set(RIGHTS):
-            given = f"{', '.join(settings.rights) or 'none'} of {name} in {file}"
-            raise BadInput("no such rights", given=given, expected=", ".join(RIGHTS))
-        if empty := [option for option in ("indexes", "where") if option in section and not section[option]]:
-            do = "leave it out for all of them"
-            raise BadInput("an empty limit of a key", given=f"{empty[0]} of {name} in {file}", do=do)
-        if settings.where and "change" in settings.rights:
-            given = f"where and the right change of {name} in {file}"
-            raise BadInput("a client that sees some documents may change none", given=given)
-        if bool(settings.key) == bool(settings.variable):
-            raise BadInput("a key, or the variable that has it", given=f"both or none for {name} in {file}")
+        settings = _settings_of(name, section, file)
         key = settings.key or environment.get(settings.variable, "").strip()
         if not key.isascii() or not key.isprintable() or not 8 <= len(key) <= 1000 or " " in key:
             source = f"{file}, {len(key)} characters" if settings.key else f"{settings.variable}, for {name} in {file}"
@@ -203,6 +190,25 @@ def read_keys(file: Path, environment: Mapping[str, str], check: Callable[[Clien
     if not clients:
         raise BadInput("no keys", given=file, expected='[alice] and key = "...", or variable = "NAME"')
     return Keys(clients)
+
+
+def _settings_of(name: str, section: Any, file: Path) -> KeySettings:
+    """The settings of a client from its section of a file. Raises BadInput, UsageError."""
+    if not isinstance(section, dict):
+        raise BadInput("not a section of a key", given=f"{name} in {file}", expected=f"[{name}] and lines below it")
+    settings = checked(KeySettings, section, f"keys.{name}")
+    if not settings.rights or set(settings.rights) - set(RIGHTS):
+        given = f"{', '.join(settings.rights) or 'none'} of {name} in {file}"
+        raise BadInput("no such rights", given=given, expected=", ".join(RIGHTS))
+    if empty := [option for option in ("indexes", "where") if option in section and not section[option]]:
+        do = "leave it out for all of them"
+        raise BadInput("an empty limit of a key", given=f"{empty[0]} of {name} in {file}", do=do)
+    if settings.where and "change" in settings.rights:
+        given = f"where and the right change of {name} in {file}"
+        raise BadInput("a client that sees some documents may change none", given=given)
+    if bool(settings.key) == bool(settings.variable):
+        raise BadInput("a key, or the variable that has it", given=f"both or none for {name} in {file}")
+    return settings
 
 
 def _digest(text: str) -> bytes:

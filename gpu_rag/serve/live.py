@@ -1,5 +1,8 @@
-"""The engines of a server, one for each index, behind one live streaming driver in its own thread. They are reopened if
-their models die. After a change of an index, another engine answers later questions by the same driver."""
+"""The served indexes, each with an engine, and the one thread whose streaming driver answers over all of them.
+
+The engines are reopened if their models die. After a change of an index, another engine answers later questions by the
+same driver.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,12 @@ WARM = Question("warm", "Which method answers first?")
 READY, DEAD, STOPPING = "ready", "dead", "stopping"
 LONGEST_PAUSE_S = 60.0
 STOP_S = 5.0  # maximum wait at the end for a running batch, and for models to close
-N_PREPARED = 256  # prepared methods that are cached
+N_PREPARED = 256  # prepared methods in the cache of an index
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A method as questions want it, with the arguments of `Engine.prepare`. passages: its `limit`."""
+    """The method that a request wants, with arguments of `Engine.prepare`; passages: its `limit`."""
 
     method: str
     retrieval_only: bool
@@ -45,32 +48,33 @@ class Wanted:
 
     @property
     def key(self) -> Hashable:
-        """Equal for equal arguments."""
+        """A key of the cache, equal for equal arguments."""
         return repr({**vars(self), "params": sorted((self.params or {}).items())})
 
 
 class Ready(NamedTuple):
-    """A prepared method, and the number of the engine that answers by it, among those of its index."""
+    """A prepared method. version: number of the engine that it was prepared by, among those of its index."""
 
     prepared: Prepared
     version: int
 
 
-class Live:
-    """Answers questions over one index. name: of the index; thread: answers, and is shared by all indexes."""
+class ServedIndex:
+    """An index of the server, with its engine and its prepared methods. thread: answers questions over all indexes."""
 
     def __init__(self, name: str, thread: EngineThread, engine: Engine):
         self.name, self.thread = name, thread
         self.engine = engine  # the current or the last engine
-        self.embedder: dict[str, Any] = {}  # its description
-        self.lacking: dict[str, UsageError | None] = {}  # by method: why it cannot retrieve, None if it can
-        self.answering: list[str] = []  # methods that answer
+        self.embedder: dict[str, Any] = {}  # description of the embedder
+        self.lacking: dict[str, UsageError | None] = {}  # {method: why it cannot retrieve; None if it can}
+        self.answering: list[str] = []  # methods that can answer
         self._lock = threading.Lock()  # guards the ready methods; models stay open while it is held
         self._ready: dict[Hashable, Ready] = {}
         self._version = 0  # number of engines so far
         self._counting = threading.Lock()  # guards the open questions of each engine
         self._n_open = Counter[int]()
-        self._replaced, self._idle = set[int](), set[int]()  # engines still in memory, and those that none asks
+        self._replaced = set[int]()  # versions of replaced engines that are still in memory
+        self._idle = set[int]()  # those that had no open question at the last `release`
 
     def prepare(self, wanted: Wanted) -> Ready:
         """`Engine.prepare`, cached. Thread-safe; may load files. Raises its errors, and Refusal."""
@@ -80,15 +84,15 @@ class Live:
             ready = self.cached(wanted)
             if ready is None:
                 ready = Ready(_prepared(self.engine, wanted), self._version)
-                # a filtered method keeps a part of the index in memory
-                like = [key for key, other in self._ready.items() if bool(other.prepared.where) == bool(wanted.where)]
-                if len(like) >= (MOST_PARTS if wanted.where else N_PREPARED):
-                    del self._ready[like[0]]
+                # fewer filtered methods are cached, since each keeps a part of the index in memory
+                same = [key for key, other in self._ready.items() if bool(other.prepared.where) == bool(wanted.where)]
+                if len(same) >= (MOST_PARTS if wanted.where else N_PREPARED):
+                    del self._ready[same[0]]
                 self._ready[wanted.key] = ready
             return ready
 
     def ready(self, prepared: Prepared) -> Ready:
-        """A program that is no method, to be run by the current engine."""
+        """A program that is not a method, to be run by the current engine."""
         return Ready(prepared, self._version)
 
     def cached(self, wanted: Wanted) -> Ready | None:
@@ -127,11 +131,10 @@ class Live:
             self._n_open[version] += change
 
     def replace(self, engine: Engine) -> bool:
-        """Answer later questions from another engine with the same models; open questions keep the engine they have.
-        False if the models were reopened meanwhile.
+        """Answer later questions from another engine with the same models; open questions keep their engine. False if
+        the models were reopened meanwhile.
 
-        The files of its index that are in use are checked, and its methods prepared, before. Raises the errors of the
-        index.
+        First checks the files of its index that are in use, and prepares its methods. Raises the errors of the index.
         """
         engine.index.check_as(self.engine.index)
         with self.thread.switching:
@@ -141,7 +144,7 @@ class Live:
             return True
 
     def release(self) -> None:
-        """Free the memory and the locks of replaced indexes that no question has read since the last call."""
+        """Free the memory and the locks of replaced engines without an open question, now and at the last call."""
         with self._counting:
             idle = {version for version in list(self._replaced) if not self._n_open[version]}
         if unread := idle & self._idle:
@@ -150,7 +153,7 @@ class Live:
         self._idle = idle - unread
 
     def close_models(self) -> None:
-        """Close the models of the engine, as soon as nothing prepares a method by them."""
+        """Close the models of the engine, after any method that is being prepared with them."""
         with self._lock:
             self.engine.models.close()
 
@@ -181,9 +184,9 @@ class Live:
 class EngineThread:
     """The thread that answers questions over all indexes together.
 
-    open_engines: returns an engine for each index, by its name, with the default index first; their models open at
-    `start`. It is called again after models died, which ends all open questions. say(line): called with a line for each
-    death and revival. The stats are totals over all engines. lives: by name of the index.
+    open_engines: returns {name of an index: its engine}, the default index first; their models open at `start`. It is
+    called again after models died, which ends all open questions. say(line): called for each death and revival. stats:
+    totals over all engines. lives: {name: the served index}.
     """
 
     driver: StreamingDriver  # set by `start`, as its models and settings: those of the first engine
@@ -195,10 +198,10 @@ class EngineThread:
     ):
         self._open_engines, self._settings, self._say = open_engines, settings, say
         self.stats = RunStats()
-        self.lives = {name: Live(name, self, engine) for name, engine in open_engines().items()}
+        self.lives = {name: ServedIndex(name, self, engine) for name, engine in open_engines().items()}
         self.state, self.reason = STOPPING, "the server has not begun"
         self.llm: dict[str, Any] | None = None  # description of the language model, if there is one
-        self.gone = False  # dead, and not to be revived
+        self.gone = False  # dead for good
         self.switching = threading.Lock()  # held while another engine is made ready; no question waits for it
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
@@ -240,7 +243,7 @@ class EngineThread:
         for name, engine in engines.items():
             live = self.lives[name]
             live.switch(engine)
-            for method in [name for name, lack in live.lacking.items() if lack is None and self._settings.warm]:
+            for method in [method for method, lack in live.lacking.items() if lack is None and self._settings.warm]:
                 (answer,) = engine.run(method, [WARM], retrieval_only=True, decider=RULE).answers
                 if answer.error is not None:  # report it now, not only to the first client
                     self._say(f"{method} fails: {answer.error['message']}")
@@ -268,6 +271,7 @@ class EngineThread:
                 self.reason = self.reason or "the engine has ended; see the server's output"
 
     def _revive(self) -> None:
+        """Open engines again. If that fails, the state stays DEAD, with the reason."""
         try:
             with self.switching:
                 self._close_models()

@@ -14,7 +14,7 @@ from gpu_rag.serve.bodies import AskBody, AskedQuestion, ChatBody, EmbeddingsBod
 from gpu_rag.serve.changes import Changed
 
 JSON, NDJSON, SSE = "application/json", "application/x-ndjson", "text/event-stream"
-BODIES = {  # by path, of POST
+BODIES = {  # {path of a POST route: schema of its body}
     "/v1/answer": "AskBody",
     "/v1/retrieve": "AskBody",
     "/v1/chat/completions": "ChatBody",
@@ -28,8 +28,8 @@ _DEADLINE = {"name": "X-Deadline-Seconds", "in": "header", "schema": {"type": "n
 
 
 def openapi(routes: Iterable[tuple[str, str, Callable[..., Any]]]) -> dict[str, Any]:
-    """The OpenAPI document of routes (method, path, endpoint). Each operation's summary is the first sentence of its
-    endpoint's docstring. Routes of an index are also served below /w/NAME, which is said by `servers`."""
+    """The OpenAPI document of routes (method, path, endpoint). An operation's summary is the first sentence of its
+    endpoint's docstring. `servers` says that routes of an index are also served below /w/NAME."""
     paths: dict[str, dict[str, Any]] = {}
     for method, route, endpoint in routes:
         path = re.sub(r":\w+}", "}", route)
@@ -70,18 +70,19 @@ def _operation(endpoint: Callable[..., Any], path: str, method: str) -> dict[str
 
 
 def _schemas() -> dict[str, Any]:
-    """The schemas of bodies. One question may stand in a body itself, in place of `questions`."""
+    """The schemas of bodies. The fields of one question may stand in a body itself, in place of `questions`."""
     types = (AskBody, AskedQuestion, ChatBody, EmbeddingsBody, ResponsesBody, Changed)
     _, schemas = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     several, asked = schemas["AskBody"], schemas["AskedQuestion"]
     shared = {name: value for name, value in several["properties"].items() if name != "questions"}
     single = {**several, "properties": {**asked["properties"], **shared}, "required": ["question"]}
-    own = {"AskBody": {"oneOf": [several, single]}, "Error": _having(error=_having(type=_TEXT, message=_TEXT))}
-    documents = {"type": "array", "items": _having(id=_FULL, text=_FULL), "minItems": 1}
-    return {**schemas, **own, "DocumentsBody": _having(documents=documents)}
+    own = {"AskBody": {"oneOf": [several, single]}, "Error": _object(error=_object(type=_TEXT, message=_TEXT))}
+    documents = {"type": "array", "items": _object(id=_FULL, text=_FULL), "minItems": 1}
+    return {**schemas, **own, "DocumentsBody": _object(documents=documents)}
 
 
-def _having(**properties: Any) -> dict[str, Any]:
+def _object(**properties: Any) -> dict[str, Any]:
+    """The schema of an object with these properties, all required."""
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 

@@ -17,7 +17,7 @@ _NULL = ("error", "incomplete_details", "instructions", "metadata", "previous_re
 
 
 def response_of(row: dict[str, Any], model: str) -> dict[str, Any]:
-    """The response of a row, which is under `gpu_rag`. Raises as `check_answered`."""
+    """The response of a row; the row itself is under `gpu_rag`. Raises as `check_answered`."""
     check_answered(row)
     part = _part(row["answer"] or "", citations(row))
     return {**_response(model), **_end(row, _item(_name("msg"), "completed", part))}
@@ -42,7 +42,8 @@ def citations(row: dict[str, Any], offset: int = 0) -> list[dict[str, Any]]:
 class ResponseEvents:
     """The server-sent events of one response: the answer in pieces, its citations, and the response with the row.
 
-    A failure is the event `response.failed`. Pieces that do not begin the answer stay in the text before it.
+    A failure is the event `response.failed`. Pieces that the final answer does not begin with stay in the text before
+    it, since they were sent.
     """
 
     def __init__(self, body: ResponsesBody):
@@ -106,10 +107,10 @@ def _part(text: str, annotations: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _end(row: dict[str, Any], message: dict[str, Any]) -> dict[str, Any]:
-    """The parts of a response that its end adds."""
-    cost, given, made = row["usage"], row["usage"]["prompt_tokens"], row["usage"]["generated_tokens"]
-    usage: dict[str, Any] = {"input_tokens": given, "output_tokens": made, "total_tokens": given + made}
-    usage["input_tokens_details"] = {"cached_tokens": cost["cached_tokens"], "cache_write_tokens": 0}
+    """The fields of a response that change at its end."""
+    n_in, n_out, n_cached = (row["usage"][f"{kind}_tokens"] for kind in ("prompt", "generated", "cached"))
+    usage: dict[str, Any] = {"input_tokens": n_in, "output_tokens": n_out, "total_tokens": n_in + n_out}
+    usage["input_tokens_details"] = {"cached_tokens": n_cached, "cache_write_tokens": 0}
     usage["output_tokens_details"] = {"reasoning_tokens": 0}  # engines do not tell them apart
     return {"status": "completed", "output": [message], "usage": usage, "gpu_rag": row}
 

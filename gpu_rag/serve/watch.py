@@ -11,7 +11,7 @@ from gpu_rag.engine import Engine
 from gpu_rag.errors import GpuRagError
 from gpu_rag.index.manifest import FILE, Manifest
 from gpu_rag.serve.keys import file_status
-from gpu_rag.serve.live import READY, Live
+from gpu_rag.serve.live import READY, ServedIndex
 
 PAUSE_S = 0.5  # between two looks at the manifest
 LONGEST_PAUSE_S = 60.0  # between two attempts to open an index that cannot be opened
@@ -24,7 +24,7 @@ class Watch:
     the old one, and tries again after growing pauses.
     """
 
-    def __init__(self, folder: Path, live: Live, say: Callable[[str], None]):
+    def __init__(self, folder: Path, live: ServedIndex, say: Callable[[str], None]):
         self._folder, self._live, self._say = folder, live, say
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)

@@ -116,7 +116,8 @@ class Bm25:
         return self._engine.get_scores_from_ids(ids)
 
     def parts(self, query: str, rows: np.ndarray) -> np.ndarray:
-        """The part of each known token of `query` in the scores of some passages: f32[tokens, rows]."""
+        """The share of each known token of `query` in the scores of the passages `rows`, i64[R]: f32[tokens, R]. The
+        tokens are in the order of `ids`."""
         ids = self.ids(query)
         parts = np.zeros((len(ids), len(rows)), np.float32)
         for part, token in zip(parts, ids):
@@ -128,7 +129,7 @@ class Bm25:
         return parts
 
     def ids(self, query: str) -> list[int]:
-        """The places among `tokens` of those of a query that the index knows, in its order."""
+        """Ids of the tokens of a query that the index knows, in the order of the query, with repeats."""
         words = tokenize(query, language_among(query, self.languages))
         places = (bisect_left(self.tokens, word) for word in words)
         return [place for place, word in zip(places, words) if place < len(self.tokens) and self.tokens[place] == word]
@@ -199,8 +200,8 @@ class Bm25:
 
 @dataclass(frozen=True)
 class Counts:
-    """The tokens of N passages. tokens: V, sorted; indices, frequency: i32[P], the postings (passage, times) of each
-    token, passages ascending; indptr: i64[V+1]; n: number of passages."""
+    """How often each token stands in each of n passages. tokens: V, sorted; indices, frequency: i32[P], the passages
+    of each token, ascending, and how often each has it; indptr: i64[V+1], the first posting of each token."""
 
     tokens: Sequence[str]
     indices: np.ndarray
@@ -215,48 +216,50 @@ def count_words(
     rows: np.ndarray | None = None,
     languages: Iterable[str] | None = None,
 ) -> Counts:
-    """Count the tokens of N passages. earlier: counts of M other passages; rows: i64[N], which of them a passage is, or
-    -1 if it is none of them. A row occurs once, and rows ascend. texts: of the passages with -1, read once in blocks;
-    languages: of each of these texts, English if None.
+    """Count the tokens of N passages.
+
+    texts: of the passages to count, read once in blocks; languages: of each of them, English if None. earlier, rows:
+    counts of M other passages, and i64[N], the row in them that stands for each passage, ascending without repeats; -1
+    for the passages in `texts`, all if None.
     """
     tokens = [] if earlier is None else earlier.tokens
     numbers = {token: number for number, token in enumerate(tokens)}
     parts, n = _counted(texts, repeat(ENGLISH) if languages is None else languages, numbers)
     if earlier is not None and rows is not None:
         parts[1], n = np.flatnonzero(rows < 0)[parts[1]], len(rows)
-        now = np.full(earlier.n, -1, np.int32)
-        now[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
-        passage = now[earlier.indices]
+        new_row = np.full(earlier.n, -1, np.int32)
+        new_row[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
+        passage = new_row[earlier.indices]
         token = np.repeat(np.arange(len(tokens), dtype=np.int32), np.diff(earlier.indptr))
         kept = np.stack([token, passage, earlier.frequency])[:, passage >= 0]
         parts = np.concatenate([kept, parts], 1)
     df = np.bincount(parts[0], minlength=len(numbers))
-    left = sorted(token for token, number in numbers.items() if df[number])  # a token may have left
+    used = sorted(token for token, number in numbers.items() if df[number])  # passages may have taken tokens with them
     rank = np.empty(len(numbers), np.int32)
-    number = np.array([numbers[token] for token in left], np.int64)
-    rank[number] = np.arange(len(left))
+    number = np.array([numbers[token] for token in used], np.int64)
+    rank[number] = np.arange(len(used))
     order = np.lexsort((parts[1], rank[parts[0]]))
     passage, frequency = parts[1][order], parts[2][order]
-    return Counts(left, passage, frequency, np.append(0, np.cumsum(df[number])), n)
+    return Counts(used, passage, frequency, np.append(0, np.cumsum(df[number])), n)
 
 
 def _counted(texts: Iterable[str], languages: Iterable[str], numbers: dict[str, int]) -> tuple[np.ndarray, int]:
-    """Postings i32[3, P] of token, passage and frequency, and the number of passages. numbers: of the tokens; gets the
-    new ones, by first use."""
-    number_of: dict[str, dict[str, int]] = {}  # of each word by language, so that it is stemmed once
+    """Postings i32[3, P] of (token, passage, frequency), and the number of passages. numbers: {token: its number}; new
+    tokens are added in the order of first use."""
+    number_of: dict[str, dict[str, int]] = {}  # {language: {word: its token}}, so that each word is stemmed once
     parts, first = [np.zeros((3, 0), np.int32)], 0
     texts, languages = iter(texts), iter(languages)
     while block := [words_of(text) for text in islice(texts, _BLOCK)]:
-        named = list(islice(languages, len(block)))
-        for language in dict.fromkeys(named):
+        language_of = list(islice(languages, len(block)))
+        for language in dict.fromkeys(language_of):
             known = number_of.setdefault(language, dict.fromkeys(stop_words(language), -1))
-            own = (row for row, its in zip(block, named) if its == language)
+            own = (words for words, its in zip(block, language_of) if its == language)
             new = [word for word in dict.fromkeys(chain.from_iterable(own)) if word not in known]
             tokens = stems(new, language)
             known.update((word, numbers.setdefault(token, len(numbers))) for word, token in zip(new, tokens))
-        ids = np.array([known[word] for row, its in zip(block, named) for known in (number_of[its],) for word in row])
-        ids = ids.astype(np.int64)
-        row = np.repeat(np.arange(len(block)), [len(row) for row in block])[ids >= 0]
+        of_text = (map(number_of[its].__getitem__, words) for words, its in zip(block, language_of))
+        ids = np.fromiter(chain.from_iterable(of_text), np.int64)
+        row = np.repeat(np.arange(len(block)), [len(words) for words in block])[ids >= 0]
         keys, counts = np.unique(row << 32 | ids[ids >= 0], return_counts=True)
         parts.append(np.stack([keys & 0xFFFFFFFF, (keys >> 32) + first, counts]).astype(np.int32))
         first += len(block)

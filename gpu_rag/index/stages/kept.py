@@ -40,8 +40,8 @@ _COLUMNS = {
 PASSAGE_ID = "its passage id "  # begins the reason of a reject because of the ids of its passages
 
 
-class _Inputs(msgspec.Struct):
-    """The parameters of the stage that tell the sources and what was removed from them."""
+class _Parameters(msgspec.Struct):
+    """Parameters of the stage that name the sources, and what was removed from them."""
 
     corpus: list[tuple[str, str]]
     readers: dict[str, str]
@@ -50,8 +50,11 @@ class _Inputs(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Kept:
-    """Documents and rejects of an earlier run. folder: its tables; names: of their files, in `hashes`; gone: files of
-    its other documents; rejects: in their order; hashes: see `file_hashes`."""
+    """Documents and rejects of an earlier run that stay as they are.
+
+    folder: tables of that run; names: of the files that stay, as in `hashes`; gone: files whose documents do not stay;
+    rejects: of the files that stay, in their order; hashes: of this run, see `file_hashes`.
+    """
 
     folder: Path
     names: frozenset[str]
@@ -60,10 +63,10 @@ class Kept:
     hashes: dict[str, str]
 
     def add_to(self, db: Database, sources: Sources, taken: Taken) -> bool:
-        """Insert the documents, without those that were removed, and their passages. Returns False, and inserts
-        nothing, if another document claimed one of their ids: then one of the two is rejected or named otherwise.
+        """Insert the documents that were not removed, and their passages. Returns False, and inserts nothing, if
+        another document claimed one of their ids, since then one of the two is rejected or renamed.
 
-        db: has all other documents; taken: their ids.
+        db: holds all other documents; taken: their ids.
         """
         for name in ("documents", "passages", "lines"):
             db.view(f"earlier_{name}", self.folder / f"{name}.parquet")
@@ -97,37 +100,28 @@ def _meet(db: Database, taken: Taken) -> bool:
 
 
 def kept_files(work: Work, hashes: dict[str, str]) -> Kept | None:
-    """The files of an earlier run that did not change, if others come, change or leave, or documents are left out.
+    """The files of an earlier run that did not change, where only other files or the list of removed documents did.
     hashes: see `file_hashes`.
 
-    None if something else changed; if rows of the others may have changed theirs, see `_are_apart`; if tables have
-    metadata or languages in another form than files, see `_is_exact`; and if ids of documents and passages were in each
-    other's way.
+    None if something else changed; if other files may have influenced the rows of these, see `_are_apart`; if the
+    tables hold metadata or languages in another form than the files, see `_is_exact`; and if a row was rejected because
+    of a passage id.
     """
     folder, sources, carried = work.previous, work.sources, work.carried(np.uint8)
     if not folder or carried is None or sources.strict:
         return None
     try:
-        now, before = (msgspec.convert(params, _Inputs) for params in (work.params, work.previous_params))
         read = msgspec.json.decode(carried.tobytes(), type=dict[str, str])
+        new_removals = _new_removals(work.params, work.previous_params)
     except msgspec.MsgspecError:  # of an index that no build wrote
         return None
     keys = {name: sha256_text(name) for name in hashes}  # hashes, since all documents of a file may have been removed
     known = {keys[name]: sha256 for name, sha256 in hashes.items()}
     gone = {key for key, sha256 in read.items() if not sha256 or known.get(key) != sha256}
-    new_removals = set(now.removed) - set(before.removed)
-    others = _others(work.params)
-    same = (
-        not {"named", "part"} & others.keys()
-        and others == _others(work.previous_params)
-        and all(len({name for name, _ in inputs.corpus}) == len(inputs.corpus) for inputs in (now, before))
-        and len(gone) < len(read)
-        and before.readers.items() <= now.readers.items()
-        and set(before.removed) <= set(now.removed)
-        and all(key.startswith(DOCUMENT) for key in new_removals)
-    )
+    if new_removals is None or len(gone) == len(read):
+        return None
     # tables name a source only by the first part of the names of its files
-    if not same or any(short_name(shown(path), sources.corpus) != path.name for path in sources.corpus):
+    if any(short_name(shown(path), sources.corpus) != path.name for path in sources.corpus):
         return None
     rejects = rejects_of(folder / "rejects.jsonl")
     documents = tables.read_table(folder / "documents.parquet", tables.DOCUMENTS, ["id", "file"])
@@ -145,6 +139,26 @@ def kept_files(work: Work, hashes: dict[str, str]) -> Kept | None:
     return Kept(folder, names, sorted(left), stay, hashes)
 
 
+def _new_removals(params: Mapping[str, Any], earlier: Mapping[str, Any]) -> set[str] | None:
+    """Documents that were removed since the parameters were `earlier`. None if more changed than the sources and these.
+    Raises msgspec.ValidationError."""
+    now, before = (msgspec.convert(given, _Parameters) for given in (params, earlier))
+    others, others_before = (
+        {name: value for name, value in given.items() if name not in _Parameters.__struct_fields__}
+        for given in (params, earlier)
+    )
+    new = set(now.removed) - set(before.removed)
+    only_sources = (
+        not {"named", "part"} & others.keys()
+        and others == others_before
+        and all(len({name for name, _ in given.corpus}) == len(given.corpus) for given in (now, before))
+        and before.readers.items() <= now.readers.items()
+        and set(before.removed) <= set(now.removed)
+        and all(key.startswith(DOCUMENT) for key in new)
+    )
+    return new if only_sources else None
+
+
 def _key_in(keys: Collection[str], file: str) -> str:
     """The key of a file in `keys`, hashes of names, or of the archive or source that it lies in."""
     while (key := sha256_text(file)) not in keys and "/" in file:
@@ -153,8 +167,9 @@ def _key_in(keys: Collection[str], file: str) -> str:
 
 
 def _are_apart(documents: pa.Table, rejects: list[Reject], gone: set[str], sources: Sources) -> bool:
-    """Whether the rows of other files are what they are without those that are `gone`. A row is rejected, or gets the
-    id "FILE:ID", if its id is taken. Questions repeat the contexts of others, whose ids are hashes, without a trace."""
+    """Whether the rows of other files would be the same without the files that are `gone`. A row whose id is taken is
+    rejected, or gets the id "FILE:ID". A context of questions, whose id is a hash, is dropped without a trace if
+    another file has it."""
     rows = [*zip(documents["id"].to_pylist(), documents["file"].to_pylist()), *((r.id, r.file) for r in rejects)]
     left = {id for id, file in rows if file in gone}
     if any(map(re.compile(r"p_[0-9a-f]{12}").search, left)):
@@ -167,27 +182,25 @@ def _are_apart(documents: pa.Table, rejects: list[Reject], gone: set[str], sourc
 
 
 def _is_exact(path: Path, some_leave: bool) -> bool:
-    """Whether a table of metadata, if there is one, tells what the files gave: all documents are in English, no name
-    was left out, and no number may have been another. A text may stand for a number that differs in kind from other
-    values; it stays a text unless the others leave."""
+    """Whether a table of metadata, if there is one, equals what the files gave: all documents are in English, no name
+    was left out, and no number can have been changed. A number that differs in kind from other values is kept as a
+    text; it would become a number again when the others leave."""
     if not path.exists():
         return True
-    names, kinds = (schema := pq.read_schema(path)).names, set(schema.types)
-    return not (some_leave or LANGUAGE in names or len(names) >= MOST_COLUMNS or pa.float64() in kinds)
+    schema = pq.read_schema(path)
+    return not (
+        some_leave or LANGUAGE in schema.names or len(schema.names) >= MOST_COLUMNS or pa.float64() in schema.types
+    )
 
 
-def _others(params: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in params.items() if name not in _Inputs.__struct_fields__}
-
-
-def in_order(kept: Kept, new: Iterable[Parts | Reject], sources: Sources) -> Iterator[Parts | Reject]:
-    """Items of a reading, with kept rejects between them, in the order of the files."""
+def in_order(kept: Kept, new: Iterable[Parts | Reject]) -> Iterator[Parts | Reject]:
+    """The kept rejects between the items of a reading, in the order of the files."""
     place = {sha256_text(name): number for number, name in enumerate(kept.hashes)}
     waiting = iter(kept.rejects)
     next_kept = next(waiting, None)
     for item in new:
         if isinstance(item, Reject):
-            here = place.get(_key_in(place, item.file), 0)  # 0: the file came since
+            here = place.get(_key_in(place, item.file), 0)  # 0: the file came after the hashes were made
             while next_kept and place[_key_in(place, next_kept.file)] < here:
                 yield next_kept
                 next_kept = next(waiting, None)

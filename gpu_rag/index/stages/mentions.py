@@ -19,7 +19,7 @@ from gpu_rag.index.work import Work
 from gpu_rag.text.mentions import MentionFinder, ascii_words
 
 PASSAGES_FILE = "passages.parquet"
-Chosen = Callable[[pa.Array, np.ndarray], np.ndarray]
+Searched = Callable[[pa.Array, np.ndarray], np.ndarray]  # (n names, entity of each): bool[n], the names to search
 MAX_PASSAGES_OF_A_SEARCHED_NAME = 100  # theta of HiGraAgent: a name in more passages is not informative
 
 
@@ -36,20 +36,21 @@ def mentions_stage(work: Work) -> dict[str, int]:
     Memory: that of `mention_blocks`, or 64 bytes a mention where mentions of an earlier run stay.
     """
     folder = work.stage_folders["entities"]
-    passages = tables.n_rows(work.stage_folders["passages"] / PASSAGES_FILE)
-    work.progress.start("mentions", passages, "passages")
+    n_passages = tables.n_rows(work.stage_folders["passages"] / PASSAGES_FILE)
+    work.progress.start("mentions", n_passages, "passages")
     extracted = tables.read_table(folder / "extracted.parquet", tables.EXTRACTED)
     links = np.stack([extracted[name].to_numpy() for name in ("passage", "entity")], 1)
     n, n_not_verbatim = 0, 0
 
-    def often(n_passages: np.ndarray) -> np.ndarray:
-        work.carry(n_passages)
-        return _is_often(n_passages)
+    def frequent(counts: np.ndarray) -> np.ndarray:
+        work.carry(counts)
+        return _is_frequent(counts)
 
-    if both := _kept_and_new(work, links):
-        blocks = _by_block(both[0], links, often(both[1]), passages)
+    if updated := _updated(work, links):
+        occurrences, counts = updated
+        blocks = _by_block(occurrences, links, frequent(counts), n_passages)
     else:
-        blocks = mention_blocks(work, folder / "entities.parquet", tables.ENTITIES, links, _in_passages, often)
+        blocks = mention_blocks(work, folder / "entities.parquet", tables.ENTITIES, links, _once_a_passage, frequent)
     with tables.TableWriter(work.out / "mentions.parquet", tables.MENTIONS) as writer:
         for columns in blocks:
             writer.add(columns)
@@ -57,12 +58,13 @@ def mentions_stage(work: Work) -> dict[str, int]:
     return {"mentions": n, "mentions_not_verbatim": n_not_verbatim}
 
 
-def _in_passages(occurrences: np.ndarray, named: np.ndarray) -> np.ndarray:
-    """The entities of a block, once for each passage that names them."""
+def _once_a_passage(occurrences: np.ndarray, named: np.ndarray) -> np.ndarray:
+    """The entity of each occurrence, once for each passage that names it."""
     return _distinct(occurrences[:, [0, 3]])[:, 1]
 
 
-def _is_often(n_passages: np.ndarray) -> np.ndarray:
+def _is_frequent(n_passages: np.ndarray) -> np.ndarray:
+    """Entities that count only where they were extracted: bool[N], from the number of passages that name each."""
     return n_passages >= MAX_PASSAGES_OF_A_SEARCHED_NAME
 
 
@@ -72,14 +74,15 @@ def mention_blocks(
     schema: pa.Schema,
     links: np.ndarray,
     counted: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    often: Callable[[np.ndarray], np.ndarray],
+    frequent: Callable[[np.ndarray], np.ndarray],
 ) -> Iterator[list[Any]]:
     """Columns of MENTIONS for each block of passages, sorted by (passage, start, entity, end).
 
     entities: a table with a name and aliases for each of N entities; schema: its columns. links: i32[L, 2], ascending,
-    (passage, entity) where entities were extracted; an entity that is not found there gets offsets -1. counted: for a
-    block, distinct (passage, start, end, entity) and the entity of each occurrence of a name (not of an alias), the
-    entities to count. often: bool[N] from their numbers, True for entities that count only where they were extracted.
+    (passage, entity) where entities were extracted; an entity that is not found there gets offsets -1.
+    counted(occurrences, named): the entities to count in a block, one item a count; occurrences: distinct (passage,
+    start, end, entity); named: the entity of each occurrence of a name (not of an alias). frequent(counts): bool[N],
+    True for entities that count only where they were extracted.
 
     Names are found first and labelled later, when all are counted. Memory: the table of names, 12 bytes an entity, 8
     bytes a link, and a block.
@@ -93,12 +96,12 @@ def mention_blocks(
                 counts += np.bincount(counted(occurrences, named), minlength=len(counts))
                 tables.write_raw(file, occurrences)
                 sizes.append((last, len(occurrences)))
-    is_often, done = often(counts), 0
+    is_frequent, done = frequent(counts), 0
     with scratch.open("rb") as file:
         for last, size in sizes:
             occurrences = np.fromfile(file, np.int32, 4 * size).reshape(-1, 4)
             n = int(np.searchsorted(links[:, 0], last))
-            yield _block(occurrences, links[done:n], is_often)
+            yield _block(occurrences, links[done:n], is_frequent)
             done = n
     scratch.unlink()
 
@@ -115,12 +118,11 @@ def _occurrences(work: Work, entities: Path, schema: pa.Schema) -> Iterator[tupl
 
 
 class _Names:
-    """The names of a table of entities, ready to be searched. chosen(names, rows of their entities): bool[n], those
-    that are searched."""
+    """The names and aliases of a table of entities, ready to be searched; searched: which of them, all if None."""
 
-    def __init__(self, path: Path, schema: pa.Schema, chosen: Chosen | None = None):
+    def __init__(self, path: Path, schema: pa.Schema, searched: Searched | None = None):
         owners: list[np.ndarray] = []
-        self._finder = MentionFinder(_names(path, schema, owners, chosen))
+        self._finder = MentionFinder(_written_names(path, schema, owners, searched))
         self._entity = np.concatenate(owners) if owners else np.zeros(0, np.int32)
 
     def find(self, texts: pa.Array, passages: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -140,29 +142,32 @@ def _distinct(rows: np.ndarray) -> np.ndarray:
     return rows[first]
 
 
-def _names(path: Path, schema: pa.Schema, owners: list[np.ndarray], chosen: Chosen | None = None) -> Iterator[str]:
-    """Every written name of every entity; appends the row of its entity to `owners`, inverted (~row) for an alias.
-    chosen(names, rows of their entities): bool[n], the names that count."""
+def _written_names(
+    path: Path, schema: pa.Schema, owners: list[np.ndarray], searched: Searched | None = None
+) -> Iterator[str]:
+    """The names and aliases of every entity, as far as they are `searched`. Appends to `owners` the row of the entity
+    of each, inverted (~row) for an alias."""
     first = 0
     for batch in tables.read_batches(path, schema, ("name", "aliases")):
         rows = np.arange(first, first + batch.num_rows, dtype=np.int32)
         owner = np.concatenate([rows, ~rows[pc.list_parent_indices(batch["aliases"]).to_numpy()]])
         names = pa.concat_arrays([batch["name"], pc.list_flatten(batch["aliases"])])
-        if chosen:
-            mask = chosen(names, np.where(owner < 0, ~owner, owner))
+        if searched:
+            mask = searched(names, np.where(owner < 0, ~owner, owner))
             names, owner = names.filter(pa.array(mask)), owner[mask]
         owners.append(owner)
         yield from names.to_pylist()
         first += batch.num_rows
 
 
-def _block(occurrences: np.ndarray, links: np.ndarray, often: np.ndarray) -> list[Any]:
-    n = len(often)
+def _block(occurrences: np.ndarray, links: np.ndarray, is_frequent: np.ndarray) -> list[Any]:
+    """Columns of MENTIONS for a block of passages; arguments as in `mention_blocks`."""
+    n = len(is_frequent)
     key_of_link = links[:, 0].astype(np.int64) * n + links[:, 1]
     key = occurrences[:, 0].astype(np.int64) * n + occurrences[:, 3]
-    is_extracted = _among(key, key_of_link)
-    kept = is_extracted | ~often[occurrences[:, 3]]
-    absent = links[~_among(key_of_link, np.sort(key))]
+    is_extracted = _is_in(key, key_of_link)
+    kept = is_extracted | ~is_frequent[occurrences[:, 3]]
+    absent = links[~_is_in(key_of_link, np.sort(key))]
     nowhere = np.full(len(absent), -1, np.int32)
     passage, start, end, entity = (
         np.concatenate([column, more])
@@ -174,23 +179,24 @@ def _block(occurrences: np.ndarray, links: np.ndarray, often: np.ndarray) -> lis
     return [entity[order], passage[order], start[order], end[order], names]
 
 
-def _among(values: np.ndarray, ascending: np.ndarray) -> np.ndarray:
-    """Whether each value is among ascending ones; much faster than `np.isin`."""
+def _is_in(values: np.ndarray, ascending: np.ndarray) -> np.ndarray:
+    """Whether each value (>= 0) is in a sorted array; much faster than `np.isin`."""
     return np.append(ascending, -1)[np.searchsorted(ascending, values)] == values
 
 
 # --- mentions of an earlier run ----------------------------------------------------------------------
 
 _ROWS = 1 << 14  # passages of a block
-_MOST_WORDS = 1000  # up to which texts are searched only if they have one
+_MOST_WORDS = 1000  # with more words to look for, all texts are searched
 
 
-def _kept_and_new(work: Work, links: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Distinct (passage, start, end, entity), i32[T, 4], by passage, those of too frequent names only where they were
-    extracted; and the number of passages that name each entity, i64[N]. None without an earlier run.
+def _updated(work: Work, links: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Occurrences of an earlier run brought up to date: distinct (passage, start, end, entity), i32[T, 4], by passage,
+    of frequent entities only where they were extracted; and the number of passages that name each entity, i64[N]. None
+    without an earlier run.
 
-    Passages that are new are searched for all names. The others are searched for new names, and for names that were too
-    frequent and are not any more, or are extracted from further passages.
+    New passages are searched for all names. Old passages are searched only for new names, and for names that were
+    frequent and are no longer, or that are extracted from further passages.
     """
     if not work.previous or not work.previous_inputs:
         return None
@@ -200,13 +206,11 @@ def _kept_and_new(work: Work, links: np.ndarray) -> tuple[np.ndarray, np.ndarray
     carried = work.carried(np.int64, names_before, range(n_before + 1))
     if carried is None:
         return None
-    passage = unchanged_rows(work, "passages", PASSAGES_FILE, "id, text")
+    passage = unchanged_rows(work, "passages", PASSAGES_FILE, "id, text")  # earlier rows; -1: new
     entity = unchanged_rows(work, "entities", path.name, "id, name, aliases")
     counts, n = np.append(carried, 0), len(entity)  # a new entity has row -1
-    passage_now, entity_now = (
-        _inverse(passage, n_before),
-        _inverse(entity, len(counts) - 1),
-    )
+    passage_now = _inverse(passage, n_before)
+    entity_now = _inverse(entity, len(counts) - 1)
     came, left = ((work.stage_folders["passages"], passage < 0), (before, passage_now < 0))
     texts = (text for place in (came, left) for _, part in _texts(*place) for text in part.to_pylist())
     words = set(chain.from_iterable(ascii_words(texts)))
@@ -215,25 +219,32 @@ def _kept_and_new(work: Work, links: np.ndarray) -> tuple[np.ndarray, np.ndarray
     n_passages = np.where(entity < 0, 0, counts[entity] - _n_passages(gone, n)) + _n_passages(new, n)
 
     table = tables.read_table(work.previous / "mentions.parquet", tables.MENTIONS)
-    rows, ends, start, end = (table[name].to_numpy() for name in ("passage", "entity", "start", "end"))
-    kept = np.stack([passage_now[rows], start, end, entity_now[ends]], 1)
+    rows, entities, start, end = (table[name].to_numpy() for name in ("passage", "entity", "start", "end"))
+    kept = np.stack([passage_now[rows], start, end, entity_now[entities]], 1)
     kept = kept[(kept[:, 0] >= 0) & (kept[:, 3] >= 0)]
-    was_often = _is_often(counts)[entity]
-    linked = links[(passage[links[:, 0]] >= 0) & was_often[links[:, 1]]]
-    searched = (entity < 0) | (was_often & ~_is_often(n_passages))
-    searched[linked[~_among(linked @ [n, 1], np.sort(kept[:, [0, 3]] @ [n, 1])), 1]] = True
+    was_frequent = _is_frequent(counts)[entity]
+    linked = links[(passage[links[:, 0]] >= 0) & was_frequent[links[:, 1]]]
+    is_searched = (entity < 0) | (was_frequent & ~_is_frequent(n_passages))
+    is_searched[linked[~_is_in(linked @ [n, 1], np.sort(kept[:, [0, 3]] @ [n, 1])), 1]] = True
 
-    def again(_: pa.Array, rows: np.ndarray) -> np.ndarray:
-        return searched[rows]
-
-    telling = {max(some, key=len, default="") for some in ascii_words(_names(path, tables.ENTITIES, [], again))}
-    others = _texts(came[0], ~came[1], telling - {""} if len(telling) <= _MOST_WORDS else None)
-    more = _found(_Names(path, tables.ENTITIES, again), others)
+    more = _found_again(path, is_searched, came[0], ~came[1])
     n_passages += np.where(entity < 0, _n_passages(more, n), 0)
     work.report.reused = int((passage >= 0).sum())
     work.progress.advance(len(passage))
-    rows = np.concatenate([new, more, kept[(kept[:, 1] >= 0) & ~searched[kept[:, 3]]]])
+    rows = np.concatenate([new, more, kept[(kept[:, 1] >= 0) & ~is_searched[kept[:, 3]]]])
     return rows[np.argsort(rows[:, 0], kind="stable")], n_passages
+
+
+def _found_again(path: Path, is_searched: np.ndarray, folder: Path, wanted: np.ndarray) -> np.ndarray:
+    """Occurrences of some entities, bool[N], in some passages, bool[n]: distinct (passage, start, end, entity)."""
+
+    def searched(_: pa.Array, entities: np.ndarray) -> np.ndarray:
+        return is_searched[entities]
+
+    names = _written_names(path, tables.ENTITIES, [], searched)
+    longest = {max(words, key=len) for words in ascii_words(names) if words}
+    texts = _texts(folder, wanted, longest if len(longest) <= _MOST_WORDS else None)
+    return _found(_Names(path, tables.ENTITIES, searched), texts)
 
 
 def _inverse(rows: np.ndarray, n: int) -> np.ndarray:
@@ -244,11 +255,13 @@ def _inverse(rows: np.ndarray, n: int) -> np.ndarray:
 
 
 def _n_passages(occurrences: np.ndarray, n: int) -> np.ndarray:
-    return np.bincount(_in_passages(occurrences, occurrences), minlength=n)
+    """The number of passages that name each of n entities, i64[n]."""
+    return np.bincount(_once_a_passage(occurrences, occurrences), minlength=n)
 
 
 def _texts(folder: Path, wanted: np.ndarray, words: set[str] | None = None) -> Iterator[tuple[np.ndarray, pa.Array]]:
-    """Passages and texts where bool[n] `wanted` is True, by block. words: texts in ASCII without one are left out."""
+    """(rows, texts) of the `wanted` passages, bool[n], by block. words: texts in ASCII without any of them are left
+    out."""
     first = 0
     for batch in tables.read_batches(folder / PASSAGES_FILE, tables.PASSAGES, ("text",)):
         texts, mask = batch["text"], pa.array(wanted[first : first + batch.num_rows])
@@ -260,20 +273,21 @@ def _texts(folder: Path, wanted: np.ndarray, words: set[str] | None = None) -> I
 
 
 def _found(names: _Names, texts: Iterator[tuple[np.ndarray, pa.Array]]) -> np.ndarray:
+    """Occurrences in all blocks of `_texts`: distinct (passage, start, end, entity), i32[T, 4]."""
     parts = [names.find(part, passages)[0] for passages, part in texts if len(passages)]
     return np.concatenate([np.zeros((0, 4), np.int32), *parts])
 
 
 def _may_occur(names: pa.Array, words: set[str]) -> np.ndarray:
-    """Whether names are not ASCII, or their first word is among `words`."""
+    """Whether names are not ASCII, or their first word is one of `words`: bool[n]."""
     first = pc.struct_field(pc.extract_regex(pc.ascii_lower(names), "(?P<word>[a-z0-9_]+)"), "word")
-    among = pc.is_in(first, value_set=pa.array(sorted(words), pa.string()))
-    return pc.or_(among, pc.invert(pc.string_is_ascii(names))).to_numpy(zero_copy_only=False)
+    is_known = pc.is_in(first, value_set=pa.array(sorted(words), pa.string()))
+    return pc.or_(is_known, pc.invert(pc.string_is_ascii(names))).to_numpy(zero_copy_only=False)
 
 
-def _by_block(occurrences: np.ndarray, links: np.ndarray, often: np.ndarray, n: int) -> Iterator[list[Any]]:
-    """Columns of MENTIONS for each block of n passages."""
+def _by_block(occurrences: np.ndarray, links: np.ndarray, is_frequent: np.ndarray, n: int) -> Iterator[list[Any]]:
+    """Columns of MENTIONS of n passages, by block; occurrences and links are sorted by passage."""
     for start in range(0, n, _ROWS):
         parts = (np.searchsorted(rows[:, 0], (start, start + _ROWS)) for rows in (occurrences, links))
         (first, last), (first_link, last_link) = parts
-        yield _block(occurrences[first:last], links[first_link:last_link], often)
+        yield _block(occurrences[first:last], links[first_link:last_link], is_frequent)

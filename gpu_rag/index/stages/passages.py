@@ -57,8 +57,8 @@ def corpus_hash(paths: tuple[Path, ...], left_out: Callable[[str], bool] = none_
 
 
 def file_hashes(sources: Sources) -> dict[str, str]:
-    """{name: sha256} of the files of the corpus that are read one by one, as rejects name them, in order; of other
-    sources as a whole. "" for a file whose content is not read."""
+    """{name: sha256} of the corpus, in its order: of each file where files are read one by one, by its name in rejects;
+    else of a source as a whole. "" for a file whose content is not read."""
     hashes, held, removed = dict[str, str](), {source.path: source.sha256 for source in sources.held}, left_out(sources)
     for path in sources.corpus:
         if path not in held and is_read_by_file(path):
@@ -109,9 +109,9 @@ def read_passages(
     """Passages of the corpus, many documents at a time. A row that cannot be used becomes a Reject with a short file
     name.
 
-    Documents of the nodes of knowledge bases follow, see `node_documents`. taken: gets all ids. kept: names of
-    `file_hashes` that are not read.
-    Raises BadInput for a corpus that does not exist, and for the first reject if `sources.strict`.
+    Documents of the nodes of knowledge bases follow, see `node_documents`. taken: gets all ids. kept: names in
+    `file_hashes` of files that are left out. Raises BadInput for a corpus that does not exist, and for the first reject
+    if `sources.strict`.
     """
     taken = Taken() if taken is None else taken
     return chain(read_documents(sources, settings, taken, kept), node_documents(sources, settings, taken))
@@ -179,7 +179,7 @@ def are_english(folder: Path, documents: pa.ChunkedArray) -> np.ndarray:
 
 
 def languages_of(folder: Path) -> dict[str, str]:
-    """The language of each document in another language than English, by its id. folder: of the stage `passages`."""
+    """{id: language} of the documents in other languages than English. folder: of the stage `passages`."""
     if not (folder / METADATA).exists():
         return {}
     ids = tables.read_table(folder / "documents.parquet", tables.DOCUMENTS, ["id"])["id"]
@@ -334,7 +334,7 @@ def _made(work: Work, kept: Kept | None) -> dict[str, int] | None:
 
         def parts() -> Iterator[Parts]:
             items = read_passages(sources, work.settings, taken, kept.names if kept else ())
-            for item in in_order(kept, items, sources) if kept else items:
+            for item in in_order(kept, items) if kept else items:
                 if isinstance(item, Reject):
                     rejects.write(item)
                 else:

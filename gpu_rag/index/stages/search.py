@@ -23,7 +23,7 @@ from gpu_rag.index.work import Work
 from gpu_rag.text.bm25 import Bm25, Counts, count_words
 from gpu_rag.text.language import ENGLISH
 
-LEAST_SHARE = 50  # word search has the rules of a language that one document in so many has
+LEAST_SHARE = 50  # word search uses the rules of a language that at least one document in so many is in
 CHARS_A_TEXT = 256  # average characters per text in a full window; longer texts make it smaller
 
 
@@ -212,9 +212,9 @@ def _mapped(work: Work, name: str, blocks: Iterable[np.ndarray]) -> np.ndarray:
     size="characters",
 )
 def bm25_stage(work: Work) -> dict[str, int]:
-    """A BM25 index over the passages, read by block, each by the rules of its document's language.
+    """A BM25 index over the passages, which are read by block; words follow the rules of the document's language.
 
-    Words of passages that an earlier run had are counted already, if both runs know the same one language.
+    Passages that an earlier run had keep their word counts, if both runs know the same single language.
     """
     folder, index = work.stage_folders["passages"], work.settings.index
     path, language_of = folder / "passages.parquet", languages_of(folder)

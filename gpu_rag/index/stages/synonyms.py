@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 _DIGITS = re.compile(r"\d+")
 _MIN_LETTERS = 3
 _ROWS = 4096  # entities per search: bounds memory, does not change the result
-_FEW = 32  # names for which the start of numba costs more than it saves
+_FEW = 32  # up to this number of names, numba takes longer to start than it saves
 CANDIDATES_COST = 13_000.0  # cost of a name's candidates in exact comparisons, measured at 100,000 names
 
 

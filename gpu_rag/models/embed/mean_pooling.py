@@ -165,6 +165,7 @@ class MeanPoolingEmbedder:
             return self._unit((hidden * keep).sum(1) / keep.sum(1))[: len(ids)]
 
     def _unit(self, means: torch.Tensor) -> torch.Tensor:
+        """Means of tokens f32[n, D] as unit vectors, around the centre if the model has one."""
         unit = F.normalize(means, dim=1)
         return unit if self._centre is None else F.normalize(unit - self._centre.to(unit.device), dim=1)
 

@@ -356,7 +356,7 @@ def _path_in(folder: Path, name: bytes) -> Path:
 
 
 def is_read_by_file(path: Path) -> bool:
-    """Whether all files below a path are read, each by itself: not so for a file, and for a folder with a corpus."""
+    """Whether a path is a folder whose files are read one by one, unlike a folder that holds a ready corpus."""
     return path.is_dir() and not _corpora(path)
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from gpu_rag.cli.trace_text import said
+from gpu_rag.cli.trace_text import step_words
 
 
 def test_ask_answers_as_answer_does(run, answer, out, index, replay, cli):
@@ -39,7 +39,7 @@ def test_explain_tells_decisions_paths_and_evidence(answer, out, run, cli):
     row = cli.read_rows(out)[1]
     text = run("explain", out, "q2").out
     told = [row["question"], row["answer"], row["method"]]
-    told += [said(step["verb"], step["n_candidates"]) for step in row["trace"]]
+    told += [step_words(step["verb"], step["n_candidates"]) for step in row["trace"]]
     told += [path["text"] for path in row["paths"]]
     told += [part for item in row["evidence"] for part in (item["passage_id"], item["title"], item["why"])]
     for part in told:

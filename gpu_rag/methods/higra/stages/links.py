@@ -170,7 +170,7 @@ def mentions_stage(work: Work) -> dict[str, int]:
     path, of_text = folder / "higra_entities.parquet", work.stage_folders["passages"] / "passages.parquet"
     work.progress.start("higra_mentions", tables.n_rows(of_text), "passages")
 
-    def often(n_named: np.ndarray) -> np.ndarray:
+    def frequent(n_named: np.ndarray) -> np.ndarray:
         if not chosen.refine:
             return np.ones(len(n_named), bool)
         passages = tables.read_batches(of_text, tables.PASSAGES, ("text",))
@@ -181,7 +181,7 @@ def mentions_stage(work: Work) -> dict[str, int]:
 
     n = n_links = n_searched = 0
     with tables.TableWriter(work.out / "higra_links.parquet", HIGRA_LINKS) as writer:
-        for columns in mention_blocks(work, path, HIGRA_ENTITIES, links, lambda _, named: named, often):
+        for columns in mention_blocks(work, path, HIGRA_ENTITIES, links, lambda _, named: named, frequent):
             writer.add(columns)
             entity, passage, origin = columns[0], columns[1], columns[4]
             searched = pc.equal(origin, "search").to_numpy(zero_copy_only=False)

@@ -177,7 +177,7 @@ def by_templates(work: Work, counts: Counter[str]) -> Iterator[tuple[str, pa.Lis
     with database(work) as db:
         db.create("typed", _TYPED)
         db.create("asked", _TYPED)
-        for typed in _typed(work, path):
+        for typed in _typed(path):
             db.add("typed", pa.Table.from_pylist([{"key": key, "kind": kind} for key, kind in typed], _TYPED))
         db.run(_COUNTED, "DROP TABLE typed", _TYPES)
         for batch in tables.read_batches(path, tables.EXTRACTIONS, ("entities", "triples")):
@@ -198,7 +198,7 @@ def by_templates(work: Work, counts: Counter[str]) -> Iterator[tuple[str, pa.Lis
             yield "out", raised_batch(given, types, kinds)
 
 
-def _typed(work: Work, path: Path) -> Iterator[Iterable[tuple[str, str]]]:
+def _typed(path: Path) -> Iterator[Iterable[tuple[str, str]]]:
     """(name, type) pairs that triples and extractors state, by batch."""
     for batch in tables.read_batches(path, tables.EXTRACTIONS, ("triples",)):
         yield types_of_triples(triple for triples in batch["triples"].to_pylist() for triple in triples)

@@ -278,7 +278,7 @@ def _extension(tokens: Sequence[Token], first: int, last: int) -> int:
     if token.kind == NAME:
         return 0 if token.low in lexicon.MONTHS and date_end(tokens, last) else 1
     if token.kind == NUMBER:
-        return 1 if _number_joins(tokens, first, last) else 0
+        return 1 if _number_joins(tokens, last) else 0
     named = last + 1 < n and tokens[last + 1].kind == NAME
     if named and (token.text == "&" or (token.text == "," and tokens[last + 1].low in lexicon.SUFFIXES)):
         return 2
@@ -306,7 +306,7 @@ def _pair(tokens: Sequence[Token], first: int, last: int) -> int:
     return end - last if single and end > last + 2 and tokens[end - 1].low in lexicon.PAIR_ENDS else 0
 
 
-def _number_joins(tokens: Sequence[Token], first: int, last: int) -> bool:
+def _number_joins(tokens: Sequence[Token], last: int) -> bool:
     """Whether a number belongs to a name ("Apollo 11"); not a year, a day of a month or an amount."""
     token = tokens[last]
     if tokens[last - 1].low in lexicon.MONTHS or YEAR.fullmatch(token.low):
