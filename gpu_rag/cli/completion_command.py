@@ -24,6 +24,6 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     for command in commands.choices.values():
         for action in command._actions:
-            if action.type is Path:
+            if action.type is Path or action.dest == "indexes":
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
     return 0, None, shtab.complete(parser, options.shell)

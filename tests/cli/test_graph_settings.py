@@ -6,6 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 from gpu_rag_kernels import dispatch
 
+from gpu_rag.index.stages import synonyms
+
 
 def ops(result: Any) -> dict[str, str]:
     assert result.status == 0, result.err
@@ -68,7 +70,8 @@ def test_faiss_searches_the_names_and_documents_of_a_knowledge_base(by_both, cli
     assert torch == faiss and len(torch) == 3
 
 
-def test_faiss_finds_the_synonyms_where_it_is_asked_for(run, cli, tiny_corpus, tmp_path):
+def test_faiss_finds_the_synonyms_where_it_is_asked_for(run, cli, tiny_corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(synonyms, "_FEW", 0)
     tables = []
     for by in ("torch", "faiss"):
         given = ("--for", "ppr", "--json", *cli.NO_LLM, "--set", f"graph.neighbours={by}")
@@ -96,6 +99,6 @@ def test_what_cannot_be_had_is_an_error(answer, monkeypatch):
 def test_index_records_the_ops_of_each_stage(run, cli, tiny_corpus, tmp_path):
     result = run("index", tiny_corpus, "--out", tmp_path / "ix", "--for", "ppr,hoprag", "--json", *cli.NO_LLM).ok
     stages = result.document["stages"]
-    assert stages["synonyms"]["graph_ops"] == {"nearest": "numba"}
+    assert stages["synonyms"]["graph_ops"] == {"nearest": "torch"}  # few names
     assert stages["hop_edges"]["graph_ops"]["hybrid_argmax"] == "numba"
     assert stages["passages"]["graph_ops"] == {}

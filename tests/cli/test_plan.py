@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from kb_rows import read_edges, read_kg
 
+from gpu_rag.index.folder import stage_files
 from gpu_rag.index.stages.knowledge_base.read import read_source
 from gpu_rag.index.work import NamedSource
 from gpu_rag.plan import index_plan
@@ -124,7 +125,7 @@ def test_later_the_build_is_held_against_the_plan(planned, repeated):
         assert found[name] == {"predicted_s": predicted, "actual_s": actual, "ratio": pytest.approx(actual / predicted)}
     assert found["wall"]["actual_s"] == built["wall_s"]
     assert found["tokens"] == {kind: {"predicted": 0, "actual": 0, "ratio": None} for kind in ("prompt", "generated")}
-    files = [path for path in (repeated.parent / "i" / "stages").rglob("*") if path.is_file()]
+    files = [file for folder in (repeated.parent / "i" / "stages").iterdir() for file in stage_files(folder)]
     assert found["disk"]["actual_bytes"] == sum(path.stat().st_size for path in files)
 
 

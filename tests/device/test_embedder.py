@@ -32,6 +32,7 @@ def embedder(kind: str) -> Any:
     made: Any = MeanPoolingEmbedder.__new__(MeanPoolingEmbedder)
     made._torch_device, made.dim, made._model = torch.device(kind), DIMS, Encoder()
     made._cls, made._sep, made._pad, made.max_tokens = CLS, SEP, PAD, 64
+    made._prefix, made._centre = "", None
     return made
 
 

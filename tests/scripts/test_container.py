@@ -62,7 +62,7 @@ def test_its_command_is_one_of_the_command_line(name: str) -> None:
     assert json.loads(only("ENTRYPOINT")) == ["gpu-rag"]
     options = build_parser(words[0]).parse_args(words)
     assert (options.command, options.host, str(options.port)) == ("serve", "0.0.0.0", only("EXPOSE"))
-    assert options.index.is_relative_to(only("VOLUME"))
+    assert all(Path(folder).is_relative_to(only("VOLUME")) for folder in options.indexes)
     settings_of(options, {})  # raises for a setting or profile that is none
     if name != "image":
         service: dict[str, Any] = COMPOSE["services"][name]
