@@ -18,7 +18,9 @@ from gpu_rag.api.agents import BYTES_A_TOKEN, make_server
 from gpu_rag.sample import corpus_path, questions_path
 
 mcp = pytest.importorskip("mcp")
+from mcp.client import session  # noqa: E402
 from mcp.client.stdio import StdioServerParameters  # noqa: E402
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, SUPPORTED_PROTOCOL_VERSIONS  # noqa: E402
 
 SETTINGS = {"models": {"embedder": "hash", "llm": "none"}}
 TOOLS = {"search", "fetch", "answer", "explain", "neighbours", "paths"}
@@ -122,6 +124,22 @@ def test_every_tool_over_http(folder: Path, cli: Any) -> None:
             talk(f"http://127.0.0.1:{port}/mcp", every_tool)
         finally:
             process.terminate()
+
+
+@pytest.mark.parametrize("version", SUPPORTED_PROTOCOL_VERSIONS)
+def test_every_version_of_the_protocol(folder: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "LATEST_HANDSHAKE_VERSION", version)  # what the client asks for
+    mode = "legacy" if version in HANDSHAKE_PROTOCOL_VERSIONS else version
+
+    async def whole(server: Any) -> None:
+        async with mcp.Client(server, mode=mode) as client:
+            assert client.protocol_version == version
+            assert {tool.name for tool in (await client.list_tools()).tools} == TOOLS
+            result = await client.call_tool("search", {"query": "Who designed the Halden Bridge?", "k": 3})
+            assert not result.is_error and json.loads(result.content[0].text)["results"][0]["id"] == "bridge"
+
+    with gpu_rag.Index.open(folder) as index:
+        asyncio.run(whole(server_of(index)))
 
 
 def test_200_random_calls_stay_within_their_budget(folder: Path) -> None:
