@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gpu_rag.errors import IndexCorrupt
 from gpu_rag.index.facts import MAX_HOPS, Fact, Facts, load_facts
 from gpu_rag.index.index import Index
 from gpu_rag.index.metadata import LANGUAGE, rows_of
@@ -145,13 +146,16 @@ class Explore:
         return Json({**self._document(row), "passages": passages})
 
     def rejects(self, request: Request) -> Response:
-        """Rows of the sources that could not be used, from `offset` on, each with its reason."""
+        """Rows of the sources that could not be used, from `offset` on, each with its reason. Raises IndexCorrupt."""
         limit, offset = _number(request, "limit", 25, MOST), _number(request, "offset", 0, MOST_SKIPPED)
         file = self._index.path / "rejects.jsonl"
         listed: list[Any] = []
-        if file.is_file():
-            with file.open("rb") as lines:
-                listed = [json.loads(line) for line in islice(lines, offset, offset + limit)]
+        try:
+            if file.is_file():
+                with file.open("rb") as lines:
+                    listed = [json.loads(line) for line in islice(lines, offset, offset + limit)]
+        except (OSError, ValueError) as error:
+            raise IndexCorrupt("the rejects of the index cannot be read", given=f"{file.name}: {error}") from error
         return Json({"total": self._index.counts().get("rejects", 0), "rejects": listed})
 
     # --- rows ---------------------------------------------------------------------------------------

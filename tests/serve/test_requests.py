@@ -1,6 +1,7 @@
 """Requests of one client, and their refusals: a server in this process, without a socket."""
 
 import json
+import shutil
 from dataclasses import replace
 from typing import Any
 
@@ -455,3 +456,10 @@ def test_a_filter_a_request(here, tmp_path, cli):
     for year in range(2003, 2012):  # parts of the index are let go
         asked(method="dense", where=f"year = {year}")
     assert sum(bool(ready.prepared.where) for ready in server.live._ready.values()) == MOST_PARTS
+
+
+def test_rejects_that_cannot_be_read_are_named(here, index, tmp_path):
+    shutil.copytree(index, tmp_path / "ix")
+    (tmp_path / "ix" / "rejects.jsonl").write_bytes(b'{"reason"')
+    got = here(index=tmp_path / "ix").ask("GET", "/v1/rejects")
+    assert (got.status_code, got.json()["error"]["type"]) == (500, "IndexCorrupt") and "rejects.jsonl" in message(got)
