@@ -28,7 +28,6 @@ KERNELS: dict[str, set[str]] = {  # of the ops of tests/device/test_graph_ops.py
     "bubbles": {"minplus_relax", "ragged_gather_dot_topk"},
     "hops": {"ragged_gather_dot_topk"},
     "joins": {"ragged_gather_dot_topk"},
-    "neighbours": {"ragged_gather_dot_topk"},
 }
 
 
