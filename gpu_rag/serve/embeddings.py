@@ -28,11 +28,9 @@ class _Embedding(Batch):
 
     def row(self, outcome: Outcome) -> dict[str, Any]:
         """The row of the texts."""
-        row: dict[str, Any] = {"method": NAME, "status": "answered", "usage": vars(outcome.usage)}
-        if outcome.error is None:
-            return {**row, "vectors": outcome.draft}
-        error = {"type": type(outcome.error).__name__, "message": str(outcome.error)}
-        return {**row, "status": "failed", "error": error}
+        if outcome.error is not None:
+            return super().row(outcome)
+        return {"method": NAME, "status": "answered", "usage": vars(outcome.usage), "vectors": outcome.draft}
 
 
 def embedding_batch(

@@ -209,7 +209,7 @@ def _titles_of_documents(index: Index) -> pa.Table:
 
 
 def _status_of_passages(index: Index) -> pa.ChunkedArray | None:
-    """How extraction ended for each passage; None if the index has no extraction."""
+    """The status of extraction for each passage; None if the index has no extraction."""
     if "extraction" not in index.stages:
         return None
     return index.table("extraction", "extractions.parquet", EXTRACTIONS, ["status"])["status"]

@@ -200,7 +200,7 @@ class Bm25:
 
 @dataclass(frozen=True)
 class Counts:
-    """How often each token stands in each of n passages. tokens: V, sorted; indices, frequency: i32[P], the passages
+    """The count of each token in each of n passages. tokens: V, sorted; indices, frequency: i32[P], the passages
     of each token, ascending, and how often each has it; indptr: i64[V+1], the first posting of each token."""
 
     tokens: Sequence[str]

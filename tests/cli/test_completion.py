@@ -28,7 +28,7 @@ def script(run, tmp_path: Path) -> Path:
 
 
 def offered(script: Path, *words: str) -> set[str]:
-    """What bash offers for the last word."""
+    """The words that bash offers for the last word."""
     command = ["bash", "-c", ASK, "bash", str(script), *words]
     run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=script.parent)
     return set(run.stdout.split())

@@ -111,7 +111,7 @@ def served(tmp_path: Path) -> Iterator[Callable[..., Process]]:
 
 @pytest.fixture(scope="module")
 def served_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Process]]:
-    """As `served`; a process ends with the module."""
+    """The same as `served`, but a process ends with the module."""
     yield from processes(tmp_path_factory.mktemp("served"))
 
 

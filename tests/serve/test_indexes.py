@@ -184,7 +184,7 @@ def requests_of(door: Door) -> list[tuple[str, dict[str, Any]]]:
 
 
 def shown(server: Any, door: Door) -> list[str]:
-    """What a route shows of documents of bob to a key that may only see those of ann. The words that a request itself
+    """The parts of documents of bob that a route shows to a key for those of ann alone. The words that a request itself
     has are not counted where the response repeats them."""
     (method, *_) = sorted(door.methods - {"HEAD"})
     found = []

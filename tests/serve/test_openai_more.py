@@ -29,7 +29,7 @@ EVENT = TypeAdapter(ResponseStreamEvent)
 
 
 def asked(server, call, **options):
-    """What `call(client)` gives, by a client that does not try again."""
+    """The result of `call(client)`, by a client that does not try again."""
 
     async def run():
         async with server.client() as http:

@@ -118,7 +118,7 @@ def answered(page, text=ANSWER):
 
 
 def faults(page):
-    """What axe finds serious or critical."""
+    """The faults that axe finds serious or critical."""
     found = Axe().run(page).response["violations"]
     return [(f["id"], [n["html"] for n in f["nodes"]]) for f in found if f["impact"] in ("serious", "critical")]
 

@@ -136,7 +136,7 @@ def match_nearly(work: Work, outs: Side, ins: Side) -> tuple[np.ndarray, np.ndar
 
 
 def _nearly_best(left: Side, things: Described, i: torch.Tensor, j: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Those of the pairs (i, j), i ascending, whose SIM in f32 is the largest of their out-question i."""
+    """The pairs (i, j) whose SIM in f32 is the largest of their out-question i. The given i ascend."""
     lists = Ragged(j, torch.searchsorted(i, torch.arange(len(left.vertex) + 1)))
     sim = score_lists(FrontierQuery(left.vectors.float(), left.keywords), things, lists)
     best = sim.new_full(left.vertex.shape, -torch.inf).scatter_reduce(0, i, sim, "amax")
