@@ -83,7 +83,8 @@ class NumbaTile:
 
 
 def _state(n: int, width: int, dtype: np.dtype[Any]) -> Array:
-    """Zeros [n, width] aligned to a cache line, so that a row of 32 f32 takes two lines, not three."""
-    memory = torch.zeros(n * width * dtype.itemsize + _CACHE_LINE, dtype=torch.uint8).numpy()
+    """Zeros [n, width] aligned to a cache line, so that a row of 32 f32 takes two lines, not three. NumPy asks for
+    huge pages, torch does not: with them each random read finds its page sooner."""
+    memory = np.zeros(n * width * dtype.itemsize + _CACHE_LINE, np.uint8)
     start = -memory.ctypes.data % _CACHE_LINE
     return memory[start : start + n * width * dtype.itemsize].view(dtype).reshape(n, width)

@@ -16,6 +16,9 @@ from numba.extending import intrinsic
 
 PANEL = 16  # f32 rows that fill a cache line when the result is written transposed
 
+AHEAD = 16  # edges between the request for a row of the state and its use
+CACHED = 1 << 19  # numbers of a state that caches hold: their rows need no request
+
 _I64 = ir.IntType(64)
 
 
@@ -62,10 +65,28 @@ class _Row:
         fabs = cgutils.get_or_insert_function(self.builder.module, ir.FunctionType(value.type, [value.type]), name)
         return self.builder.call(fabs, [value])
 
+    def array(self, k):
+        """Argument k as a structure with its number of items."""
+        return cgutils.create_struct_proxy(self.signature.args[k])(self.context, self.builder, self.args[k])
+
+    def prefetch(self, state, indices, e):
+        """Ask for the row that the edge AHEAD of e reads; beyond the last edge, for that of e."""
+        b, byte = self.builder, ir.IntType(8).as_pointer()
+        ahead = b.add(e, _I64(AHEAD))
+        ahead = b.select(b.icmp_signed("<", ahead, self.array(indices).nitems), ahead, e)
+        node = b.sext(b.load(b.gep(self.pointer(indices), [ahead])), _I64)
+        row = b.bitcast(self.vector_at(state, node), byte)
+        hints = [ir.Constant(ir.IntType(32), hint) for hint in (0, 3, 1)]  # a read, to the nearest cache, of data
+        kind = ir.FunctionType(ir.VoidType(), [byte, *(hint.type for hint in hints)])
+        prefetch = b.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        for offset in range(0, self.lanes * self.signature.args[state].dtype.bitwidth // 8, 64):
+            b.call(prefetch, [b.gep(row, [_I64(offset)]), *hints])
+
     def gather(self, state, indices, weight, first, last, kind):
         """sum over e in [first, last) of weight[e] * state[indices[e]], in the order of e, as `kind`."""
         b = self.builder
         zero = ir.Constant(kind, [0.0] * self.lanes)
+        is_large = b.icmp_signed(">", self.array(state).nitems, _I64(CACHED))
         before, loop, after = b.block, b.append_basic_block("edges"), b.append_basic_block("row")
         b.cbranch(b.icmp_signed("<", first, last), loop, after)
         b.position_at_end(loop)
@@ -73,6 +94,9 @@ class _Row:
         e.add_incoming(first, before)
         total.add_incoming(zero, before)
         node = b.sext(b.load(b.gep(self.pointer(indices), [e])), _I64)
+        if self.lanes > 1:
+            with b.if_then(is_large):
+                self.prefetch(state, indices, e)
         term = self.widen(self.load(state, node), kind)
         if not isinstance(self.signature.args[weight], types.NoneType):
             w = b.load(b.gep(self.pointer(weight), [e]))
