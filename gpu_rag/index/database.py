@@ -31,10 +31,10 @@ ROWS = 8 * tables.ROWS_A_GROUP  # rows per batch read
 
 
 class Database:
-    """Tables that live as long as one stage. Made by `database`."""
+    """Tables that live as long as one stage. Made by `database`. limit: its memory in bytes."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection):
-        self._connection = connection
+    def __init__(self, connection: duckdb.DuckDBPyConnection, limit: int):
+        self._connection, self.limit = connection, limit
 
     def create(self, table: str, schema: pa.Schema) -> None:
         """Make an empty table with the columns of a schema."""
@@ -94,7 +94,7 @@ def database(work: Work) -> Iterator[Database]:
         spill.mkdir(parents=True, exist_ok=True)
     connection = duckdb.connect(config=config)
     try:
-        yield Database(connection)
+        yield Database(connection, limit)
     except duckdb.OutOfMemoryException as error:
         do = "raise index.memory (GiB), or free memory and run again: the build resumes"
         raise GpuRagError("the tables of a stage exceed the memory limit", given=f"{error}", do=do) from error

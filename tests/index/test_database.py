@@ -13,6 +13,7 @@ from gpu_rag.index import database as database_module
 from gpu_rag.index import tables
 from gpu_rag.index.database import database, memory_limit
 from gpu_rag.index.folder import checksums
+from gpu_rag.index.stages import graph
 from gpu_rag.index.stages.entities import entities_stage, runs_of
 from gpu_rag.index.stages.graph import graph_stage, relation_graph_stage
 from gpu_rag.index.work import Work
@@ -43,6 +44,7 @@ def test_neither_memory_nor_threads_show(bench: Any, monkeypatch: pytest.MonkeyP
     found = []
     for gib, threads, least in ((4.0, 1, 256), (0.5, 2, 256), (0.5, 1, 256), (0.03, 2, 32)):
         monkeypatch.setattr(database_module, "LEAST", least << 20)
+        monkeypatch.setattr(graph, "_SORTED", 1 << 14)  # so entries of a graph are sorted in several parts
         settings = {"index": {"memory": gib}, "models": {"threads": threads}}
         counts = [bench.run(layer, settings) for layer in LAYERS]
         found.append((counts, *(checksums(bench.folder(layer.name)) for layer in LAYERS)))

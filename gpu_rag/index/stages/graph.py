@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,7 @@ import torch
 
 from gpu_rag.graph.csr import degrees
 from gpu_rag.index import tables
-from gpu_rag.index.database import database
+from gpu_rag.index.database import Database, database
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.index import GRAPH, PARTS
 from gpu_rag.index.stage import stage
@@ -27,7 +28,8 @@ _PAIRS = """CREATE TABLE pairs AS SELECT low, high, max(weight) + max(title) AS 
 _BOTH = """CREATE VIEW entries AS
     SELECT low AS src, high AS dst, weight FROM pairs UNION ALL SELECT high, low, weight FROM pairs"""
 _DEGREES = "SELECT src, count(*)::INTEGER AS degree FROM entries GROUP BY src ORDER BY src"
-_ENTRIES = "SELECT dst, weight FROM entries ORDER BY src, dst"
+_ENTRIES = "SELECT dst, weight FROM entries WHERE src >= {low} AND src < {high} ORDER BY src, dst"
+_SORTED = 128  # bytes of memory a row that DuckDB sorts; its sorts of more than the limit can fail
 _GRAPH_EDGES = """SELECT subject AS a, object AS b, 1::FLOAT AS weight FROM relations
     UNION ALL SELECT "left", "right", score FROM synonyms
     UNION ALL SELECT entity, passage + {n_entities}, 1::FLOAT FROM mentions"""
@@ -104,9 +106,16 @@ def walk_arrays(
         for batch in db.batches(_DEGREES):
             indptr[1 + batch["src"].to_numpy()] = batch["degree"].to_numpy()
         np.cumsum(indptr, out=indptr)
-        indices, weight = _spooled(work, db.batches(_ENTRIES), ("dst", "weight"))
+        indices, weight = _spooled(work, _entries(db, indptr, db.limit // _SORTED), ("dst", "weight"))
     work.progress.advance(n)
     return {"indptr": indptr, "indices": indices, "weight": weight, "degree": _degrees(indptr, weight)}
+
+
+def _entries(db: Database, indptr: np.ndarray, most: int) -> Iterator[pa.RecordBatch]:
+    """Entries in the order of the CSR, sorted in parts of whole rows: about `most` entries each, or one row."""
+    parts = np.arange(0, indptr[-1], most)
+    for low, high in pairwise([*np.unique(np.searchsorted(indptr, parts, "right") - 1), len(indptr) - 1]):
+        yield from db.batches(_ENTRIES.format(low=low, high=high))
 
 
 def chosen_entries(
