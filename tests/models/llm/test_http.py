@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from http_stub import JsonHandler, Stub
+from waiting import wait_until
 
 from gpu_rag.errors import BadInput, ContextOverflow, ModelError, RequestFailed
 from gpu_rag.models.llm import http_wire, load_llm
@@ -90,13 +91,6 @@ def server() -> Iterator[FakeServer]:
 
 def connect(server: FakeServer, model: str = "tiny-7B", **options: Any) -> HttpLLM:
     return HttpLLM(server.url, model, **{"backoff_s": 0.01, "retries": 3, **options})
-
-
-def wait_until(reached: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not reached():
-        assert time.monotonic() < until, "nothing happened"
-        time.sleep(0.005)
 
 
 def failing_first(n: int, status: int, headers: dict[str, str] | None = None) -> Callable[[dict[str, Any]], tuple]:
