@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +85,24 @@ def small_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.fixture
+def misbehaving(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable]:
+    """misbehaving(share=0.5): a model server with these manners, until the test ends; a cache folder of its own."""
+    from gpu_rag.models import packaged
+    from gpu_rag.models.misbehave import Manners, MisbehavingServer
+
+    monkeypatch.setattr(packaged, "_cache_dir", tmp_path_factory.mktemp("cache"))
+    servers: list[MisbehavingServer] = []
+
+    def opened(port: int = 0, **manners: Any) -> MisbehavingServer:
+        servers.append(MisbehavingServer(Manners(**manners), port=port))
+        return servers[-1]
+
+    yield opened
+    for server in servers:
+        server.close()  # also a closed one
 
 
 TINY = [

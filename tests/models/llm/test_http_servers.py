@@ -390,7 +390,12 @@ async def _drip_head(fake: Fake, prompt: str, writer: asyncio.StreamWriter) -> b
         await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("drip", [_drip_body, _drip_head])
+async def _silent(fake: Fake, prompt: str, writer: asyncio.StreamWriter) -> bytes | None:
+    await asyncio.sleep(WAIT_S)
+    return None
+
+
+@pytest.mark.parametrize("drip", [_drip_body, _drip_head, _silent])
 def test_a_dripping_reply_ends_at_the_time_limit(fakes, connect, drip):
     async def behave(fake: Fake, prompt: str, writer: asyncio.StreamWriter) -> bytes | None:
         return await (drip if prompt == "p0" else echo)(fake, prompt, writer)
