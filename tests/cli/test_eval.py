@@ -137,6 +137,14 @@ def test_em_and_f1_of_recorded_answers(run, cli, index, questions, replay):
     assert entry["unsupported"] == 1
 
 
+def test_recall_does_not_depend_on_the_language_model(run, cli, index, questions, replay):
+    llm = (*cli.HASH, "--set", f"models.llm=replay:{replay}")
+    full = run("eval", index, questions, "--method", "ppr", *llm, "--json").document["methods"]["ppr"]
+    given = ("eval", index, questions, "--method", "ppr", "--retrieval-only", *cli.NO_LLM, "--json")
+    alone = run(*given).document["methods"]["ppr"]
+    assert {n: v for n, v in full.items() if "@" in n} == {n: v for n, v in alone.items() if "@" in n}
+
+
 def test_failed_questions_score_zero_are_counted_and_give_status_3(run, cli, index, questions, tmp_path):
     nothing = tmp_path / "nothing.jsonl"
     nothing.write_text("")
