@@ -10,7 +10,7 @@ from io import BytesIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from broken_files import check_table, lines_from, put, read
+from broken_files import check_table, lines_from, marked_lines, put, read
 from pdf_files import pdf
 
 from gpu_rag.sources.corpus import read_corpus
@@ -97,13 +97,6 @@ def array_from(mutator, rows):
     if mutator.random.random() < 0.6:
         return mutator.dumped(mutator.value(rows))
     return mutator.raw(mutator.dumped(rows))
-
-
-def marked_lines(raw):
-    """The lines that hold something; None where the file cannot be taken apart into lines."""
-    if raw.startswith((b"\xff\xfe", b"\xfe\xff", b"\x1f\x8b")):
-        return None
-    return {number for number, line in enumerate(raw.split(b"\n"), start=1) if line and not line.isspace()}
 
 
 def check_lines(found, raw):
