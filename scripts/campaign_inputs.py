@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from broken_files import lines_from
 from mutator import Mutator
 
 LIMIT_S = 20
@@ -46,12 +47,6 @@ WORDS = [
 ]  # fmt: skip
 
 
-def _lines(mutator: Mutator, rows: list[Any]) -> bytes:
-    some = [mutator.dumped(mutator.value(row) if mutator.random.random() < 0.6 else row) for row in rows]
-    raw = b"\n".join(some) + b"\n"
-    return mutator.raw(raw) if mutator.random.random() < 0.5 else raw
-
-
 def _any(mutator: Mutator, value: Any) -> bytes:
     if isinstance(value, bytes):
         return mutator.raw(value)
@@ -69,7 +64,7 @@ def _corpus(name: str, rows: Any, folder: Path) -> Callable[[Mutator | None], No
             sound = rows if isinstance(rows, bytes) else json.dumps(rows).encode()
             path.write_bytes(sound if whole else b"".join(json.dumps(row).encode() + b"\n" for row in rows))
         else:
-            path.write_bytes(_any(mutator, rows) if whole else _lines(mutator, rows))
+            path.write_bytes(_any(mutator, rows) if whole else lines_from(mutator, rows))
         list(read_corpus([path]))
 
     return take
@@ -132,7 +127,7 @@ def _reader(read: Callable[[Path], Any], name: str, rows: list[Any], folder: Pat
 
     def take(mutator: Mutator | None) -> None:
         sound = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
-        path.write_bytes(sound if mutator is None else _lines(mutator, rows))
+        path.write_bytes(sound if mutator is None else lines_from(mutator, rows))
         items = read(path)
         if not isinstance(items, (tuple, list, dict)):
             list(items)
@@ -168,7 +163,7 @@ def _base(kind: str, folder: Path) -> Callable[[Mutator | None], None]:
             place.mkdir(exist_ok=True)
             for name, rows in (("nodes", NODES), ("edges", EDGES)):
                 sound = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
-                (place / f"{name}.jsonl").write_bytes(sound if mutator is None else _lines(mutator, rows))
+                (place / f"{name}.jsonl").write_bytes(sound if mutator is None else lines_from(mutator, rows))
         read_source(NamedSource("s", "kg" if graphs else kind, place), lambda reject: None, 10_000)
 
     return take
@@ -180,7 +175,7 @@ def _edits(folder: Path) -> Callable[[Mutator | None], None]:
     path = folder / "merges.jsonl"
 
     def take(mutator: Mutator | None) -> None:
-        path.write_bytes(b"" if mutator is None else _lines(mutator, [EDIT, EDIT]))
+        path.write_bytes(b"" if mutator is None else lines_from(mutator, [EDIT, EDIT]))
         read_edits(path)
 
     return take

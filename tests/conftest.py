@@ -3,11 +3,13 @@
 import importlib.util
 import json
 import os
+import resource
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,6 +76,33 @@ def shared_data() -> Path:
     if os.environ.get("CI"):
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file may grow beyond 40,000 bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.fixture
+def misbehaving(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable]:
+    """misbehaving(share=0.5): a model server with these manners, until the test ends; a cache folder of its own."""
+    from gpu_rag.models import packaged
+    from gpu_rag.models.misbehave import Manners, MisbehavingServer
+
+    monkeypatch.setattr(packaged, "_cache_dir", tmp_path_factory.mktemp("cache"))
+    servers: list[MisbehavingServer] = []
+
+    def opened(port: int = 0, **manners: Any) -> MisbehavingServer:
+        servers.append(MisbehavingServer(Manners(**manners), port=port))
+        return servers[-1]
+
+    yield opened
+    for server in servers:
+        server.close()  # also a closed one
 
 
 TINY = [

@@ -1,29 +1,12 @@
 """Exit status 3 and a loud line where rules decided in place of the model, and the counts in every document."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpu_rag.models import packaged
-from gpu_rag.models.misbehave import Manners, MisbehavingServer
-
-Serve = Callable[..., str]
-
-
-@pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Serve]:
-    monkeypatch.setattr(packaged, "_cache_dir", tmp_path / "cache")
-    servers: list[MisbehavingServer] = []
-
-    def opened(**manners: Any) -> str:
-        servers.append(MisbehavingServer(Manners(**manners)))
-        return servers[-1].url
-
-    yield opened
-    for server in servers:
-        server.close()
+Serve = Callable[..., Any]
 
 
 def words(cli: Any, url: str) -> tuple[str, ...]:
@@ -31,10 +14,10 @@ def words(cli: Any, url: str) -> tuple[str, ...]:
 
 
 def test_answers_by_rule_end_in_status_3_and_say_so(
-    cli: Any, index: Path, questions: Path, tmp_path: Path, serve: Serve
+    cli: Any, index: Path, questions: Path, tmp_path: Path, misbehaving: Serve
 ) -> None:
     asked = ("answer", index, questions, "--method", "ppr", "--json")
-    silent = words(cli, serve(share=1.0, faults=("empty",)))
+    silent = words(cli, misbehaving(share=1.0, faults=("empty",)).url)
     result = cli.run(*asked, "--out", tmp_path / "a.jsonl", *silent)
     n = result.document["usage"]["replies_read"]
     assert result.status == 3 and n == 5
@@ -45,12 +28,14 @@ def test_answers_by_rule_end_in_status_3_and_say_so(
     assert (again.status, again.document["fallbacks"]) == (3, result.document["fallbacks"])
     allowed = cli.run(*asked, "--out", tmp_path / "b.jsonl", "--max-fallbacks", "100%", *silent)
     assert allowed.status == 0
-    fenced = cli.run(*asked, "--out", tmp_path / "c.jsonl", *words(cli, serve(share=1.0, faults=("fenced",))))
+    fenced = cli.run(*asked, "--out", tmp_path / "c.jsonl", *words(cli, misbehaving(share=1.0, faults=("fenced",)).url))
     assert fenced.status == 0 and fenced.document["fallbacks"]["read"]["lenient"] == 5
 
 
-def test_eval_and_index_count_them_too(cli: Any, index: Path, questions: Path, tmp_path: Path, serve: Serve) -> None:
-    silent = words(cli, serve(share=1.0, faults=("whitespace",)))
+def test_eval_and_index_count_them_too(
+    cli: Any, index: Path, questions: Path, tmp_path: Path, misbehaving: Serve
+) -> None:
+    silent = words(cli, misbehaving(share=1.0, faults=("whitespace",)).url)
     result = cli.run("eval", index, questions, "--method", "dense,ppr", "--json", *silent)
     entry = result.document["methods"]["ppr"]
     assert result.status == 3 and entry["fallbacks"]["read"]["rule"] == entry["replies_read"] == 5
@@ -62,9 +47,9 @@ def test_eval_and_index_count_them_too(cli: Any, index: Path, questions: Path, t
     assert result.document["stages"]["extraction"]["fallbacks"] == {"extraction/rule": 1}
 
 
-def test_coreference_that_fails_everywhere_is_no_success(cli: Any, tmp_path: Path, serve: Serve) -> None:
+def test_coreference_that_fails_everywhere_is_no_success(cli: Any, tmp_path: Path, misbehaving: Serve) -> None:
     (tmp_path / "c.jsonl").write_text('{"id": "d", "title": "Ann", "text": "Ann was here. She knows Bo."}\n')
-    silent = words(cli, serve(share=1.0, faults=("empty",)))
+    silent = words(cli, misbehaving(share=1.0, faults=("empty",)).url)
     result = cli.run("index", tmp_path / "c.jsonl", "--out", tmp_path / "ix", "--json", *silent,
                      "--set", "index.coref=llm", "--for", "higra-retriever")  # fmt: skip
     assert result.status == 3 and result.document["fallbacks"]["coreference"]["rule"] == 1

@@ -1,18 +1,17 @@
 """Processes that are killed or interrupted, and what is left of their work. Real processes and a slow model server."""
 
-import contextlib
 import json
 import math
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from waiting import kept_replies
 
 N_QUESTIONS = 64
 LIVE = 16  # questions open at once: their rows are written when all of their replies are there
@@ -47,14 +46,6 @@ def wait_for(reached, process: subprocess.Popen, limit_s: float = PATIENCE_S) ->
         assert process.poll() is None, "it has ended"
         assert time.monotonic() < until, "nothing happened"
         time.sleep(0.005)
-
-
-def kept_replies(path: Path) -> int:
-    if not path.exists():
-        return 0
-    with contextlib.closing(sqlite3.connect(path, timeout=PATIENCE_S)) as file:
-        made = file.execute("SELECT count(*) FROM sqlite_master WHERE name = 'replies'").fetchone()[0]
-        return int(file.execute("SELECT count(*) FROM replies").fetchone()[0]) if made else 0
 
 
 def kept_rows(path: Path) -> int:

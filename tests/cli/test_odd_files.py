@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import sys
 import tracemalloc
 from pathlib import Path
@@ -88,15 +87,6 @@ def test_answers_that_are_nested_too_deeply(run, cli, index, questions, tmp_path
     answers.with_name("a.jsonl.config.json").write_text(DEEP)
     result = run("answer", index, questions, "--method", "bm25", "--out", answers, *cli.HASH)
     assert result.status == 2 and "internal" not in result.err
-
-
-@pytest.fixture
-def small_files():
-    """No file may grow beyond 40,000 bytes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("method", ["dense", "ppr"])

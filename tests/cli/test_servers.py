@@ -1,30 +1,18 @@
 """The work of each model server, in the documents, the summaries and the reports."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from gpu_rag.models import packaged
 from gpu_rag.models.llm.interface import ServerAccount
-from gpu_rag.models.misbehave import Manners, MisbehavingServer
 
 KEYS = set(ServerAccount("").__dict__) | {"busy_share"}
 
 
-@pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[MisbehavingServer]]:
-    monkeypatch.setattr(packaged, "_cache_dir", tmp_path / "cache")
-    servers = [MisbehavingServer(Manners(share=0.0)) for _ in range(2)]
-    yield servers
-    for server in servers:
-        server.close()
-
-
 def test_two_servers_are_accounted_for(
-    cli: Any, index: Path, questions: Path, tmp_path: Path, two: list[MisbehavingServer]
+    cli: Any, index: Path, questions: Path, tmp_path: Path, misbehaving: Callable[..., Any]
 ) -> None:
+    two = [misbehaving(share=0.0) for _ in range(2)]
     urls = [server.url for server in two]
     words = (*cli.HASH, "--set", f"models.llm={','.join(urls)}", "--set", "models.capable=true")
     (tmp_path / "c.jsonl").write_text('{"id": "d", "title": "Ann", "text": "Ann knows Bo."}\n')

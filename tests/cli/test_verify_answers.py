@@ -43,8 +43,11 @@ def test_answers_as_they_were_made(run, out, index, tiny_corpus, cli):
     assert "all as in" in run("verify-answers", out, index).out
 
 
+LOST = object()
+
+
 def put(*path: Any) -> Callable[[Row], None]:
-    """Changes one value of a row: put("evidence", 0, "start", 5)."""
+    """Changes one value of a row: put("evidence", 0, "start", 5); LOST takes it out."""
     *steps, last, value = path
 
     def change(row: Row) -> None:
@@ -52,18 +55,8 @@ def put(*path: Any) -> Callable[[Row], None]:
         for step in steps:
             holder = holder[step]
         holder[last] = value(holder[last]) if callable(value) else value
-
-    return change
-
-
-def lost(*path: Any) -> Callable[[Row], None]:
-    *steps, last = path
-
-    def change(row: Row) -> None:
-        holder: Any = row
-        for step in steps:
-            holder = holder[step]
-        del holder[last]
+        if value is LOST:
+            del holder[last]
 
     return change
 
@@ -76,7 +69,7 @@ DAMAGES: dict[str, tuple[Callable[[Row], None], str, str]] = {
     "another passage": (put("evidence", 0, "passage_id", "d99"), "evidence 1", "passage 'd99' is not in the index"),
     "a letter": (put("evidence", 1, "text", one_letter), "evidence 2", "text differs from the index at character 20"),
     "a cut": (put("evidence", 1, "text", lambda text: text[:-1]), "evidence 2", "text differs from the index at"),
-    "no text": (lost("evidence", 0, "text"), "evidence 1", "text is None, in the index"),
+    "no text": (put("evidence", 0, "text", LOST), "evidence 1", "text is None, in the index"),
     "a title": (put("evidence", 0, "title", "Halden"), "evidence 1", "title is 'Halden', in the index"),
     "a start": (put("evidence", 2, "start", 1), "evidence 3", "start is 1, in the index 0"),
     "an end": (put("evidence", 2, "end", lambda end: end + 1), "evidence 3", "end is"),

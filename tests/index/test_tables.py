@@ -1,7 +1,5 @@
 """Reading the tables of an index."""
 
-import resource
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -47,15 +45,6 @@ def test_texts_in_one_chunk() -> None:
     assert tables.whole_text(one) is one
     found = tables.whole_text(two)
     assert found.num_chunks == 1 and found.type == pa.large_string() and found.to_pylist() == ["a", "é", ""]
-
-
-@pytest.fixture
-def small_files() -> Iterator[None]:
-    """No file may grow beyond 1,000 bytes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_arrays_and_words_that_the_disk_refuses_are_a_storage_error(tmp_path: Path, small_files: None) -> None:

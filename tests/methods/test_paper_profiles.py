@@ -1,6 +1,7 @@
 """The profiles of the papers: each holds the constants of its paper's tables, and runs to its end with a model."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,6 @@ import pytest
 
 import gpu_rag
 from gpu_rag.methods.registry import load_method, profiles
-from gpu_rag.models import packaged
-from gpu_rag.models.misbehave import Manners, MisbehavingServer
 from gpu_rag.settings import read_profile
 from gpu_rag.settings.check import checked
 
@@ -68,10 +67,9 @@ def test_a_profile_holds_the_constants_of_its_paper(profile: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("profile", PAPERS)
-def test_a_profile_runs_to_its_end(profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_runs_to_its_end(profile: str, tmp_path: Path, misbehaving: Callable[..., Any]) -> None:
     """Index and answers by a model, which decides: no step falls back to its rule."""
-    monkeypatch.setattr(packaged, "_cache_dir", tmp_path / "cache")
-    server = MisbehavingServer(Manners(share=0.0))
+    server = misbehaving(share=0.0)
     rows = ({"id": title, "title": title, "text": text} for title, text in TEXTS.items())
     (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     chosen = read_profile(profiles()[profile])
@@ -82,4 +80,3 @@ def test_a_profile_runs_to_its_end(profile: str, tmp_path: Path, monkeypatch: py
             [answer] = index.answer([QUESTION], method=method, settings=settings)
             assert answer.error is None and answer.usage.llm_calls > 1
             assert not answer.usage.malformed, answer.usage.fallbacks
-    server.close()

@@ -3,7 +3,7 @@
 import json
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.client import HTTPException
 from typing import Any
 
@@ -31,19 +31,6 @@ CONSTRAINTS = [None, JsonSchema(NAMES), Choice(("yes", "no")), Rank(("a", "b", "
 Open = Callable[..., MisbehavingServer]
 
 
-@pytest.fixture
-def serve() -> Iterator[Open]:
-    servers: list[MisbehavingServer] = []
-
-    def opened(**manners: Any) -> MisbehavingServer:
-        servers.append(MisbehavingServer(Manners(**manners)))
-        return servers[-1]
-
-    yield opened
-    for server in servers:
-        server.close()
-
-
 def post(url: str) -> Callable[[dict[str, Any]], Any]:
     """The chat completion of the server for a body; RequestFailed for any trouble."""
 
@@ -63,9 +50,9 @@ def post(url: str) -> Callable[[dict[str, Any]], Any]:
 
 
 @pytest.mark.parametrize("constraint", CONSTRAINTS)
-def test_without_faults_every_constraint_is_kept(serve: Open, constraint: Any) -> None:
+def test_without_faults_every_constraint_is_kept(misbehaving: Open, constraint: Any) -> None:
     request = Request("You read.", "Halden Bridge spans the Ves.", constraint, 64)
-    answer = post(serve(share=0.0).url)(body(MODEL, request, Style()))
+    answer = post(misbehaving(share=0.0).url)(body(MODEL, request, Style()))
     found = read_reply(read_answer(request, answer), constraint)
     assert isinstance(found, Read) and found.how == EXACT
 
@@ -84,9 +71,9 @@ def test_faults_depend_on_seed_body_and_attempt_alone() -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_fault_shows(serve: Open, fault: str) -> None:
+def test_each_fault_shows(misbehaving: Open, fault: str) -> None:
     """Every fault but a slow reply and an unharmful dress is trouble for who expects the exact form."""
-    server = serve(share=1.0, faults=(fault,))
+    server = misbehaving(share=1.0, faults=(fault,))
     try:
         answer = post(server.url)(body(MODEL, ASKED, Style()))
     except RequestFailed:
@@ -110,8 +97,8 @@ def test_each_fault_shows(serve: Open, fault: str) -> None:
         assert not isinstance(found, Read)
 
 
-def test_a_thought_takes_the_room_of_the_answer_or_is_switched_off(serve: Open) -> None:
-    send = post(serve(share=0.0, thinks=True).url)
+def test_a_thought_takes_the_room_of_the_answer_or_is_switched_off(misbehaving: Open) -> None:
+    send = post(misbehaving(share=0.0, thinks=True).url)
     starved = send(body(MODEL, ASKED, Style()) | {"max_tokens": 64})
     assert thought(starved) and read_answer(ASKED, starved).text == ""
     assert read_answer(ASKED, starved).finish_reason == "length"
@@ -149,16 +136,16 @@ def server_that(send: Callable[[dict[str, Any]], Any], *, knows: tuple[str, ...]
     ],
 )
 def test_the_style_is_found_by_trying(
-    serve: Open, share: float, knows: tuple[str, ...], objects: str, choices: str
+    misbehaving: Open, share: float, knows: tuple[str, ...], objects: str, choices: str
 ) -> None:
-    send = post(serve(share=share, seed=6, faults=("fenced", "empty", "500")).url)
+    send = post(misbehaving(share=share, seed=6, faults=("fenced", "empty", "500")).url)
     for ranks in (True, False):
         style = find_style(MODEL, server_that(send, knows=knows, ranks=ranks), 1024)
         assert (style.objects, style.choices, style.ranks, style.thinks) == (objects, choices, ranks, False)
 
 
-def test_a_thinking_server_is_found_out(serve: Open) -> None:
-    send = post(serve(share=0.0, thinks=True).url)
+def test_a_thinking_server_is_found_out(misbehaving: Open) -> None:
+    send = post(misbehaving(share=0.0, thinks=True).url)
     assert find_style(MODEL, send, 1024) == Style(thinks=True, quiet=True)
     deaf = find_style(MODEL, lambda content: send({**content, "chat_template_kwargs": {}}), 1024)
     assert (deaf.thinks, deaf.quiet, deaf.objects) == (True, False, "json_schema")

@@ -10,7 +10,8 @@ from io import BytesIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from broken_files import check_table, lines_from, put, read
+from broken_files import check_table, lines_from, marked_lines, put, read
+from pdf_files import pdf
 
 from gpu_rag.sources.corpus import read_corpus
 from gpu_rag.sources.corpus.multihop import contexts_of, is_multihop
@@ -20,7 +21,7 @@ from gpu_rag.sources.rows import Limits
 from gpu_rag.types import Reject
 
 pytestmark = pytest.mark.slow
-N = 2_000 if os.environ.get("CI") else 10_000
+N = 1_000 if os.environ.get("CI") else 10_000
 
 DOCS = [
     {"id": "a", "title": "Vell", "text": "Vell lies on the Orn."},
@@ -87,27 +88,8 @@ HTML = (
 TEXT = b"# Vell\n\nVell lies on the Orn. ```\n# not\n```\n\xc3\x9cn\xc3\xafcode \xf0\x9f\x8c\x8a\r\n"
 
 
-def pdf(packed):
-    """A PDF of two pages with a compressed or a plain content, by hand."""
-    fonts = b"/Resources << /Font << /F1 3 0 R >> >>"
-    objects = [
-        b"<< /Type /Catalog /Pages 2 0 R >>",
-        b"<< /Type /Pages /Kids [4 0 R 6 0 R] /Count 2 >>",
-        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>",
-    ]
-    for number, words in ((5, b"Vell lies on the Orn."), (7, b"It is \\(very\\) old.")):
-        body = b"BT /F1 12 Tf 72 720 Td (" + words + b") Tj [(A) -250 (b)] TJ ET"
-        body, how = (zlib.compress(body), b" /Filter /FlateDecode") if packed else (body, b"")
-        objects.append(b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] %s /Contents %d 0 R >>" % (fonts, number))
-        objects.append(b"<< /Length %d%s >>\nstream\n%s\nendstream" % (len(body), how, body))
-    objects.append(b"<< /Title (On Vell) >>")
-    out, starts = b"%PDF-1.4\n", []
-    for number, content in enumerate(objects, start=1):
-        starts.append(len(out))
-        out += b"%d 0 obj\n%s\nendobj\n" % (number, content)
-    table = b"".join(b"%010d 00000 n \n" % start for start in starts)
-    tail = b"trailer\n<< /Size %d /Root 1 0 R /Info 8 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (len(starts) + 1, len(out))
-    return b"%sxref\n0 %d\n0000000000 65535 f \n%s%s" % (out, len(starts) + 1, table, tail)
+def two_pages(packed):
+    return pdf(["Vell lies on the Orn.", "It is \\(very\\) old."], "On Vell", packed)
 
 
 def array_from(mutator, rows):
@@ -115,13 +97,6 @@ def array_from(mutator, rows):
     if mutator.random.random() < 0.6:
         return mutator.dumped(mutator.value(rows))
     return mutator.raw(mutator.dumped(rows))
-
-
-def marked_lines(raw):
-    """The lines that hold something; None where the file cannot be taken apart into lines."""
-    if raw.startswith((b"\xff\xfe", b"\xfe\xff", b"\x1f\x8b")):
-        return None
-    return {number for number, line in enumerate(raw.split(b"\n"), start=1) if line and not line.isspace()}
 
 
 def check_lines(found, raw):
@@ -357,20 +332,20 @@ def check_docs(found, raw):
         assert len(found) == 1
 
 
-FOLDERS = {"txt": (TEXT, N), "md": (TEXT, N), "html": (HTML, N), "pdf": (pdf(False), N)}
+FOLDERS = {"txt": TEXT, "md": TEXT, "html": HTML, "pdf": two_pages(False)}
 
 
 @pytest.mark.parametrize("ending", FOLDERS)
 def test_folders(tmp_path, mutator, ending):
-    seed, n = FOLDERS[ending]
-    others = [seed, pdf(True)] if ending == "pdf" else [seed, TEXT]
-    for i in range(n):
+    seed = FOLDERS[ending]
+    others = [seed, two_pages(True)] if ending == "pdf" else [seed, TEXT]
+    for i in range(N):
         put(tmp_path / f"{i}.{ending}", mutator.raw(others[i % 2] if ending == "pdf" else seed, others))
     found = list(read_corpus([tmp_path], Limits(max_parse_s=10)))
     given = Counter(os.path.basename(item.file) for item in found)
-    assert given.keys() == {f"{i}.{ending}" for i in range(n)}
+    assert given.keys() == {f"{i}.{ending}" for i in range(N)}
     documents = [item for item in found if not isinstance(item, Reject)]
-    assert len({d.id for d in documents}) == len(documents) > n / 20
+    assert len({d.id for d in documents}) == len(documents) > N / 20
     for document in documents:
         assert document.text.strip() and "\x00" not in document.text
         document.text.encode("utf-8")

@@ -74,6 +74,14 @@ def what_is_read(source: NamedSource) -> dict[str, Any]:
     return {**columns, **edges, "notes": notes, "relations": found.relations, "rejects": rejects}
 
 
+def check_sizes(source: NamedSource, sizes: tuple[int, int, int]) -> dict[str, Any]:
+    """What is read of a source, equal in blocks of these sizes."""
+    expected = what_is_read(source)
+    with blocks_of(*sizes):
+        assert what_is_read(source) == expected
+    return expected
+
+
 def lines_of(pool: list[str]) -> st.SearchStrategy[bytes]:
     """A file of lines of a pool, some of them no UTF-8, with or without an end behind the last."""
     line = st.one_of(st.sampled_from([text.encode() for text in pool]), st.just(b"\xff\tr\tb"))
@@ -88,9 +96,7 @@ def test_triples_of_text(tmp_path_factory, given, sizes):
     name, raw = given
     path = tmp_path_factory.mktemp("k") / name
     path.write_bytes(raw)
-    expected = what_is_read(NamedSource("a", "kg", path))
-    with blocks_of(*sizes):
-        assert what_is_read(NamedSource("a", "kg", path)) == expected
+    check_sizes(NamedSource("a", "kg", path), sizes)
 
 
 @few
@@ -101,9 +107,7 @@ def test_triples_of_tables(tmp_path_factory, rows, sizes):
     pq.write_table(
         pa.table({name: pa.array([r[k] for r in rows], pa.string()) for k, name in enumerate(columns)}), path
     )
-    expected = what_is_read(NamedSource("a", "kg", path))
-    with blocks_of(*sizes):
-        assert what_is_read(NamedSource("a", "kg", path)) == expected
+    check_sizes(NamedSource("a", "kg", path), sizes)
 
 
 END = st.sampled_from(["n0", "n1", "n2", "lost", " "])
@@ -117,10 +121,8 @@ def test_edges_between_nodes(tmp_path_factory, ends, name, sizes):
     rows = [{"src": head, "relation": "r", "dst": tail} for head, tail in ends]
     lines = ["\t".join(row.values()) if name == "edges.tsv" else json.dumps(row) for row in rows]
     (folder / name).write_text("".join(f"{line}\n" for line in [*lines, "bad"]))
-    expected = what_is_read(NamedSource("s", "skb", folder))
+    expected = check_sizes(NamedSource("s", "skb", folder), sizes)
     assert [r.line for r in expected["rejects"]] == [4, *sorted(r.line for r in expected["rejects"][1:])]
-    with blocks_of(*sizes):
-        assert what_is_read(NamedSource("s", "skb", folder)) == expected
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (40, 3, 2), (200, 1000, 5)])

@@ -31,6 +31,13 @@ def lines_from(mutator, rows):
     return mutator.raw(raw) if mutator.random.random() < 0.5 else raw
 
 
+def marked_lines(raw):
+    """The lines that hold something; None where the file cannot be taken apart into lines."""
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff", b"\x1f\x8b")):
+        return None
+    return {number for number, line in enumerate(raw.split(b"\n"), start=1) if line and not line.isspace()}
+
+
 def check_table(found, raw):
     """Every row of a table that can be opened gives something, or one Reject says where reading stopped."""
     try:

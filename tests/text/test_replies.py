@@ -24,42 +24,25 @@ GOOD = '{"answer": "Vell", "ids": [1, 2]}'
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "fact"),
     [
-        ("", "broken JSON"),
-        ("Vell", "broken JSON"),
-        (f"Here it is: {GOOD}", "broken JSON"),
-        (f"{GOOD} I hope this helps.", "more text"),
-        (GOOD + GOOD, "more text"),
-        (f"<think>no end {GOOD}", "broken JSON"),
         (f"{GOOD}<think>late</think>", "more text"),
-        (f"```json\n{GOOD}", "broken JSON"),
-        (f"```json\n{GOOD}\n```\nDone.", "broken JSON"),
-        (f"```python\n{GOOD}\n```", "broken JSON"),
-        ("{'answer': 'Vell'}", "broken JSON"),
-        ('{"answer": "Vell",}', "broken JSON"),
-        ('{"answer": "Vell" // yes\n}', "broken JSON"),
-        ('{"answer": "a\nb"}', "broken JSON"),
-        ('{"answer": "Vel', "broken JSON"),
-        ('"Vell"', "a string"),
-        ("[1]", "an array"),
-        ("true", "true or false"),
-        ("null", "null"),
-        ("1.5", "a number"),
-        ('{"answer": 3}', "schema at answer"),
-        ('{"ids": [1]}', "'answer' is a required"),
-        ('{"answer": "x", "ids": [1, "2"]}', "schema at ids/1"),
+        (f"```python\n{GOOD}\n```", "broken"),
+        ('{"answer": 3}', "answer"),
+        ('{"ids": [1]}', "answer"),
+        ('{"answer": "x", "ids": [1, "2"]}', "ids/1"),
         ('{"answer": "x", "more": 1}', "more"),
-        ('{"answer": "x", "answer": "y"}', "comes twice"),
+        ('{"answer": "x", "answer": "y"}', "twice"),
         ('{"answer": "x", "ids": [9223372036854775808]}', "64 bits"),
         ('{"answer": "x", "ids": [-9223372036854775809]}', "64 bits"),
         ('{"answer": "\\ud83d"}', "surrogate"),
         ('{"answer": "\udc00"}', "surrogate"),
     ],
 )
-def test_everything_else_is_malformed(text, said):
+def test_a_malformed_reply_names_its_fault(text, fact):
+    """Other forms: tests/oracle/test_replies.py."""
     found = parse_json(text, SCHEMA)
-    assert isinstance(found, Malformed) and said in found.reason and found.raw == text
+    assert isinstance(found, Malformed) and fact in found.reason and found.raw == text
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", "9" * 100_000, "-" + "9" * 25])

@@ -7,14 +7,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from waiting import kept_replies, wait_until
 
 from gpu_rag.errors import ContextOverflow, RequestFailed
 from gpu_rag.models.llm.cache import CachedLLM
@@ -64,13 +63,6 @@ def metric(llm: VllmLLM, name: str) -> float:
     command = ["curl", "-s", "--unix-socket", own.socket, "http://localhost/metrics"]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return sum(float(number) for number in re.findall(rf"^{name}{{.*}} (\S+)$", text, re.MULTILINE))
-
-
-def wait_until(reached: Callable[[], bool]) -> None:
-    until = time.monotonic() + WAIT_S
-    while not reached():
-        assert time.monotonic() < until, "nothing happened"
-        time.sleep(0.1)
 
 
 def test_greedy_texts_and_counts_are_those_of_transformers(served, plain):
@@ -184,14 +176,6 @@ def command(*words: Any) -> list[str]:
     return [sys.executable, "-m", "gpu_rag", *map(str, words)]
 
 
-def replies_in(path: Path) -> int:
-    if not path.exists():
-        return 0
-    with sqlite3.connect(path, timeout=30) as reader:
-        found = reader.execute("SELECT count(*) FROM sqlite_master WHERE name = 'replies'").fetchone()[0]
-        return int(reader.execute("SELECT count(*) FROM replies").fetchone()[0]) if found else 0
-
-
 def mark_replies(cache: Path) -> None:
     """Change the kept replies: a request that is asked again would show what the engine says."""
     with sqlite3.connect(cache) as db:
@@ -222,19 +206,19 @@ def test_a_killed_job_leaves_no_server_is_resumed_and_asks_nothing_twice(tiny_co
     cache = out.with_name(out.name + ".replies.sqlite")
     before = set(engine_processes())
     first = subprocess.Popen(command(*words), stdout=subprocess.DEVNULL, start_new_session=True)
-    wait_until(lambda: replies_in(cache) >= 4 or first.poll() is not None)
+    wait_until(lambda: kept_replies(cache) >= 4 or first.poll() is not None)
     assert first.poll() is None, "it ended before it could be killed"
     assert set(engine_processes()) - before
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
-    n_kept = replies_in(cache)
+    n_kept = kept_replies(cache)
     assert 4 <= n_kept < N_QUESTIONS
     wait_until(lambda: not set(engine_processes()) - before)
     mark_replies(cache)
     done = subprocess.run(command(*words), check=True, capture_output=True, text=True)
     document = json.loads(done.stdout.splitlines()[-1])
     assert (document["n"], document["failed"]) == (N_QUESTIONS, 0)
-    assert replies_in(cache) == N_QUESTIONS
+    assert kept_replies(cache) == N_QUESTIONS
     answers = [json.loads(line) for line in out.read_text().splitlines()]
     marked = [row["id"] for row in answers if "kept from the first run" in (row["answer"] or "")]
     # answers written before the kill have their own text; every other kept reply was used, and none asked again

@@ -8,7 +8,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +16,9 @@ from unittest.mock import Mock
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import kept_replies, wait_until
 
-from gpu_rag.errors import IndexCorrupt, IndexMismatch, RequestFailed, StorageError
+from gpu_rag.errors import IndexCorrupt, IndexMismatch, StorageError
 from gpu_rag.models.llm.cache import CachedLLM, ReplyFile, faults_of, mend_replies
 from gpu_rag.models.llm.interface import reply_key
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -86,35 +86,17 @@ def test_every_distinct_unknown_request_is_asked_once_and_order_is_kept(tmp_path
     cached.close()
 
 
-def test_failures_are_handed_on_and_not_kept(tmp_path):
-    engine = ScriptedLLM(lambda r: RequestFailed("no") if r.prompt == "bad" else "fine")
-    cached = CachedLLM(engine, tmp_path / "r.sqlite")
-    replies = cached.complete([ask("bad"), ask("good"), ask("bad")])
-    assert [type(r) for r in replies] == [RequestFailed, Reply, RequestFailed]
-    assert len(cached) == 1 and len(engine.calls) == 2
-    cached.complete([ask("bad")])
-    assert len(engine.calls) == 3
-
-
-def n_kept(path: Path) -> int:
-    with sqlite3.connect(path) as reader:
-        return int(reader.execute("SELECT count(*) FROM replies").fetchone()[0])
-
-
 def test_a_reply_is_committed_while_the_next_one_is_long_in_coming(tmp_path):
     """A commit that waited for the next reply would lose the one before it to a kill."""
     path = tmp_path / "r.sqlite"
 
     def answer(request):
         if request.prompt in ("4", "5"):
-            until = time.monotonic() + 60
-            while n_kept(path) < int(request.prompt):
-                assert time.monotonic() < until, "not committed"
-                time.sleep(0.005)
+            wait_until(lambda: kept_replies(path) >= int(request.prompt))
         return "fine"
 
     CachedLLM(ScriptedLLM(answer), path).complete([ask(str(i)) for i in range(9)])
-    assert n_kept(path) == 9
+    assert kept_replies(path) == 9
 
 
 @pytest.mark.parametrize("lasting", [True, False])
@@ -138,7 +120,7 @@ def test_a_commit_that_failed_beside_the_batch_is_made_up_for_or_told(tmp_path, 
     monkeypatch.setattr(cached.file, "write", full)
     with pytest.raises(StorageError, match="full") if lasting else nullcontext():
         cached.complete([ask(str(i)) for i in range(3)])
-    assert n_kept(path) == (0 if lasting else 3)
+    assert kept_replies(path) == (0 if lasting else 3)
 
 
 def test_a_disk_that_refuses_loses_no_reply_that_was_ready(tmp_path, monkeypatch):

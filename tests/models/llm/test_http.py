@@ -1,6 +1,5 @@
 """The HTTP engine against a real server on 127.0.0.1 that behaves well, badly, slowly, or not at all."""
 
-import inspect
 import json
 import math
 import threading
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from http_stub import JsonHandler, Stub
+from waiting import wait_until
 
 from gpu_rag.errors import BadInput, ContextOverflow, ModelError, RequestFailed
 from gpu_rag.models.llm import http_wire, load_llm
@@ -92,13 +92,6 @@ def connect(server: FakeServer, model: str = "tiny-7B", **options: Any) -> HttpL
     return HttpLLM(server.url, model, **{"backoff_s": 0.01, "retries": 3, **options})
 
 
-def wait_until(reached: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not reached():
-        assert time.monotonic() < until, "nothing happened"
-        time.sleep(0.005)
-
-
 def failing_first(n: int, status: int, headers: dict[str, str] | None = None) -> Callable[[dict[str, Any]], tuple]:
     """Each prompt fails n times, then is echoed."""
     counts: Counter[str] = Counter()
@@ -140,20 +133,16 @@ def test_constraints_travel_as_vllm_reads_them(server):
         return 200, completion('{"n": 1}' if "response_format" in body else "yes")
 
     server.behave = obey
-    llm = connect(server, max_connections=1)
-    json_reply, choice = llm.complete([Request("", "a", JsonSchema(SCHEMA)), Request("", "b", Choice(("yes", "no")))])
+    llm, asked = connect(server, max_connections=1), Request("", "b", Choice(("yes", "no")))
+    json_reply, choice = llm.complete([Request("", "a", JsonSchema(SCHEMA)), asked])
     assert (json_reply.text, choice.text) == ('{"n": 1}', "yes")
     sent = {"name": "reply", "schema": json.loads(SCHEMA), "strict": True}
     assert server.bodies[0]["response_format"] == {"type": "json_schema", "json_schema": sent}
     assert server.bodies[1]["structured_outputs"] == {"choice": ["yes", "no"]}
-
-
-def test_choice_as_a_schema_for_servers_without_structured_outputs(server):
-    server.behave = lambda body: (200, completion('"no"'))
-    [reply] = connect(server, style=Style(choices="json_schema")).complete([Request("", "a", Choice(("yes", "no")))])
-    assert reply.text == "no"
+    server.behave = lambda body: (200, completion('"no"'))  # a server without structured outputs
+    [choice] = connect(server, style=Style(choices="json_schema")).complete([asked])
     schema = {"type": "string", "enum": ["yes", "no"]}
-    assert server.bodies[0]["response_format"]["json_schema"]["schema"] == schema
+    assert choice.text == "no" and server.bodies[2]["response_format"]["json_schema"]["schema"] == schema
 
 
 @pytest.mark.parametrize("text", ["Sure! Here is your JSON", '{"n": "one"}', "yes, I think", ""])
@@ -242,27 +231,6 @@ def test_retry_after_may_be_a_date_and_is_bounded():
     assert 0 < retry_after_s(format_datetime(ahead, usegmt=True)) < MAX_WAIT_S
     assert retry_after_s(format_datetime(datetime.now(UTC) - timedelta(seconds=30), usegmt=True)) == 0
     assert [retry_after_s(text) for text in ("7", "86400", "soon", "", "nan")] == [7.0, MAX_WAIT_S, None, None, None]
-
-
-def test_a_slow_answer_fails_alone_and_is_not_asked_twice(server):
-    ended = threading.Event()
-
-    def slow(body):
-        if body["messages"][-1]["content"] == "slow":
-            ended.wait(60)
-        return echo(body)
-
-    server.behave = slow
-    llm = connect(server)
-    [quick] = llm.complete([Request("", "quick")])  # it may take its time on a busy machine
-    impatient = connect(server, timeout_s=1.0)
-    [late] = impatient.complete([Request("", "slow")])
-    ended.set()
-    assert quick.text == "re: quick"
-    assert isinstance(late, RequestFailed) and "no answer in time (1 s)" in str(late)
-    assert server.seen["slow"] == 1
-    limits = inspect.signature(HttpLLM).parameters
-    assert limits["timeout_s"].default == 600, "the limit that a request has where none is given"
 
 
 ODD_COUNTS = {"prompt_tokens": 1e999, "completion_tokens": "9"}

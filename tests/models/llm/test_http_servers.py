@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
 from gpu_rag.errors import BadInput, ModelError, RequestFailed, UsageError
 from gpu_rag.models.llm import addresses, http_servers, http_wire, load_llm
@@ -186,13 +187,6 @@ def drain(llm: StreamingLLM) -> dict[int, Reply | RequestFailed]:
             found[key] = reply
     assert not llm.n_open
     return found
-
-
-def wait_until(reached: Callable[[], bool]) -> None:
-    until = time.monotonic() + WAIT_S
-    while not reached():
-        assert time.monotonic() < until, "nothing happened"
-        time.sleep(0.005)
 
 
 def test_both_faces_give_every_request_back_once(fakes, connect):
@@ -396,7 +390,12 @@ async def _drip_head(fake: Fake, prompt: str, writer: asyncio.StreamWriter) -> b
         await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("drip", [_drip_body, _drip_head])
+async def _silent(fake: Fake, prompt: str, writer: asyncio.StreamWriter) -> bytes | None:
+    await asyncio.sleep(WAIT_S)
+    return None
+
+
+@pytest.mark.parametrize("drip", [_drip_body, _drip_head, _silent])
 def test_a_dripping_reply_ends_at_the_time_limit(fakes, connect, drip):
     async def behave(fake: Fake, prompt: str, writer: asyncio.StreamWriter) -> bytes | None:
         return await (drip if prompt == "p0" else echo)(fake, prompt, writer)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
 from gpu_rag.errors import ModelError, RequestFailed
 from gpu_rag.models.llm import own_server
@@ -62,13 +63,6 @@ def alive(pid: int) -> bool:
         return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def wait_until(reached: Callable[[], bool]) -> None:
-    until = time.monotonic() + WAIT_S
-    while not reached():
-        assert time.monotonic() < until, "nothing happened"
-        time.sleep(0.02)
 
 
 def test_servers_start_answer_and_end_with_all_their_processes(start):

@@ -1,15 +1,14 @@
 """The streaming face of engines: every key comes out once, whatever finishes, fails, is aborted, or dies."""
 
 import queue
-import sqlite3
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import kept_replies, wait_until
 
 from gpu_rag.errors import ModelError, RequestFailed, StorageError, UsageError
 from gpu_rag.models.llm.cache import CachedLLM
@@ -188,11 +187,6 @@ def test_hits_are_there_at_once_and_misses_are_kept(tmp_path):
     again.close()
 
 
-def replies_in_file(path: Path) -> int:
-    with sqlite3.connect(path) as reader:
-        return int(reader.execute("SELECT count(*) FROM replies").fetchone()[0])
-
-
 def test_replies_are_kept_while_the_caller_is_in_a_long_batch(tmp_path, monkeypatch):
     """A kill would lose them, and the next run would ask again."""
     path = tmp_path / "r.sqlite"
@@ -208,11 +202,7 @@ def test_replies_are_kept_while_the_caller_is_in_a_long_batch(tmp_path, monkeypa
     monkeypatch.setattr(llm.file, "write", full_at_first)
     for i in range(8):
         llm.submit(i, ask(str(i)))
-    end = time.monotonic() + WAIT_S
-    with sqlite3.connect(path) as reader:
-        while reader.execute("SELECT count(*) FROM replies").fetchone() != (7,):
-            assert time.monotonic() < end, "not kept"
-            time.sleep(0.005)
+    wait_until(lambda: kept_replies(path) == 7)
     assert refused.is_set() and llm.n_open == 8
     found = dict(drain(llm))
     assert [getattr(found[i], "text", None) for i in range(8)] == [
@@ -223,23 +213,6 @@ def test_replies_are_kept_while_the_caller_is_in_a_long_batch(tmp_path, monkeypa
     assert keeper is not None and not keeper.is_alive()
 
 
-def test_a_full_disk_is_said_and_its_replies_are_given_out_later(tmp_path, monkeypatch):
-    llm = CachedLLM(ScriptedLLM(echo), tmp_path / "r.sqlite")
-    plain = llm.file.write
-
-    def full(replies):
-        if replies:
-            raise StorageError("the disk is full")
-
-    monkeypatch.setattr(llm.file, "write", full)
-    llm.submit(0, ask("a"))
-    with pytest.raises(StorageError, match="full"):
-        drain(llm)
-    monkeypatch.setattr(llm.file, "write", plain)
-    assert dict(drain(llm))[0].text == "reply to a"
-    llm.close()
-
-
 def test_a_reply_is_in_the_file_before_it_is_given_out(tmp_path):
     path = tmp_path / "r.sqlite"
     cached = CachedLLM(ScriptedLLM(echo), path)
@@ -248,7 +221,7 @@ def test_a_reply_is_in_the_file_before_it_is_given_out(tmp_path):
         cached.submit(key, ask(str(key)))
     while cached.n_open:
         given_out += len(cached.poll(WAIT_S))
-        assert replies_in_file(path) >= given_out
+        assert kept_replies(path) >= given_out
     assert given_out == 40
     cached.close()
 

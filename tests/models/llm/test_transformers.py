@@ -42,17 +42,10 @@ SCHEMA = json.dumps(
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """A two-layer Llama of random weights with grouped key heads, and a byte-level tokenizer, as a model folder."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from tiny_tokenizer import byte_tokenizer
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-    out = tmp_path_factory.mktemp("tiny-llm")
-    raw = Tokenizer(models.BPE())
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    raw.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<|e|>", "<|s|>"], initial_alphabet=alphabet)
-    raw.train_from_iterator([*PROMPTS, SYSTEM], trainer)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<|e|>", pad_token="<|e|>")
+    out, tokenizer = tmp_path_factory.mktemp("tiny-llm"), byte_tokenizer([*PROMPTS, SYSTEM], 300)
     tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(out)
     torch.manual_seed(7)

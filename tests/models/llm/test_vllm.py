@@ -26,17 +26,10 @@ DUMMY = VllmSettings(load_format="dummy")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """A byte-level tokenizer; no weights."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
+    from tiny_tokenizer import byte_tokenizer
 
     out = tmp_path_factory.mktemp("model")
-    raw = Tokenizer(models.BPE())
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    raw.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=258, special_tokens=["<|e|>", "<|s|>"], initial_alphabet=alphabet)
-    raw.train_from_iterator(["a"], trainer)
-    PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<|e|>", pad_token="<|e|>").save_pretrained(out)
+    byte_tokenizer(["a"], 258).save_pretrained(out)
     (out / "config.json").write_text("{}")
     return out
 
