@@ -7,7 +7,6 @@ not. The cases of an op are in the `bench` file of its folder, which is imported
 
 OPS = {
     "pagerank": "pagerank:cases",
-    "blocks-pagerank": "local_pagerank:cases",
     "bubble": "bubble:cases",
     "ego": "ego:cases",
     "reach": "reach:cases",

@@ -19,7 +19,6 @@ from gpu_rag.graph.ego import bench as ego
 from gpu_rag.graph.frontier import FrontierQuery
 from gpu_rag.graph.frontier import bench as frontier
 from gpu_rag.graph.join import bench as join
-from gpu_rag.graph.local_pagerank import bench as blocks_pagerank
 from gpu_rag.graph.nearest import bench as nearest
 from gpu_rag.graph.pagerank import bench as pagerank
 from gpu_rag.graph.paths import bench as paths
@@ -55,7 +54,6 @@ def test_a_walk_that_does_not_move_on_is_refused(run, monkeypatch):
 OPS = {
     "pagerank": (pagerank, "personalized_pagerank"),
     "nearest": (nearest, "nearest"),
-    "blocks-pagerank": (blocks_pagerank, "blocks_pagerank"),
     "bubble": (bubble, "bubble_expansion"),
     "ego": (ego, "ego_balls"),
     "reach": (reach, "reachable"),
@@ -83,11 +81,6 @@ def second_best_nearest(queries, base, k):
 def unsorted_nearest(queries, base, k):
     found = right["nearest"](queries, base, k)
     return TopK(found.ids.flip(1), found.scores.flip(1))
-
-
-def neighbours_block(*given, **options):
-    found = right["blocks_pagerank"](*given, **options)
-    return Ragged(found.values.flip(0), found.offsets)
 
 
 def equal_costs(blocks, costs, *given, **options):
@@ -154,7 +147,6 @@ def fewer_trees(*given, **options):
 WRONG = {
     "pagerank": [loose("personalized_pagerank"), last_row_unwritten],
     "nearest": [second_best_nearest, unsorted_nearest],
-    "blocks-pagerank": [loose("blocks_pagerank"), neighbours_block],
     "bubble": [equal_costs, fewer_trees],
     "ego": [one_hop, one_entry_lost],
     "reach": [one_direction],

@@ -194,7 +194,7 @@ def fusion(w: World, put: Put, by: str) -> Any:
     ids = torch.stack([torch.randperm(30, generator=w.random)[:6] for _ in range(2 * BATCH)]).int()
     scores = torch.arange(6, 0, -1.0).expand(BATCH, 6).contiguous()
     rankings = [put(TopK(part, scores)) for part in ids.split(BATCH)]
-    return rrf(rankings, 8, constants=[60, 0], implementation=by), minmax_rows(put(w.queries))
+    return rrf(rankings, 8, constants=[60, 0]), minmax_rows(put(w.queries))
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
