@@ -10,11 +10,9 @@ OPS = {
     "bubble": "bubble:cases",
     "ego": "ego:cases",
     "reach": "reach:cases",
-    "components": "components:cases",
     "clusters": "cluster:cases",
     "join": "join:cases",
     "nearest": "nearest:cases",
     "paths": "paths:cases",
-    "frontier": "frontier:frontier_cases",
-    "top-edges": "frontier:top_edges_cases",
+    "frontier": "frontier:cases",
 }  # folder of gpu_rag.graph, and the function of its bench file

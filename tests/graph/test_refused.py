@@ -17,7 +17,7 @@ from gpu_rag.graph.cluster import radius_clusters
 from gpu_rag.graph.components import connected_components
 from gpu_rag.graph.csr import check_range, csr_from_edges
 from gpu_rag.graph.ego import ego_balls, induced_subgraphs, pull_of
-from gpu_rag.graph.frontier import FrontierQuery, described, frontier_topk, hop_edges, score_lists, top_edges
+from gpu_rag.graph.frontier import FrontierQuery, described, frontier_topk, hop_edges, score_lists
 from gpu_rag.graph.fuse import rrf
 from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores, jaccard_of_pairs
 from gpu_rag.graph.local_pagerank import blocks_pagerank
@@ -47,12 +47,11 @@ def test_sums_of_weights_beyond_f32_are_refused(weight: torch.Tensor) -> None:
         csr_from_edges(torch.tensor([0, 1]), torch.tensor([1, 0]), 2, weight)
 
 
-@pytest.mark.parametrize("implementation", ["numba", "torch"])
 @pytest.mark.parametrize("column", [-5, 2, 10**9])
-def test_components_refuse_columns_that_are_no_nodes(implementation: str, column: int) -> None:
+def test_components_refuse_columns_that_are_no_nodes(column: int) -> None:
     broken = CSR(torch.tensor([0, 1, 2]), torch.tensor([1, column], dtype=torch.int32))
     with pytest.raises(BadInput, match="is no node"):
-        connected_components(broken, implementation=implementation)
+        connected_components(broken)
 
 
 def test_graphs_that_share_columns_are_turned_each_for_itself() -> None:
@@ -122,11 +121,8 @@ def test_keywords_that_no_edge_has_only_count() -> None:
         asked = FrontierQuery(vectors, ragged([[1, 2, least + b] for b in range(9)]))
         for by in ("numba", "torch"):
             best = frontier_topk(asked, edges, ragged([[0, 1]] * 9), 2, implementation=by)
-            top = top_edges(asked, edges, 2, implementation=by)
             scores = score_lists(asked, things, lists, implementation=by)
-            found.append(
-                torch.cat([scores, *(part.flatten().float() for t in (best, top) for part in (t.ids, t.scores))])
-            )
+            found.append(torch.cat([scores, best.ids.flatten().float(), best.scores.flatten()]))
     assert all(torch.equal(found[0], other) for other in found[1:])
 
 
@@ -184,7 +180,6 @@ TOO_LARGE: dict[str, Callable[[], object]] = {
     "clusters": lambda: radius_clusters(unit(3), 0.5),
     "neighbours": lambda: nearest(unit(3), unit(3), 2),
     "edges of a frontier": lambda: frontier_topk(ASKED, EDGES, ragged([[0], [1]]), 2),
-    "edges": lambda: top_edges(ASKED, EDGES, 2),
     "keywords of edges": lambda: hop_edges(*HOPS, 2),
     "fused rankings": lambda: rrf([TopK(torch.tensor([[0, 1], [1, 0]]), torch.zeros(2, 2))], 2, constants=[60]),
     "components": lambda: connected_components(PATH),

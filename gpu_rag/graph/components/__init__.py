@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
@@ -15,9 +14,9 @@ from gpu_rag.types import CSR
 def connected_components(csr: CSR | CheckedGraph, *, implementation: str = "auto") -> torch.Tensor:
     """Label of each node: i64[N], the smallest node of its component. Directions and weights are ignored.
 
-    csr: the adjacency, or `checked(csr)`. implementation: numba (union-find) | torch (minimum labels and pointer
-    jumping) | auto: the first of these that works here | cugraph, only by name until it is measured on a GPU. All give
-    the same integers. O(N + E) memory. Raises BadInput, UsageError, MissingBackend.
+    csr: the adjacency, or `checked(csr)`. implementation: torch (minimum labels and pointer jumping) | auto: torch |
+    cugraph, only by name until it is measured on a GPU. Both give the same integers. O(N + E) memory. Raises BadInput,
+    UsageError, MissingBackend.
     Four nodes with the edges 0 - 2 and 1 - 3 are labelled [0, 1, 0, 1].
     """
     graph = checked(csr).csr
@@ -25,15 +24,6 @@ def connected_components(csr: CSR | CheckedGraph, *, implementation: str = "auto
     if graph.n == 0:
         return torch.zeros(0, dtype=torch.int64, device=graph.indptr.device)
     return BY[pick_implementation(graph.indptr.device, implementation, "connected_components", "components")](graph)
-
-
-def _by_unions(csr: CSR) -> torch.Tensor:
-    """`connected_components` by union-find: every entry joins the trees of its two ends under the smaller root."""
-    from gpu_rag_kernels.dots.numba import join_rows
-
-    label = np.empty(csr.n, np.int64)
-    join_rows(csr.indptr.contiguous().numpy(), csr.indices.contiguous().numpy(), np.empty(csr.n, np.uint32), label)
-    return torch.from_numpy(label)
 
 
 def smallest_labels(csr: CSR) -> torch.Tensor:
@@ -60,7 +50,7 @@ def _by_cugraph(csr: CSR) -> torch.Tensor:
     return components_by_cugraph(csr)
 
 
-BY = {"numba": _by_unions, "torch": smallest_labels, "cugraph": _by_cugraph}
+BY = {"torch": smallest_labels, "cugraph": _by_cugraph}
 
 
 JUMPS = 3  # between two looks
