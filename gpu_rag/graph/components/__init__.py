@@ -26,22 +26,9 @@ def connected_components(csr: CSR | CheckedGraph, *, implementation: str = "auto
     return BY[pick_implementation(graph.indptr.device, implementation, "connected_components", "components")](graph)
 
 
-def smallest_labels(csr: CSR) -> torch.Tensor:
-    """`connected_components` in torch alone, for any device. Every label becomes the smallest label around it, then the
-    label of that label, until nothing changes. The labels are integers, so the order of work does not matter. O(log N)
-    rounds in practice."""
-    label = torch.arange(csr.n, device=csr.indptr.device)
-    rows, columns = row_of_entry(csr), csr.indices.long()
-    while True:
-        least = torch.minimum(label[rows], label[columns])
-        hooked = label.clone()
-        for ends in (rows, columns):  # also hook the root of each end, so that trees merge
-            hooked.scatter_reduce_(0, ends, least, "amin")
-            hooked.scatter_reduce_(0, label[ends], least, "amin")
-        hooked = flattened(hooked)
-        if torch.equal(hooked, label):
-            return label
-        label = hooked
+def _by_torch(csr: CSR) -> torch.Tensor:
+    nodes = torch.arange(csr.n, device=csr.indptr.device)
+    return merge_labels(nodes, row_of_entry(csr), csr.indices.long())
 
 
 def _by_cugraph(csr: CSR) -> torch.Tensor:
@@ -50,7 +37,7 @@ def _by_cugraph(csr: CSR) -> torch.Tensor:
     return components_by_cugraph(csr)
 
 
-BY = {"torch": smallest_labels, "cugraph": _by_cugraph}
+BY = {"torch": _by_torch, "cugraph": _by_cugraph}
 
 
 JUMPS = 3  # between two looks
