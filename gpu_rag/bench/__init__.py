@@ -7,15 +7,12 @@ not. The cases of an op are in the `bench` file of its folder, which is imported
 
 OPS = {
     "pagerank": "pagerank:cases",
-    "blocks-pagerank": "local_pagerank:cases",
     "bubble": "bubble:cases",
     "ego": "ego:cases",
     "reach": "reach:cases",
-    "components": "components:cases",
     "clusters": "cluster:cases",
     "join": "join:cases",
     "nearest": "nearest:cases",
     "paths": "paths:cases",
-    "frontier": "frontier:frontier_cases",
-    "top-edges": "frontier:top_edges_cases",
+    "frontier": "frontier:cases",
 }  # folder of gpu_rag.graph, and the function of its bench file

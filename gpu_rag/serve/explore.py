@@ -9,15 +9,18 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 from starlette.requests import Request
 from starlette.responses import Response
 
 from gpu_rag.errors import IndexCorrupt
+from gpu_rag.graph.common.segments import offsets_of
+from gpu_rag.graph.ragged import row_of_value, some_lists
 from gpu_rag.index.facts import MAX_HOPS, Fact, Facts, load_facts
 from gpu_rag.index.index import Index
 from gpu_rag.index.metadata import LANGUAGE, rows_of
@@ -26,25 +29,12 @@ from gpu_rag.serve.guard import Json
 from gpu_rag.serve.live import ServedIndex
 from gpu_rag.serve.refusal import Refusal
 from gpu_rag.text.language import ENGLISH
+from gpu_rag.types import Ragged
 
 MOST = 200  # items of a list
 MOST_CHARS = 400  # of a text to look for
 MOST_SKIPPED = 10**9
 N_CLOSE = 2000  # names with the text that are sorted, those with more facts first; facts of all passages of a request
-
-
-class Rows(NamedTuple):
-    """Lists of rows: list i is values[offsets[i]:offsets[i+1]]."""
-
-    values: np.ndarray
-    offsets: np.ndarray
-
-    def of(self, lists: np.ndarray | list[int]) -> np.ndarray:
-        """The rows of some lists, one list after another, i64."""
-        starts = self.offsets[lists]
-        sizes = self.offsets[np.add(lists, 1)] - starts
-        rows: np.ndarray = self.values[np.repeat(starts - sizes.cumsum() + sizes, sizes) + np.arange(sizes.sum())]
-        return rows
 
 
 class Explore:
@@ -90,7 +80,7 @@ class Explore:
         facts, limit = self._facts, _number(request, "limit", 30, MOST)
         nodes = facts.nodes(request.path_params["name"])
         rows = facts.rows_around(nodes)
-        stated = Rows(facts.stated.values.numpy(), facts.stated.offsets.numpy()).of(rows)
+        stated = some_lists(facts.stated, torch.from_numpy(rows)).values.numpy()
         stating, first = np.unique(self._index.passage_documents[stated], return_index=True)
         documents = pa.array(stating[np.argsort(first)[:limit]])  # in the order of the facts
         (name,) = _take(facts.names, nodes) if len(nodes) == 1 else (request.path_params["name"],)
@@ -118,7 +108,7 @@ class Explore:
         ids = request.query_params.getlist("passage")[:MOST]
         rows = {id: row for id in ids if (row := index.rows_of_passages.get(id)) is not None}
         stated = (
-            (id, fact) for id, row in rows.items() for fact in by_passage.of([row])[: N_CLOSE // len(rows)].tolist()
+            (id, fact) for id, row in rows.items() for fact in _of(by_passage, row)[: N_CLOSE // len(rows)].tolist()
         )
         return Json({"facts": [{**vars(facts.fact(fact)), "source": id} for id, fact in stated]})
 
@@ -141,7 +131,7 @@ class Explore:
         row = index.document_rows.get(name)
         if row is None:
             raise Refusal(404, "no such document", given=name[:80])
-        rows = index.loaded("passages of documents", _passages_of_documents).of([row])[offset : offset + limit]
+        rows = _of(index.loaded("passages of documents", _passages_of_documents), row)[offset : offset + limit]
         passages = [{"passage_id": p.pop("id"), **p} for p in index.passage_rows(rows.tolist())]
         return Json({**self._document(row), "passages": passages})
 
@@ -169,7 +159,7 @@ class Explore:
         """A document: its names, language, metadata, and how extraction ended for its passages, by status."""
         index = self._index
         (document,) = index.take("passages", "documents.parquet", DOCUMENTS, [row])
-        passages = index.loaded("passages of documents", _passages_of_documents).of([row])
+        passages = _of(index.loaded("passages of documents", _passages_of_documents), row)
         (metadata,) = rows_of(index.metadata, [row])
         statuses = index.loaded("status of passages", _status_of_passages)
         counted = Counter(_take(statuses, passages[:MOST])) if statuses is not None else None
@@ -215,17 +205,22 @@ def _status_of_passages(index: Index) -> pa.ChunkedArray | None:
     return index.table("extraction", "extractions.parquet", EXTRACTIONS, ["status"])["status"]
 
 
-def _passages_of_documents(index: Index) -> Rows:
+def _passages_of_documents(index: Index) -> Ragged:
     return _inverse(np.arange(index.n_passages), index.passage_documents, len(index.document_rows))
 
 
-def _facts_of_passages(index: Index) -> Rows:
+def _facts_of_passages(index: Index) -> Ragged:
     stated = index.loaded("facts", load_facts).stated
-    rows = np.repeat(np.arange(stated.batch), np.diff(stated.offsets.numpy()))
-    return _inverse(rows, stated.values.cpu().numpy(), index.n_passages)
+    return _inverse(row_of_value(stated).numpy(), stated.values.numpy(), index.n_passages)
 
 
-def _inverse(rows: np.ndarray, lists: np.ndarray, n: int) -> Rows:
+def _of(lists: Ragged, row: int) -> np.ndarray:
+    """The values of one list."""
+    values: np.ndarray = lists.values[lists.offsets[row] : lists.offsets[row + 1]].numpy()
+    return values
+
+
+def _inverse(rows: np.ndarray, lists: np.ndarray, n: int) -> Ragged:
     """The rows of each of n lists, ascending. lists[i]: the list that rows[i] belongs to; rows ascend."""
-    ends = np.cumsum(np.bincount(lists, minlength=n))
-    return Rows(rows[np.argsort(lists, kind="stable")], np.concatenate([[0], ends]).astype(np.int64))
+    offsets = offsets_of(torch.from_numpy(np.bincount(lists, minlength=n)))
+    return Ragged(torch.from_numpy(rows[np.argsort(lists, kind="stable")]), offsets)

@@ -55,7 +55,7 @@ BACKENDS = {
 }
 FAMILIES = {
     "ops": Family(("numba", "torch"), ("numba", "torch"), "ops"),
-    "components": Family(("numba", "torch", "cugraph"), ("numba", "torch"), "ops"),
+    "components": Family(("torch", "cugraph"), ("torch",)),
     "frontier": Family(("numba", "torch", "triton"), ("triton", "numba", "torch"), "ops"),
     "pagerank": Family(("numba", "torch"), ("numba", "torch"), "pagerank", "PageRank"),
     "neighbours": Family(("torch", "faiss"), ("torch",), "neighbours"),

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpu_rag.bench.case import Peer, peer, too_large
-from gpu_rag.graph.cluster.bench import EPS
-from gpu_rag.graph.components.bench import everything
+from gpu_rag.graph.cluster.bench import EPS, everything
 
 SKLEARN_ROWS = 10_000
 

@@ -9,24 +9,20 @@ import torch
 from gpu_rag.bench.case import Config
 from gpu_rag.bench.inputs import power_law
 from gpu_rag.bench.peers import peer_file
-from gpu_rag.bench.run import run_bench
-from gpu_rag.errors import UsageError
 from gpu_rag.graph import paths as search
 from gpu_rag.graph.bubble import bench as bubble
 from gpu_rag.graph.cluster import bench as cluster
-from gpu_rag.graph.components import bench as components
 from gpu_rag.graph.ego import bench as ego
 from gpu_rag.graph.frontier import FrontierQuery
 from gpu_rag.graph.frontier import bench as frontier
 from gpu_rag.graph.join import bench as join
-from gpu_rag.graph.local_pagerank import bench as blocks_pagerank
 from gpu_rag.graph.nearest import bench as nearest
 from gpu_rag.graph.pagerank import bench as pagerank
 from gpu_rag.graph.paths import bench as paths
 from gpu_rag.graph.reach import bench as reach
 from gpu_rag.types import Blocks, Ragged, TopK
 
-WHOLE = ("components", "clusters")
+WHOLE = ("clusters",)
 SEVERAL = ("bubble", "paths")  # whose function is called for the inputs or the check too
 
 
@@ -55,15 +51,12 @@ def test_a_walk_that_does_not_move_on_is_refused(run, monkeypatch):
 OPS = {
     "pagerank": (pagerank, "personalized_pagerank"),
     "nearest": (nearest, "nearest"),
-    "blocks-pagerank": (blocks_pagerank, "blocks_pagerank"),
     "bubble": (bubble, "bubble_expansion"),
     "ego": (ego, "ego_balls"),
     "reach": (reach, "reachable"),
-    "components": (components, "connected_components"),
     "clusters": (cluster, "radius_clusters"),
     "join": (join, "join_index"),
     "frontier": (frontier, "frontier_topk"),
-    "top-edges": (frontier, "top_edges"),
     "paths": (paths, "searched"),
 }  # the function that is timed
 right = {name: getattr(module, name) for module, name in (*OPS.values(), (ego, "induced_subgraphs"))}
@@ -83,11 +76,6 @@ def second_best_nearest(queries, base, k):
 def unsorted_nearest(queries, base, k):
     found = right["nearest"](queries, base, k)
     return TopK(found.ids.flip(1), found.scores.flip(1))
-
-
-def neighbours_block(*given, **options):
-    found = right["blocks_pagerank"](*given, **options)
-    return Ragged(found.values.flip(0), found.offsets)
 
 
 def equal_costs(blocks, costs, *given, **options):
@@ -124,11 +112,6 @@ def step_of_others(asked, edges, lists, k, **options):
     return right["frontier_topk"](asked, edges, Ragged(lists.values.flip(0), lists.offsets), k, **options)
 
 
-def walk_without_the_best(asked, edges, k, **options):
-    found = right["top_edges"](asked, edges, k + 1, **options)
-    return TopK(found.ids[:, 1:], found.scores[:, 1:])
-
-
 def scores_of_others(world, asked, threads=1, sizes=None):
     found, scores = right["searched"](world, asked, threads, sizes)
     return found, scores.roll(1)
@@ -154,15 +137,12 @@ def fewer_trees(*given, **options):
 WRONG = {
     "pagerank": [loose("personalized_pagerank"), last_row_unwritten],
     "nearest": [second_best_nearest, unsorted_nearest],
-    "blocks-pagerank": [loose("blocks_pagerank"), neighbours_block],
     "bubble": [equal_costs, fewer_trees],
     "ego": [one_hop, one_entry_lost],
     "reach": [one_direction],
-    "components": [lambda csr: torch.arange(csr.n)],
     "clusters": [lambda vectors, eps: right["radius_clusters"](vectors, 2.0)],
     "join": [lambda vectors, words: right["join_index"](vectors, without(words))],
     "frontier": [step_by_meaning, step_of_others],
-    "top-edges": [walk_without_the_best],
     "paths": [scores_of_others, one_path_lost],
 }
 ELSEWHERE = {one_entry_lost: "induced_subgraphs"}  # not the function of OPS
@@ -195,9 +175,9 @@ def test_a_wrong_op_is_refused_and_not_timed(op, wrong, run, monkeypatch):
 
 def test_labels_are_compared_as_groups():
     wanted = np.array([0, 0, 2, -1])
-    assert components.check_labels(torch.tensor([5, 5, 1, -1]), wanted).ok
+    assert cluster.check_labels(torch.tensor([5, 5, 1, -1]), wanted).ok
     for labels in ([5, 5, 5, -1], [5, 4, 1, -1], [5, 5, 1, 2], [5, 5, -1, -1], [5, 5, 1]):
-        assert not components.check_labels(torch.tensor(labels), wanted).ok
+        assert not cluster.check_labels(torch.tensor(labels), wanted).ok
 
 
 def test_the_peers_paths_are_all_paths():
@@ -213,8 +193,3 @@ def test_the_peers_paths_are_all_paths():
         every = sorted(tuple(path) for path in graph.get_all_simple_paths(one, to=other, maxlen=4))
         ours = [tuple(v for v in row if v >= 0) for row in found.nodes[found.question == question].tolist()]
         assert ours == every
-
-
-def test_too_few_vertices_are_refused_before_any_work():
-    with pytest.raises(UsageError, match="too few vertices for the walk; given 20"):
-        run_bench(["top-edges"], Config(sizes=(20,), batches=(1,)))

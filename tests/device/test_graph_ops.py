@@ -18,7 +18,7 @@ from gpu_rag.graph.bubble import bubble_expansion, localise, node_costs
 from gpu_rag.graph.cluster import exact_groups, radius_clusters
 from gpu_rag.graph.csr import csr_from_edges, row_of_entry
 from gpu_rag.graph.ego import checked, ego_balls, induced_subgraphs
-from gpu_rag.graph.frontier import FrontierQuery, described, frontier_topk, hop_edges, score_lists, top_edges
+from gpu_rag.graph.frontier import FrontierQuery, described, frontier_topk, hop_edges, score_lists
 from gpu_rag.graph.fuse import minmax_rows, rrf
 from gpu_rag.graph.join import join_index
 from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores
@@ -145,7 +145,6 @@ def hops(w: World, put: Put, by: str) -> Any:
     things = described(put(w.vectors.half()), put(w.words(N)), 20)
     lists = put(w.seeds)
     return (
-        top_edges(asked, held, 7, implementation=by),
         frontier_topk(asked, held, lists, 3, implementation=by),
         score_lists(asked, things, lists, implementation=by),
     )
@@ -174,8 +173,8 @@ def groups_of_rows(w: World, put: Put, by: str) -> Any:
     return (
         radius_clusters(near, 0.02, implementation=by),
         radius_clusters(near, 0.3, 3, implementation=by),
-        exact_groups(keys, implementation=by),
-        components.connected_components(put(w.csr), implementation=by),
+        exact_groups(keys),
+        components.connected_components(put(w.csr)),
     )
 
 
@@ -194,7 +193,7 @@ def fusion(w: World, put: Put, by: str) -> Any:
     ids = torch.stack([torch.randperm(30, generator=w.random)[:6] for _ in range(2 * BATCH)]).int()
     scores = torch.arange(6, 0, -1.0).expand(BATCH, 6).contiguous()
     rankings = [put(TopK(part, scores)) for part in ids.split(BATCH)]
-    return rrf(rankings, 8, constants=[60, 0], implementation=by), minmax_rows(put(w.queries))
+    return rrf(rankings, 8, constants=[60, 0]), minmax_rows(put(w.queries))
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:

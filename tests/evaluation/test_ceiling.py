@@ -218,7 +218,7 @@ def test_hoprag_by_hand(index: gpu_rag.Index) -> None:
     """From one start the oracle hops to the gold passage that an edge leads to, and to nothing else."""
     vertex, near, far = first_edges(index)
     title = index.passages["title"][vertex].as_py()
-    start = {"top_k": 1, "n_hop": 1, "entry": "vertices", "inherit": 1.0}
+    start = {"top_k": 1, "n_hop": 1}
     row = asked(f"d{vertex}", f"d{near}", f"d{far}", text=title)
     found = scores(index, "hoprag", row, **start)
     assert found["graph"] == found["reached"] == pytest.approx(2 / 3)
@@ -262,7 +262,7 @@ def test_a_wrong_oracle_is_seen(index: gpu_rag.Index, monkeypatch: pytest.Monkey
     """An oracle that is never right does not reach what the right one does."""
     vertex, near, _ = first_edges(index)
     row = asked(f"d{near}", text=index.passages["title"][vertex].as_py())
-    start = {"top_k": 1, "n_hop": 1, "entry": "vertices"}
+    start = {"top_k": 1, "n_hop": 1}
     right = scores(index, "hoprag", row, **start)
     monkeypatch.setattr(ceilings, "oracle_of", lambda rows: oracle_of(rows, 0.0))
     assert (right["graph"], scores(index, "hoprag", row, **start)["graph"]) == (1.0, 0.0)

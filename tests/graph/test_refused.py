@@ -3,7 +3,6 @@ there are: a clear error before any work, or the right answer."""
 
 import re
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +17,7 @@ from gpu_rag.graph.cluster import radius_clusters
 from gpu_rag.graph.components import connected_components
 from gpu_rag.graph.csr import check_range, csr_from_edges
 from gpu_rag.graph.ego import ego_balls, induced_subgraphs, pull_of
-from gpu_rag.graph.frontier import FrontierQuery, described, frontier_topk, hop_edges, score_lists, top_edges
+from gpu_rag.graph.frontier import FrontierQuery, described, frontier_topk, hop_edges, score_lists
 from gpu_rag.graph.fuse import rrf
 from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores, jaccard_of_pairs
 from gpu_rag.graph.local_pagerank import blocks_pagerank
@@ -48,12 +47,11 @@ def test_sums_of_weights_beyond_f32_are_refused(weight: torch.Tensor) -> None:
         csr_from_edges(torch.tensor([0, 1]), torch.tensor([1, 0]), 2, weight)
 
 
-@pytest.mark.parametrize("implementation", ["numba", "torch"])
 @pytest.mark.parametrize("column", [-5, 2, 10**9])
-def test_components_refuse_columns_that_are_no_nodes(implementation: str, column: int) -> None:
+def test_components_refuse_columns_that_are_no_nodes(column: int) -> None:
     broken = CSR(torch.tensor([0, 1, 2]), torch.tensor([1, column], dtype=torch.int32))
     with pytest.raises(BadInput, match="is no node"):
-        connected_components(broken, implementation=implementation)
+        connected_components(broken)
 
 
 def test_graphs_that_share_columns_are_turned_each_for_itself() -> None:
@@ -102,12 +100,11 @@ def test_more_samples_than_rows_are_noise(implementation: str, min_samples: int)
     assert radius_clusters(unit(30), 2.0, min_samples, implementation=implementation).eq(-1).all()
 
 
-@BOTH
-def test_rankings_of_other_ids_are_refused(implementation: str) -> None:
+def test_rankings_of_other_ids_are_refused() -> None:
     scores = torch.zeros(1, 2)
     for ids, what in ((torch.tensor([[2**33 + 1, 5]]), "too large"), (torch.tensor([[1.7, 5.0]]), "no integers")):
         with pytest.raises(BadInput, match=what):
-            rrf([TopK(ids, scores)], 2, constants=[60], implementation=implementation)
+            rrf([TopK(ids, scores)], 2, constants=[60])
 
 
 SMALL = [[1, 2], [2], [0], [1], [], [0, 1, 2]]
@@ -124,11 +121,8 @@ def test_keywords_that_no_edge_has_only_count() -> None:
         asked = FrontierQuery(vectors, ragged([[1, 2, least + b] for b in range(9)]))
         for by in ("numba", "torch"):
             best = frontier_topk(asked, edges, ragged([[0, 1]] * 9), 2, implementation=by)
-            top = top_edges(asked, edges, 2, implementation=by)
             scores = score_lists(asked, things, lists, implementation=by)
-            found.append(
-                torch.cat([scores, *(part.flatten().float() for t in (best, top) for part in (t.ids, t.scores))])
-            )
+            found.append(torch.cat([scores, best.ids.flatten().float(), best.scores.flatten()]))
     assert all(torch.equal(found[0], other) for other in found[1:])
 
 
@@ -186,15 +180,13 @@ TOO_LARGE: dict[str, Callable[[], object]] = {
     "clusters": lambda: radius_clusters(unit(3), 0.5),
     "neighbours": lambda: nearest(unit(3), unit(3), 2),
     "edges of a frontier": lambda: frontier_topk(ASKED, EDGES, ragged([[0], [1]]), 2),
-    "edges": lambda: top_edges(ASKED, EDGES, 2),
     "keywords of edges": lambda: hop_edges(*HOPS, 2),
     "fused rankings": lambda: rrf([TopK(torch.tensor([[0, 1], [1, 0]]), torch.zeros(2, 2))], 2, constants=[60]),
     "components": lambda: connected_components(PATH),
     "the best of rows": lambda: topk_rows(torch.zeros(2, 3), 5),
     "subgraphs": lambda: induced_subgraphs(PATH, ragged([[0, 1]]), implementation="numba"),
     "subgraphs by torch": lambda: induced_subgraphs(PATH, ragged([[0, 1]]), implementation="torch"),
-    "PageRank of blocks": lambda: blocks_pagerank(BLOCKS, ragged([[0], []]), implementation="numba"),
-    "PageRank of blocks by torch": lambda: blocks_pagerank(BLOCKS, ragged([[0], []]), implementation="torch"),
+    "PageRank of blocks": lambda: blocks_pagerank(BLOCKS, ragged([[0], []])),
     "bubbles": lambda: bubble_expansion(*BUBBLES, implementation="numba"),
     "bubbles by torch": lambda: bubble_expansion(*BUBBLES, implementation="torch"),
     "walks of many edges": lambda: reachable(STAR, ragged([[0]]), *ragged_pair(0, 1), implementation="numba"),
@@ -226,24 +218,15 @@ def test_walks_that_mark_no_nodes_need_no_room(implementation: str, monkeypatch:
         assert reachable(STAR, starts, chains, ways, implementation=implementation).values.tolist() == [0, 0]
 
 
-@BOTH
-def test_rooms_are_those_of_the_largest_question(implementation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rooms_are_those_of_the_largest_question(monkeypatch: pytest.MonkeyPatch) -> None:
     """A state for every question would be too much, one at a time is not."""
     monkeypatch.setattr(room, "LOOK_FROM", 0)
     needed = []
     monkeypatch.setattr(room, "free_bytes", lambda device: needed.append(0) or 3000)
     many = induced_subgraphs(PATH, ragged([[0, 1, 2]] * 30), implementation="torch")
     anchors = ragged([[0, 2]] * 30)
-    calls = (
-        lambda: bubble_expansion(many, torch.ones(90).int(), anchors, ragged([[0, 1]] * 30), **by),
-        lambda: blocks_pagerank(many, anchors, **by),
-    )
-    by = {"implementation": implementation}
-    for call in calls if implementation == "numba" else calls[1:]:
-        needed.clear()
-        with pytest.raises(BadInput, match="not enough memory") if implementation == "torch" else nullcontext():
-            call()
-        assert needed
+    bubble_expansion(many, torch.ones(90).int(), anchors, ragged([[0, 1]] * 30), implementation="numba")
+    assert needed
 
 
 def test_more_than_any_machine_has_is_refused() -> None:
@@ -254,7 +237,6 @@ def test_more_than_any_machine_has_is_refused() -> None:
 
 THREADED: dict[str, Callable[..., object]] = {
     "personalized_pagerank": lambda **some: personalized_pagerank(PATH, ragged([[0]]), **some),
-    "blocks_pagerank": lambda **some: blocks_pagerank(BLOCKS, ragged([[0], []]), **some),
     "bubble_expansion": lambda **some: bubble_expansion(*BUBBLES, **some),
     "ego_balls": lambda **some: ego_balls(PATH, ragged([[0]]), 1, **some),
     "reachable": lambda **some: reachable(STAR, ragged([[0]]), *ragged_pair(0, 1), **some),
@@ -287,7 +269,7 @@ def test_more_results_than_there_are_ids_are_refused(k: int) -> None:
         topk_rows(torch.zeros(2**12, 1), 2**31 - 1)
 
 
-@pytest.mark.parametrize("op", ["pagerank", "blocks numba", "blocks torch"])
+@pytest.mark.parametrize("op", ["pagerank", "blocks"])
 def test_a_tolerance_below_rounding_is_said_to_be_so(op: str) -> None:
     """No number of steps helps; the tol that the error names is met."""
     r = np.random.default_rng(0)
@@ -299,8 +281,7 @@ def test_a_tolerance_below_rounding_is_said_to_be_so(op: str) -> None:
         if op == "pagerank":
             personalized_pagerank(graph, seeds, damping=0.9999, tol=tol, max_iter=max_iter)
         else:
-            by = op.split()[1]
-            blocks_pagerank(blocks, seeds, damping=0.9999, tol=tol, max_iter=max_iter, implementation=by)
+            blocks_pagerank(blocks, seeds, damping=0.9999, tol=tol, max_iter=max_iter)
 
     with pytest.raises(GpuRagError, match="raise max_iter, or lower damping"):
         solved(1e-12, 5)

@@ -26,7 +26,7 @@ HIGRA: dict[str, Any] = {
 # {profile: {method: constants}}, from the tables and settings sections of the papers; see each method's README
 PAPERS: dict[str, dict[str, dict[str, Any]]] = {
     "hoprag-paper": {
-        "hoprag": {"top_k": 20, "n_hop": 4, "entry": "edges", "keywords": "all", "inherit": 0.0, "hops": "single"}
+        "hoprag": {"top_k": 20, "n_hop": 4, "entry": "edges", "keywords": "all", "hops": "single"}
     },
     "bubblerag-paper": {
         "bubblerag": {

@@ -17,9 +17,8 @@ from gpu_rag.bench.peers import peer_file
 from gpu_rag.graph.bubble import Bubbles, bubble_expansion
 from gpu_rag.graph.bubble.events import fixpoint
 from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, induced_subgraphs, local_nodes
-from gpu_rag.graph.local_pagerank.bench import block_graph
 from gpu_rag.graph.ragged import row_of_value
-from gpu_rag.types import Blocks, Ragged
+from gpu_rag.types import CSR, Blocks, Ragged
 
 GROUPS = 3
 ANCHORS = 10  # per group
@@ -40,7 +39,9 @@ class Given:
     def one(self, b: int) -> Given:
         """Question b alone."""
         blocks, lo, hi = self.blocks, *self.blocks.offsets[b : b + 2].tolist()
-        alone = Blocks(block_graph(blocks, b), blocks.offsets[b : b + 2] - lo, blocks.global_ids[lo:hi])
+        first, last = blocks.csr.indptr[[lo, hi]].tolist()
+        csr = CSR(blocks.csr.indptr[lo : hi + 1] - first, blocks.csr.indices[first:last] - lo)
+        alone = Blocks(csr, blocks.offsets[b : b + 2] - lo, blocks.global_ids[lo:hi])
         return Given(alone, self.costs[lo:hi], part(self.anchors, b, 1), part(self.groups, b, 1))
 
 

@@ -10,7 +10,7 @@ from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, products, products_slack
 from gpu_rag.graph.components import merge_labels
 from gpu_rag.graph.memory import check_memory
-from gpu_rag.graph.ragged import arrays_of, check_ragged, row_of_value
+from gpu_rag.graph.ragged import check_ragged, row_of_value
 from gpu_rag.types import Ragged
 
 __all__ = ["exact_groups", "linked_pairs", "radius_clusters"]
@@ -162,19 +162,16 @@ def labels_of(root: torch.Tensor, core: torch.Tensor, links: torch.Tensor) -> to
     return torch.where(cluster < n, smallest[cluster], -1)
 
 
-def exact_groups(keys: Ragged, *, implementation: str = "auto") -> torch.Tensor:
+def exact_groups(keys: Ragged) -> torch.Tensor:
     """Groups of rows that share a key, directly or through other rows: i64[N], the smallest row of each row's group.
 
     keys: Ragged of i32/i64, the keys of N rows, in any order, repeats allowed. A row without keys is its own group. The
-    groups are the connected components of the graph that joins rows to their keys.
-    implementation: numba | torch | auto; all give the same integers. Time O(T log T) (numba: O(T) if the keys span at
-    most 4 T numbers), memory O(T + N). Raises BadInput, UsageError, MissingBackend.
+    groups are the connected components of the graph that joins rows to their keys. Time O(T log T), memory O(T + N).
+    Raises BadInput.
 
     Example: keys [[7, 8], [5], [9, 8], [9]] give [0, 1, 0, 0].
     """
     check_ragged(keys, "keys")
-    if pick_implementation(keys.values.device, implementation, "exact_groups") == "numba":
-        return _groups_by_numba(keys)
     values, order = torch.sort(keys.values)
     rows = row_of_value(keys)[order]
     run = torch.ones(values.shape[0], dtype=torch.bool, device=values.device)
@@ -182,17 +179,3 @@ def exact_groups(keys: Ragged, *, implementation: str = "auto") -> torch.Tensor:
     place = torch.arange(run.shape[0], device=run.device)
     first = rows[torch.where(run, place, 0).cummax(0).values]  # for each key, one row that has it
     return merge_labels(torch.arange(keys.batch, device=values.device), first, rows)
-
-
-def _groups_by_numba(keys: Ragged) -> torch.Tensor:
-    """`exact_groups` on the CPU: unite each row with the smallest row that has the same key."""
-    from gpu_rag_kernels.dots.numba import group_by_keys
-
-    label, (values, offsets) = np.arange(keys.batch), arrays_of(keys)
-    if len(values):
-        low, high = int(values.min()), int(values.max())
-        if high - low >= 4 * len(values):
-            values, low = np.unique(values, return_inverse=True)[1], 0
-            high = int(values.max())
-        group_by_keys(offsets, values, low, high - low + 1, label)
-    return torch.from_numpy(label)

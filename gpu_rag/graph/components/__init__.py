@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
@@ -15,9 +14,9 @@ from gpu_rag.types import CSR
 def connected_components(csr: CSR | CheckedGraph, *, implementation: str = "auto") -> torch.Tensor:
     """Label of each node: i64[N], the smallest node of its component. Directions and weights are ignored.
 
-    csr: the adjacency, or `checked(csr)`. implementation: numba (union-find) | torch (minimum labels and pointer
-    jumping) | auto: the first of these that works here | cugraph, only by name until it is measured on a GPU. All give
-    the same integers. O(N + E) memory. Raises BadInput, UsageError, MissingBackend.
+    csr: the adjacency, or `checked(csr)`. implementation: torch (minimum labels and pointer jumping) | auto: torch |
+    cugraph, only by name until it is measured on a GPU. Both give the same integers. O(N + E) memory. Raises BadInput,
+    UsageError, MissingBackend.
     Four nodes with the edges 0 - 2 and 1 - 3 are labelled [0, 1, 0, 1].
     """
     graph = checked(csr).csr
@@ -27,31 +26,9 @@ def connected_components(csr: CSR | CheckedGraph, *, implementation: str = "auto
     return BY[pick_implementation(graph.indptr.device, implementation, "connected_components", "components")](graph)
 
 
-def _by_unions(csr: CSR) -> torch.Tensor:
-    """`connected_components` by union-find: every entry joins the trees of its two ends under the smaller root."""
-    from gpu_rag_kernels.dots.numba import join_rows
-
-    label = np.empty(csr.n, np.int64)
-    join_rows(csr.indptr.contiguous().numpy(), csr.indices.contiguous().numpy(), np.empty(csr.n, np.uint32), label)
-    return torch.from_numpy(label)
-
-
-def smallest_labels(csr: CSR) -> torch.Tensor:
-    """`connected_components` in torch alone, for any device. Every label becomes the smallest label around it, then the
-    label of that label, until nothing changes. The labels are integers, so the order of work does not matter. O(log N)
-    rounds in practice."""
-    label = torch.arange(csr.n, device=csr.indptr.device)
-    rows, columns = row_of_entry(csr), csr.indices.long()
-    while True:
-        least = torch.minimum(label[rows], label[columns])
-        hooked = label.clone()
-        for ends in (rows, columns):  # also hook the root of each end, so that trees merge
-            hooked.scatter_reduce_(0, ends, least, "amin")
-            hooked.scatter_reduce_(0, label[ends], least, "amin")
-        hooked = flattened(hooked)
-        if torch.equal(hooked, label):
-            return label
-        label = hooked
+def _by_torch(csr: CSR) -> torch.Tensor:
+    nodes = torch.arange(csr.n, device=csr.indptr.device)
+    return merge_labels(nodes, row_of_entry(csr), csr.indices.long())
 
 
 def _by_cugraph(csr: CSR) -> torch.Tensor:
@@ -60,7 +37,7 @@ def _by_cugraph(csr: CSR) -> torch.Tensor:
     return components_by_cugraph(csr)
 
 
-BY = {"numba": _by_unions, "torch": smallest_labels, "cugraph": _by_cugraph}
+BY = {"torch": _by_torch, "cugraph": _by_cugraph}
 
 
 JUMPS = 3  # between two looks

@@ -71,9 +71,8 @@ def ego_balls(
     those of the whole ball. include: ranges (lo, hi) of nodes lo <= v < hi; a node other than a seed is reached, and
     passed through, only if it is in one of them (any node if None). implementation: numba | torch | auto, all give the
     same integers. threads: groups of 64 questions at once (numba). Memory: the result and, for each thread, 36 N bytes
-    (numba; 5 N if a group has at most four questions, which are searched one by one); torch: the edges of a frontier,
-    in pieces, or on a GPU with Triton and no limit 96 N bytes and the words of `balls_by_words`. Raises BadInput,
-    UsageError, MissingBackend.
+    (numba); torch: the edges of a frontier, in pieces, or on a GPU with Triton and no limit 96 N bytes and the words of
+    `balls_by_words`. Raises BadInput, UsageError, MissingBackend.
 
     Path 0 - 1 - 2 - 3, radius 1: seeds [[0], [1, 3]] give [[0, 1], [0, 1, 2, 3]]; with limit 3, [[0, 1], [0, 1, 3]].
     """
@@ -86,7 +85,7 @@ def ego_balls(
     check_threads(threads)
     allowed, radius = node_mask(graph, include), min(radius, graph.n)  # no shortest path is longer
     if pick_implementation(graph.indptr.device, implementation, "ego_balls") == "numba":
-        least = 5 * graph.n * min(threads, -(-seeds.batch // WORD))
+        least = 36 * graph.n * min(threads, -(-seeds.batch // WORD))
         check_memory(least, graph.indptr.device, "marks of nodes", "ask with fewer threads")
         return _balls_by_numba(graph, seeds, radius, limit, allowed, threads)
     if limit is None and pick_implementation(graph.indptr.device, family="loops") == "triton":
@@ -120,8 +119,6 @@ def _balls_by_numba(
 
     def balls(first: int) -> tuple[np.ndarray, np.ndarray]:
         last = min(first + kernels.WORD, seeds.batch)
-        if last - first <= kernels.ALONE:
-            return kernels.balls_alone(indptr, indices, may, sources, offsets, first, last, radius, most_nodes)
         seen, fresh, bits = (np.zeros(n, np.uint64) for _ in range(3))
         touched, reached_nodes, front = (np.empty(n, np.int32) for _ in range(3))
         n_touched = kernels.search(

@@ -1,4 +1,4 @@
-"""Search for the edges most similar to each of B questions: among all edges, or among those that leave a frontier.
+"""Search for the edges most similar to each of B questions, among those that leave a frontier.
 
 Each edge is described by one question of its own (HopRAG): a keyword set K_x and a unit vector v_x.
 SIM(q, x) = (Jaccard(K_q, K_x) + v_q . v_x) / 2 is HopRAG's similarity; the Jaccard index of two empty sets is 0. It is
@@ -15,7 +15,6 @@ from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.dots import check_unit_rows
 from gpu_rag.graph.common.threads import check_threads
 from gpu_rag.graph.frontier.edges import (
-    EDGE_TILE,
     QUESTION_TILE,
     Described,
     FrontierQuery,
@@ -29,8 +28,8 @@ from gpu_rag.graph.ragged import check_ragged
 from gpu_rag.types import Ragged, TopK
 
 __all__ = [
-    "EDGE_TILE", "QUESTION_TILE", "Described", "FrontierQuery", "HopEdges", "described", "frontier_topk", "hop_edges",
-    "pick_search", "score_lists", "top_edges",
+    "QUESTION_TILE", "Described", "FrontierQuery", "HopEdges", "described", "frontier_topk", "hop_edges",
+    "pick_search", "score_lists",
 ]  # fmt: skip
 
 KERNELS = {"torch": "reference", "triton": "triton"}  # kernel for dot products and for the best edges of a list
@@ -109,26 +108,3 @@ def frontier_topk(
     from gpu_rag.graph.frontier.torch_path import frontier_by_torch
 
     return frontier_by_torch(query, edges, frontier, k, KERNELS[picked])
-
-
-def top_edges(query: FrontierQuery, edges: HopEdges, k: int, *, implementation: str = "auto", threads: int = 1) -> TopK:
-    """For each question, the best edge to each of its k best targets: TopK of i32, f32[B, k].
-
-    All edges are ranked by (-SIM(q, e), e). From the top, an edge whose target was seen before is skipped, until k
-    targets are found. The result is padded with (-1, -inf) if the edges have fewer than k targets. k >= 1.
-    implementation: numba | torch | auto; all give the same bits. threads: how many tiles of questions run at once
-    (numba).
-
-    Method: scores are computed approximately, in tiles of QUESTION_TILE x EDGE_TILE, with a proved bound on the error;
-    keyword overlaps are exact, from inverted lists. The score of an edge is computed exactly only if it may be among
-    the best k so far. Time: B U D multiply-adds for U distinct vectors. Memory: a few tiles per thread. Raises
-    BadInput, UsageError, MissingBackend.
-    """
-    _check_query(query, edges.vectors)
-    _check_size(k, threads)
-    check_memory(8 * k * query.keywords.batch, query.vectors.device, "the result", "ask for fewer edges or questions")
-    if pick_implementation(query.vectors.device, implementation, "top_edges") == "numba":
-        return loaded(COMPILED).top_edges_by_numba(query, edges, k, threads)
-    from gpu_rag.graph.frontier.torch_path import top_edges_by_torch
-
-    return top_edges_by_torch(query, edges, k)

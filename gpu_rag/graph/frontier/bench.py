@@ -1,4 +1,4 @@
-"""The cases `frontier` and `top-edges`: HopRAG's two searches over edges with one question each."""
+"""The case `frontier`: HopRAG's search over edges with one question each."""
 
 from __future__ import annotations
 
@@ -14,16 +14,12 @@ from scipy import sparse
 from gpu_rag.bench.case import Case, Checked, Config
 from gpu_rag.bench.inputs import check_memory, lists_of, part, seeded, unit_rows
 from gpu_rag.bench.peers import peer_file
-from gpu_rag.errors import UsageError
 from gpu_rag.graph import frontier as search
 from gpu_rag.graph.frontier import (
-    EDGE_TILE,
-    QUESTION_TILE,
     FrontierQuery,
     HopEdges,
     frontier_topk,
     hop_edges,
-    top_edges,
 )
 from gpu_rag.types import Ragged, TopK
 
@@ -32,7 +28,6 @@ DEGREE = 6  # out-edges of a vertex, as in the paper's graphs (5.87)
 FRONTIER = 20  # vertices of a question's frontier: the paper's top_k
 WORDS, QUESTION_WORDS = 5, 4  # keywords of an edge and of a question
 VOCABULARY = 5000
-K = 20  # end vertices to find in the edge ranking
 CHECKED = 8  # questions recomputed in f64
 ERROR = 2e-7  # error of a score, rounded to f32
 
@@ -64,24 +59,16 @@ class Graph:
         return FrontierQuery(vectors.to(device), lists_of(words, device)), lists_of(frontier, device)
 
     def scores(self, question: int, edges: Any, dtype: Any) -> np.ndarray:
-        """SIM of a question and some edges (None: all), by numpy and scipy."""
-        rows = self.rows if edges is None else self.rows[edges]
-        words = self.words_of if edges is None else self.words_of[edges]
+        """SIM of a question and some edges, by numpy and scipy."""
         own = np.zeros(VOCABULARY, np.float32)
         own[self.words[question].numpy()] = 1
-        shared = (words @ own).astype(dtype)
-        vectors = self.edges.vectors.cpu().numpy()
-        query = self.vectors[question].numpy().astype(dtype)
-        dots = (
-            (vectors.astype(dtype, copy=False) @ query)[rows] if edges is None else vectors[rows].astype(dtype) @ query
-        )
-        return (shared / (WORDS + QUESTION_WORDS - shared) + dots) / 2
+        shared = (self.words_of[edges] @ own).astype(dtype)
+        vectors = self.edges.vectors.cpu().numpy()[self.rows[edges]].astype(dtype)
+        return (shared / (WORDS + QUESTION_WORDS - shared) + vectors @ self.vectors[question].numpy().astype(dtype)) / 2
 
 
 def made(n: int, config: Config) -> Graph:
-    """A random graph of n vertices and n vectors. Raises UsageError if it does not fit, or if n < 4 K."""
-    if n < 4 * K:
-        raise UsageError("too few vertices for the walk", given=n, expected=f"{4 * K} or more")
+    """A random graph of n vertices and n vectors. Raises UsageError if it does not fit."""
     device = torch.device(config.device)
     check_memory(f"{n:,} vectors and their edges", 4 * n * (2 * DIMS + DEGREE * 16), config)
     r, m, generator = np.random.default_rng(config.seed), n * DEGREE, seeded(config)
@@ -104,7 +91,7 @@ def _distinct(r: np.random.Generator, n: int, size: int) -> np.ndarray:
     return r.integers(0, width, (n, size)) + np.arange(size) * width
 
 
-def frontier_cases(config: Config) -> Iterator[Case]:
+def cases(config: Config) -> Iterator[Case]:
     """One hop: the best out-edge of each vertex; with `--hops` the ends of these edges are the next frontier."""
     for n in config.sizes:
         graph = made(n, config)
@@ -134,34 +121,9 @@ def _frontier(graph: Graph, hops: int, config: Config) -> Case:
     )
 
 
-def top_edges_cases(config: Config) -> Iterator[Case]:
-    """The entry search: read the edge ranking until K distinct end vertices are found."""
-    for n in config.sizes:
-        yield _top_edges(made(n, config), config)
-
-
-def _top_edges(graph: Graph, config: Config) -> Case:
-    return Case(
-        op="top-edges",
-        labels={**graph.labels, "k": K},
-        inputs=graph.given,
-        run=lambda given: top_edges(given[0], graph.edges, K, threads=config.threads),
-        check=lambda result, count: check(result, count, graph, walk_alone, K),
-        bytes_of=lambda batch: top_edges_bytes(graph.edges, batch, K),
-        memory_of=lambda batch: 4 * EDGE_TILE * (2 * DIMS + 4 * QUESTION_TILE),
-        peers=lambda: [peer_file("frontier").by_numpy(graph, walk_alone)],
-    )
-
-
 def frontier_bytes(batch: int, hops: int = 1) -> int:
     """Bytes of every hop: questions, the vector number, keywords and vector of each out-edge, and the result."""
     return hops * batch * (4 * DIMS + FRONTIER * (DEGREE * (4 + 4 * WORDS + 4 * DIMS) + 8))
-
-
-def top_edges_bytes(edges: HopEdges, batch: int, k: int) -> int:
-    """Bytes of the used vectors, each edge's vector number, target and keywords, the questions, and the result."""
-    m = edges.target.shape[0]
-    return 4 * DIMS * (edges.by_vector.used.shape[0] + batch) + m * (8 + 4 * WORDS) + 8 * batch * k
 
 
 def step_alone(graph: Graph, question: int, dtype: Any, hops: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -174,15 +136,6 @@ def step_alone(graph: Graph, question: int, dtype: Any, hops: int = 1) -> tuple[
         chosen = np.take_along_axis(edges, best, 1), np.take_along_axis(scores, best, 1)
         frontier = target[chosen[0][:, 0]]
     return chosen
-
-
-def walk_alone(graph: Graph, question: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The walk down the ranking of all edges for one question: (edges [1, K], scores)."""
-    scores = graph.scores(question, None, dtype)
-    order = np.argsort(-scores, kind="stable")
-    _, first = np.unique(graph.edges.target.cpu().numpy()[order], return_index=True)
-    edges = order[np.sort(first)[:K]]
-    return edges[None], scores[edges][None]
 
 
 def check(result: Any, count: int, graph: Graph, exact: Exact, k: int) -> Checked:

@@ -11,14 +11,12 @@ import torch
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import component_bits
 from gpu_rag.graph.common.dots import check_unit_rows
-from gpu_rag.graph.common.segments import lexsort, offsets_of
 from gpu_rag.graph.csr import check_range
 from gpu_rag.graph.memory import check_memory
-from gpu_rag.graph.ragged import check_ragged, row_of_value
+from gpu_rag.graph.ragged import check_ragged
 from gpu_rag.types import Ragged
 
 QUESTION_TILE = 64  # questions whose scores are in memory together
-EDGE_TILE = 16384  # the same for edges, or all edges of one vector if it has more
 
 
 @dataclass(frozen=True)
@@ -46,23 +44,6 @@ class FrontierQuery:
 
 
 @dataclass(frozen=True)
-class ByVector:
-    """Edges, grouped by the vectors that they use.
-
-    used i64[U]: the vectors; order i64[E]: the edges by (vector, edge); starts i64[U+1]: the start of each used
-    vector's edges; column_of i64[E]: the used vector at each place of `order`; list_offsets i64[W+1], list_places
-    i64[T]: the places in `order` whose edge has each keyword, ascending.
-    """
-
-    used: torch.Tensor
-    order: torch.Tensor
-    starts: torch.Tensor
-    column_of: torch.Tensor
-    list_offsets: torch.Tensor
-    list_places: torch.Tensor
-
-
-@dataclass(frozen=True)
 class HopEdges:
     """E directed edges between V vertices; made by `hop_edges`.
 
@@ -81,18 +62,6 @@ class HopEdges:
     def n(self) -> int:
         """Number of vertices V."""
         return int(self.indptr.shape[0]) - 1
-
-    @cached_property
-    def by_vector(self) -> ByVector:
-        """The edges grouped by vector, for the search of all edges; cached."""
-        order = torch.argsort(self.vector_of.long(), stable=True)
-        used, columns, counts = torch.unique(self.vector_of.long(), return_inverse=True, return_counts=True)
-        place = torch.empty_like(order)
-        place[order] = torch.arange(order.shape[0], device=order.device)
-        words, edge = self.keywords.values.long(), row_of_value(self.keywords)
-        list_offsets = offsets_of(torch.bincount(words, minlength=self.n_keywords))
-        places = place[edge][lexsort(place[edge], words)]
-        return ByVector(used, order, offsets_of(counts), columns[order], list_offsets, places)
 
     @cached_property
     def arrays(self) -> tuple[np.ndarray, ...]:
@@ -136,15 +105,3 @@ def check_keywords(
         raise BadInput("a negative number of keywords", given=n_keywords, expected=">= 0")
     device = vectors.device
     check_ragged(keywords, "keywords", n=n_keywords, device=device, ascending=True, kind="keyword", batch=batch, of=of)
-
-
-def tiles(edges: HopEdges) -> list[tuple[int, int, int, int]]:
-    """Ranges (u0, u1) of vectors with at most EDGE_TILE edges, or one vector; and places (p0, p1) in `order`."""
-    ranges, first, n = [], 0, int(edges.by_vector.used.shape[0])
-    ends = edges.by_vector.starts.cpu()
-    while first < n:
-        limit = ends[first] + EDGE_TILE
-        last = max(first + 1, int(torch.searchsorted(ends, limit, right=True)) - 1)
-        ranges.append((first, last, int(ends[first]), int(ends[last])))
-        first = last
-    return ranges

@@ -9,9 +9,8 @@ import torch
 from gpu_rag_kernels.frontier import numba as kernels
 
 from gpu_rag.graph.common.arrays import component_bits
-from gpu_rag.graph.common.dots import GRID, f32_slack
 from gpu_rag.graph.common.threads import run_parts
-from gpu_rag.graph.frontier.edges import QUESTION_TILE, Described, FrontierQuery, HopEdges, tiles
+from gpu_rag.graph.frontier.edges import QUESTION_TILE, Described, FrontierQuery, HopEdges
 from gpu_rag.graph.ragged import arrays_of
 from gpu_rag.types import Ragged, TopK
 
@@ -54,33 +53,4 @@ def frontier_by_numba(query: FrontierQuery, edges: HopEdges, frontier: Ragged, k
         )  # fmt: skip
 
     run_parts(search, range(0, frontier.batch, QUESTION_TILE), threads)
-    return TopK(torch.from_numpy(ids), torch.from_numpy(scores))
-
-
-def top_edges_by_numba(query: FrontierQuery, edges: HopEdges, k: int, threads: int) -> TopK:
-    """`top_edges` of checked inputs."""
-    questions, batch = _of_questions(query), query.keywords.batch
-    on_grid = query.vectors.detach().double().mul_(GRID).round_().numpy()
-    ids, scores = np.full((batch, k), -1, np.int32), np.full((batch, k), -np.inf, np.float32)
-    targets = np.full((batch, k), -1, np.int64)
-    slack = f32_slack(query.vectors.shape[1])  # covers the rounding of kept scores
-    by = edges.by_vector
-    whole = by.used.shape[0] == edges.vectors.shape[0]
-    rows, used = edges.vectors.detach(), by.used.numpy()
-    starts, column_of = by.starts.numpy(), by.column_of.numpy()
-    order, target = by.order.numpy(), edges.target.numpy()
-    edge_offsets, lists = edges.keywords.offsets.numpy(), (by.list_offsets.numpy(), by.list_places.numpy())
-    vectors, parts = component_bits(edges.vectors.detach()), tiles(edges)
-
-    def search(first: int) -> None:
-        wanted = query.vectors[first : first + QUESTION_TILE]
-        for u0, u1, _, _ in parts:
-            tile = rows[u0:u1] if whole else rows[by.used[u0:u1]]
-            dots = torch.mm(wanted, tile.float().T).numpy()
-            kernels.search_tile(
-                dots, on_grid, *questions[1:], first, u0, starts, column_of, order, used, target, vectors, edge_offsets,
-                *lists, slack, ids, scores, targets,
-            )  # fmt: skip
-
-    run_parts(search, range(0, batch, QUESTION_TILE), threads)
     return TopK(torch.from_numpy(ids), torch.from_numpy(scores))

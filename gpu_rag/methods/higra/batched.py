@@ -261,10 +261,10 @@ def subgraph_scores(
     entity, full = graph.checked
     ball = ego_balls(entity, starts, radius, threads=threads)
     inner = induced_subgraphs(entity, ball)
-    p = blocks_pagerank(inner, starts, damping=damping, tol=Params.tol, threads=threads).values
+    p = blocks_pagerank(inner, starts, damping=damping, tol=Params.tol).values
     passages = (graph.n_entities, full.csr.n)
     outer = induced_subgraphs(full, ego_balls(full, ball, 1, include=[passages], threads=threads))
-    q = blocks_pagerank(outer, starts, damping=damping, tol=Params.tol, threads=threads).values
+    q = blocks_pagerank(outer, starts, damping=damping, tol=Params.tol).values
     block, node = row_of_value(Ragged(outer.global_ids, outer.offsets)), outer.global_ids.long() - graph.n_entities
     linked = (node >= 0).nonzero()[:, 0]
     whole = to_host(block[linked], node[linked], q[linked], *_relations_inside(graph, inner, p))

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 
 from gpu_rag.graph.common.arrays import to_device, to_host
+from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.common.trusted import trusted
 from gpu_rag.graph.csr import csr_from_edges, row_of_entry
 from gpu_rag.graph.frontier import (
@@ -36,11 +37,10 @@ from gpu_rag.graph.frontier import (
     frontier_topk,
     hop_edges,
     score_lists,
-    top_edges,
 )
 from gpu_rag.graph.memory import halved
 from gpu_rag.graph.pagerank import PageRankGraph, personalized_pagerank, prepare
-from gpu_rag.graph.ragged import ragged_of_lists
+from gpu_rag.graph.ragged import ragged_of_lists, some_lists
 from gpu_rag.index.index import Index
 from gpu_rag.index.name_table import words_of
 from gpu_rag.index.names import SortedRows, TextColumn
@@ -125,6 +125,15 @@ class HopGraph:
         sides = self.indptr, self.target, self.question, self.question_vectors, self.edge_keywords
         return hop_edges(*sides, len(self.keyword_ids))
 
+    @cached_property
+    def in_edges(self) -> tuple[HopEdges, np.ndarray]:
+        """The edges in the order of the vertex where they end, then of the edge; and the number of each: i64[E]."""
+        edges = torch.argsort(self.target.long(), stable=True)
+        starts = offsets_of(torch.bincount(self.target, minlength=self.n_vertices))
+        source = row_of_entry(CSR(self.indptr, self.target))[edges].int()
+        sides = starts, source, self.question[edges], self.question_vectors, some_lists(self.edge_keywords, edges)
+        return hop_edges(*sides, len(self.keyword_ids)), edges.cpu().numpy()
+
     def vertices(self, about: str) -> Described:
         """The vertices with their vectors and the keywords that `about` names, see the module."""
 
@@ -133,14 +142,6 @@ class HopGraph:
             return described(self.vertex_vectors, lists, len(self.keyword_ids) + len(self.topic_words))
 
         return self.index.loaded(f"hop vertices {about}", load)
-
-    def loops(self, about: str) -> HopEdges:
-        """The vertices as edges from each to itself, so that `top_edges` can rank them."""
-        vertices = self.vertices(about)
-        indptr = torch.arange(vertices.n + 1, device=vertices.vectors.device)
-        own = indptr[:-1].int()
-        sides = indptr, own, own, vertices.vectors, vertices.keywords
-        return self.index.loaded(f"hop loops {about}", lambda _: hop_edges(*sides, vertices.n_keywords))
 
     def _number(self, word: str) -> int | None:
         """The number of a keyword or topic; None for other words."""
@@ -227,20 +228,22 @@ def walk_hops(index: Index, queries: list[tuple[str, HopQuestion]], about: str, 
     return passages_of(*to_host(top.ids, top.scores))
 
 
-@batched(GRAPH)
+@batched(GRAPH, tile=TILE)
 @trusted()
-def enter_hops(index: Index, queries: list[HopQuestion], entry: str, about: str, k: int) -> list[Ranking]:
-    """k distinct start vertices, best first.
-
-    entry: "edges": the end vertices in the ranking of all edges by SIM(q, edge); "vertices": those of highest SIM(q,
-    vertex), with the keywords that `about` names (not used for edges).
-    """
-    graph = hop_graph(index)
-    edges = graph.loops(about) if entry == "vertices" else graph.edges
-    top = top_edges(graph.numbered(queries), edges, min(k, graph.n_vertices), threads=index.threads)
-    if entry == "vertices":
-        return rankings(top)
-    return [Ranking(tuple(graph.on_host[0][list(r.rows)].tolist()), r.scores) for r in rankings(top)]
+def enter_hops(index: Index, queries: list[HopQuestion], k: int) -> list[Ranking]:
+    """The first k distinct end vertices in the ranking of all edges by (-SIM(q, edge), edge)."""
+    graph, n = hop_graph(index), len(queries)
+    edges, number = graph.in_edges
+    vertex, starts = (torch.arange(size, device=graph.indptr.device) for size in (graph.n_vertices, n + 1))
+    everywhere = Ragged(vertex.repeat(n), starts * graph.n_vertices)
+    best = frontier_topk(graph.numbered(queries), edges, everywhere, 1, threads=index.threads)
+    ids, scores = (part.reshape(n, graph.n_vertices).numpy() for part in to_host(best.ids, best.scores))
+    chosen = []
+    for row, score in zip(ids, scores):
+        (ends,) = np.nonzero(row >= 0)
+        ends = ends[np.lexsort((number[row[ends]], -score[ends]))[:k]]
+        chosen.append(Ranking(tuple(ends.tolist()), tuple(score[ends].tolist())))
+    return chosen
 
 
 @batched(GRAPH)

@@ -7,11 +7,9 @@ passages by H; ties to the lower passage. With sentences as vertices, a passage 
 entry     the start vertices, and H(v)
 walk      The top_k of a random walk along all edges, see `batched`; H is the walk's score, plus what the hops of a
           model add, see `program.choices`. Similarity takes no hops, since the walk has taken them.
-vertices  The nearest vertices, as in the published code; H is the paper's: base(v) = (SIM(v, q) + count(v) / sum of
-          counts) / 2, and at least inherit * H(u) for a hop from u.
-edges     The ends of the nearest edges, as in the paper's text; H as for vertices.
+edges     The ends of the nearest edges; H(v) = (SIM(v, q) + count(v) / sum of counts) / 2, as in the paper.
 
-`entry: edges`, `keywords: all`, `inherit: 0`, `hops: single` follow the paper exactly. Then a vertex reached by a hop
+`entry: edges`, `keywords: all`, `hops: single` follow the paper exactly. Then a vertex reached by a hop
 is kept only if it is near the question itself, so hops add almost nothing.
 
 keywords: the names in the question, as the paper's recogniser finds them, and the topics of a passage, since the set
@@ -45,18 +43,17 @@ from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
 from gpu_rag.runtime.gather import gather
 from gpu_rag.settings.check import Declared
-from gpu_rag.settings.ranges import COUNT, NATURAL, SHARE
+from gpu_rag.settings.ranges import COUNT, NATURAL
 from gpu_rag.text.keywords import keywords, names
 from gpu_rag.types import Draft, Question
 
 
 class Walk:
     """The traversal for one question. queue: vertices to hop from in this round, in order; counts: visits of each
-    vertex, in the order of first visits; hops: (from, to) in the order taken."""
+    vertex, in the order of first visits."""
 
     def __init__(self, start: Sequence[int]):
         self.queue, self.counts = list(start), dict.fromkeys(start, 1)
-        self.hops: list[tuple[int, int]] = []
 
     def hop(self, targets: Sequence[int | None]) -> None:
         """Take one round of hops: vertex i of the queue hops to targets[i], or stays if that is None.
@@ -64,9 +61,7 @@ class Walk:
         The count of a target grows by one per hop. It enters the queue of the next round only if it was not counted
         before.
         """
-        new_hops = [(vertex, target) for vertex, target in zip(self.queue, targets) if target is not None]
-        self.hops += new_hops
-        reached = [target for _, target in new_hops]
+        reached = [target for target in targets if target is not None]
         self.queue = [target for target in dict.fromkeys(reached) if target not in self.counts]
         for target in reached:
             self.counts[target] = self.counts.get(target, 0) + 1
@@ -76,14 +71,6 @@ def helpfulness(counts: Mapping[int, int], similarity: Mapping[int, float]) -> d
     """H(v) = (SIM(v, q) + counts[v] / sum of all counts) / 2 of every counted vertex; equation 2 of HopRAG."""
     total = sum(counts.values())
     return {v: (similarity[v] + n / total) / 2 for v, n in counts.items()}
-
-
-def inherited(scores: Mapping[int, float], hops: Sequence[tuple[int, int]], share: float) -> dict[int, float]:
-    """H(v) = max(scores[v], share * H(u)) along each hop (u, v), in the given order."""
-    result = dict(scores)
-    for parent, child in hops:
-        result[child] = max(result[child], share * result[parent])
-    return result
 
 
 def pruned(scores: Mapping[int, float], passage_of: Mapping[int, int]) -> Ranking:
@@ -103,14 +90,9 @@ class Params(Declared):
     top_k: Annotated[int, COUNT, "number of start vertices, and maximum number of passages kept"] = 20
     n_hop: Annotated[int, NATURAL, "number of hop rounds; 0: none"] = 4
     entry: Annotated[
-        Literal["walk", "vertices", "edges"],
-        "start vertices: best of a random walk along all edges, nearest vertices, or ends of the nearest edges",
+        Literal["walk", "edges"],
+        "start vertices: best of a random walk along all edges, or ends of the nearest edges (the paper's choice)",
     ] = "walk"
-    inherit: Annotated[
-        float,
-        SHARE,
-        "entry=vertices, edges: share of a vertex's helpfulness that vertices after it get at least; 0: the paper",
-    ] = 0.8
     hops: Annotated[
         Literal["joint", "single"],
         "requests to a capable model: joint: one for all vertices of a round if they fit; single: one for each vertex",
@@ -135,7 +117,7 @@ async def retrieve(question: Question, run: Run, params: Params) -> Support:
     if params.entry == "walk":
         near = await walk_hops((question.text, query), params.about, max(params.top_k, DEPTH))
     else:
-        near = await enter_hops(query, params.entry, params.about if params.entry == "vertices" else "", params.top_k)
+        near = await enter_hops(query, params.top_k)
     start = near.rows[: params.top_k]
     run.note(f"hop_entry/{params.entry}", params.top_k, tuple(_name(run, v) for v in start))
     walk, choices = Walk(start), Choices()
@@ -149,7 +131,7 @@ async def retrieve(question: Question, run: Run, params: Params) -> Support:
         scores = dict(zip(near.rows if choices.made else start, near.scores))
     else:
         sims = await near_vertices((query, tuple(counted)), params.about) if counted else []
-        scores = inherited(helpfulness(walk.counts, dict(zip(counted, sims))), walk.hops, params.inherit)
+        scores = helpfulness(walk.counts, dict(zip(counted, sims)))
     walked = pruned(scores, {v: vertex_passage(run.index, v) for v in scores})
     ranking = choices.ranked(walked, min(params.top_k, run.limit), choices.trust(walked.rows))
     return Support(run.evidence(ranking, "visited on a walk along questions, and near", "hop_prune"))

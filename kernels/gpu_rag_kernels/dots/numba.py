@@ -462,20 +462,6 @@ def flatten(parent):
         parent[i] = root_of(parent, i)
 
 
-@numba.njit(cache=True, nogil=True)
-def group_by_keys(offsets, keys, low, width, label):
-    """Set label i64[N], initially each row itself, to the smallest row of its group; keys are in [low, low + width)."""
-    first = np.full(width, -1, np.int64)  # key -> first row with it
-    for row in range(label.shape[0]):
-        for p in range(offsets[row], offsets[row + 1]):
-            key = keys[p] - low
-            if first[key] < 0:
-                first[key] = row
-            else:
-                unite(label, first[key], row)
-    flatten(label)
-
-
 class JoinLeft(NamedTuple):
     """The left side. stored: vectors; group: i64[N], or [0]; size: i32[N], distinct keywords of each row; offsets
     i64[N+1], words i32: the numbers of its keywords that the right side has too."""
@@ -571,29 +557,3 @@ def join_tile(scores, i0, j0, left, right, slack, best, index):
                 score = (shared[c] / union + exact_dot(left.stored[i], right.stored[j])) / 2
                 if score > best[i]:
                     best[i], index[i] = score, j
-
-
-@numba.njit(cache=True, nogil=True)
-def join_rows(indptr, indices, parent, label):
-    """Write label i64[N]: the smallest node of each node's component. parent: u32[N], scratch.
-
-    Every entry joins the trees of its row and its column under the smaller root. A root is never larger than the nodes
-    below it, so one pass from the smallest node on flattens every tree.
-    """
-    for u in range(parent.shape[0]):
-        parent[u] = u
-    for u in range(parent.shape[0]):
-        root = root_of(parent, np.uint32(u))
-        for e in range(indptr[u], indptr[u + 1]):
-            v = np.uint32(indices[e])
-            if parent[v] == root:
-                continue
-            other = root_of(parent, v)
-            if other < root:
-                parent[root] = other
-                root = other
-            elif root < other:
-                parent[other] = root
-    for u in range(parent.shape[0]):
-        parent[u] = parent[parent[u]]
-        label[u] = parent[u]

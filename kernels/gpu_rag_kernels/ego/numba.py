@@ -8,7 +8,6 @@ from numba.core import types
 from numba.extending import intrinsic
 
 WORD = 64  # questions of a search
-ALONE = 4  # up to so many questions are searched one by one, with one mark for each node instead of words
 _ONE = np.uint64(1)
 _NONE = np.uint64(0)
 
@@ -147,63 +146,6 @@ def write_balls(seen, touched, place, out):
             bits &= bits - _ONE
             out[place[q]] = w
             place[q] += 1
-
-
-@numba.njit(cache=True, nogil=True)
-def ball_of_one(indptr, indices, allowed, seeds, radius, limit, seen, ball):
-    """Write the ball of one question into ball i32[N], ascending; return its size. seen: bool[N], all False before and
-    after; allowed, limit: as in `search`."""
-    size, begin, n = 0, 0, seen.shape[0]
-    for w in seeds:
-        if not seen[w]:
-            seen[w] = True
-            ball[size] = w
-            size += 1
-    for step in range(radius + 1):
-        if step > 0:
-            end = size
-            for f in range(begin, end):
-                for e in range(indptr[ball[f]], indptr[ball[f] + 1]):
-                    w = np.uint32(indices[e])
-                    if not seen[w] and (allowed.shape[0] == 0 or allowed[w]):
-                        seen[w] = True
-                        ball[size] = w
-                        size += 1
-            begin = end
-        if begin == size:
-            break
-        if 0 <= limit < size:
-            ball[begin:size].sort()
-            for i in range(limit, size):
-                seen[ball[i]] = False
-            size = limit
-            break
-    if size > n // 16:
-        size = 0
-        for w in range(n):
-            if seen[w]:
-                ball[size] = w
-                size += 1
-        seen[:] = False
-    else:
-        ball[:size].sort()
-        for i in range(size):
-            seen[ball[i]] = False
-    return size
-
-
-@numba.njit(cache=True, nogil=True)
-def balls_alone(indptr, indices, allowed, seeds, offsets, first, last, radius, limit):
-    """The balls of the questions first..last, one by one: their nodes i32[T] and sizes i64[last - first]."""
-    n = indptr.shape[0] - 1
-    seen, ball, nodes = np.zeros(n, np.bool_), np.empty(n, np.int32), np.empty(0, np.int32)
-    sizes = np.zeros(last - first, np.int64)
-    for b in range(first, last):
-        own = seeds[offsets[b] : offsets[b + 1]]
-        size = ball_of_one(indptr, indices, allowed, own, radius, limit, seen, ball)
-        nodes = np.concatenate((nodes, ball[:size]))
-        sizes[b - first] = size
-    return nodes, sizes
 
 
 @numba.njit(cache=True, nogil=True)

@@ -72,7 +72,7 @@ class FakeRun:
     async def embed(self, texts: Sequence[str]) -> np.ndarray:
         return np.ones((len(texts), 1), np.float32)
 
-    async def enter_hops(self, question: Any, entry: str, about: str, k: int) -> Ranking:
+    async def enter_hops(self, question: Any, k: int) -> Ranking:
         return Ranking(tuple(self.world.start[:k]), tuple(1.0 for _ in self.world.start[:k]))
 
     async def walk_hops(self, query: Any, about: str, k: int) -> Ranking:
@@ -158,13 +158,13 @@ def by_script(world: World, vertex: int) -> int | None:
 
 
 def reference(
-    world: World, top_k: int, n_hop: int, choose: Choose, inherit: float, *, visits: str = "all", share: str = "sum",
-    requeue: bool = False, ties: int = 1, backwards: bool = False,
+    world: World, top_k: int, n_hop: int, choose: Choose, *, visits: str = "all", share: str = "sum",
+    requeue: bool = False, ties: int = 1,
 ) -> tuple[list[int], list[tuple[int, float]]]:  # fmt: skip
     """(queue lengths by round, (passage, H) best first). The options are ways to get it wrong."""
     queue = deque(world.start[:top_k])
     count: Counter[int] = Counter(queue)
-    lengths, taken = [], []
+    lengths = []
     for _ in range(n_hop):
         if not queue:
             break
@@ -174,25 +174,22 @@ def reference(
             target = choose(world, vertex)
             if target is None:
                 continue
-            taken.append((target, vertex) if backwards else (vertex, target))
             if target not in count or requeue:
                 queue.append(target)
             if target not in count or visits == "all":
                 count[target] += 1
     total = sum(count.values()) if share == "sum" else max(count.values())
     h = {v: (world.near[v] + n / total) / 2 for v, n in count.items()}
-    for parent, child in taken:
-        h[child] = max(h[child], inherit * h[parent])
     best: dict[int, float] = {}
     for v, score in h.items():
         best[world.passage[v]] = max(score, best.get(world.passage[v], score))
     return lengths, sorted(best.items(), key=lambda item: (-item[1], ties * item[0]))[:top_k]
 
 
-def check(world: World, top_k: int, n_hop: int, by: str, limit: int = 99, inherit: float = 0.8, **wrong: Any) -> None:
-    verbs, hops = walk(world, Params(top_k=top_k, n_hop=n_hop, entry="vertices", inherit=inherit), by, limit)
+def check(world: World, top_k: int, n_hop: int, by: str, limit: int = 99, **wrong: Any) -> None:
+    verbs, hops = walk(world, Params(top_k=top_k, n_hop=n_hop, entry="edges"), by, limit)
     choose = by_similarity if by == "similarity" else by_script
-    lengths, expected = reference(world, top_k, n_hop, choose, inherit, **wrong)
+    lengths, expected = reference(world, top_k, n_hop, choose, **wrong)
     assert hops == [(f"hop_{i}", n) for i, n in enumerate(lengths, 1)]
     assert verbs.widths == lengths, "one call a round for all vertices of the queue"
     assert verbs.found is not None
@@ -200,12 +197,12 @@ def check(world: World, top_k: int, n_hop: int, by: str, limit: int = 99, inheri
 
 
 @QUICK
-@given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(0, 5), st.booleans(), st.sampled_from([0, 0.8, 1]))
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(0, 5), st.booleans())
 @pytest.mark.parametrize("by", ["similarity", "llm"])
 def test_the_walk_is_that_of_the_sequential_reference(
-    by: str, seed: int, top_k: int, n_hop: int, sentences: bool, inherit: float
+    by: str, seed: int, top_k: int, n_hop: int, sentences: bool
 ) -> None:
-    check(world(seed, n_passages=5 if sentences else 12), top_k, n_hop, by, inherit=inherit)
+    check(world(seed, n_passages=5 if sentences else 12), top_k, n_hop, by)
 
 
 def test_a_limit_below_top_k_cuts_the_end() -> None:
@@ -214,19 +211,19 @@ def test_a_limit_below_top_k_cuts_the_end() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"visits": "first"}, {"share": "max"}, {"requeue": True}, {"ties": -1}, {"backwards": True}],
+    [{"visits": "first"}, {"share": "max"}, {"requeue": True}, {"ties": -1}],
     ids=lambda w: str(*w),
 )
 def test_wrong_walks_are_caught(wrong: dict[str, Any]) -> None:
     with pytest.raises(AssertionError):
         for seed in range(60):
-            check(world(seed), 5, 4, "similarity", inherit=0.8 if "backwards" in wrong else 0, **wrong)
+            check(world(seed), 5, 4, "similarity", **wrong)
 
 
 def test_every_vertex_of_the_queue_with_a_choice_is_asked_about_once() -> None:
     for seed in range(10):
         w = world(seed)
-        verbs, hops = walk(w, Params(top_k=5, n_hop=4, entry="vertices"), "llm")
+        verbs, hops = walk(w, Params(top_k=5, n_hop=4, entry="edges"), "llm")
         visited = {v for _, v in verbs.asked}
         assert len(verbs.asked) == len(visited) <= sum(n for _, n in hops)
         assert visited >= {v for v in w.start[:5] if w.out[v]}
@@ -236,18 +233,15 @@ def test_by_hand() -> None:
     """0 and 1 hop to 2, which is new; 2 hops to 0, which is not, so the third round is empty."""
     out = [[OutEdge(0, 2, 0.9)], [OutEdge(1, 2, 0.5), OutEdge(2, 3, 0.4)], [OutEdge(3, 0, 0.1)], []]
     w = World([0, 1], out, [0.5, 0.6, 0.2, 1.0], [0, 1, 2, 3])
-    params = Params(top_k=2, n_hop=4, entry="vertices", inherit=0.0)
+    params = Params(top_k=2, n_hop=4, entry="edges")
     verbs, hops = walk(w, params, "similarity")
     assert hops == [("hop_1", 2), ("hop_2", 1)]
     # counts 0: 2, 1: 1, 2: 2 of 5, so H = (.5 + .4) / 2, (.6 + .2) / 2, (.2 + .4) / 2
     assert verbs.found is not None
     assert verbs.found.rows == (0, 1) and verbs.found.scores == pytest.approx((0.45, 0.4))
-    verbs, _ = walk(w, replace(params, inherit=0.9), "similarity")  # 2 has .9 of what 0 has, above 1
-    assert verbs.found is not None
-    assert verbs.found.rows == (0, 2) and verbs.found.scores == pytest.approx((0.45, 0.405))
     verbs, hops = walk(w, replace(params, entry="walk"), "similarity")  # the random walk takes all edges itself
     assert hops == [] and verbs.found == Ranking((0, 1), (0.7, 0.7 - 0.1))
-    verbs, hops = walk(w, replace(params, entry="walk", inherit=0.9), "llm")  # only trusted choices move passages
+    verbs, hops = walk(w, replace(params, entry="walk"), "llm")  # only trusted choices move passages
     assert hops == [("hop_1", 2), ("hop_2", 1)] and verbs.found == Ranking((0, 1), (0.7, 0.7 - 0.1))
 
 

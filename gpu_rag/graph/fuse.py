@@ -4,65 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
-from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import INTEGERS, check_form
-from gpu_rag.graph.common.threads import run_parts
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.nearest.best import topk_of
 from gpu_rag.types import TopK
 
-PART = 128  # minimum questions for a thread
 
-
-def rrf(rankings: Sequence[TopK], k: int, *, constants: Sequence[float], implementation: str = "auto") -> TopK:
+def rrf(rankings: Sequence[TopK], k: int, *, constants: Sequence[float]) -> TopK:
     """Reciprocal rank fusion (Cormack, Clarke and Buettcher, 2009): score(i) = sum over r of 1 / (constants[r] + rank).
 
     rankings: TopK of the same B rows, K may differ. The rank of an item is its position from 1, the best one if it is
     in a ranking twice; padding (id -1) is ignored; an item gets no term from a ranking that lacks it.
     constants: one finite number > -1 for each, 60 in the paper. Summed in f64 in the order of the rankings, returned as
     f32; equal f32 scores are ordered by id. Returns TopK(i32[B, k], f32[B, k]), padded with (-1, -inf).
-    implementation: numba (a hash table of a question's items) | torch (sorts all items) | auto; the same bits.
-    Raises BadInput, UsageError, MissingBackend.
+    Raises BadInput.
 
     Rankings [5, 7] and [7, 9] with constants 1 give 7: 1/3 + 1/2, 5: 1/2, 9: 1/3.
     """
     _check_rankings(rankings, k, constants)
-    if any(r.ids.dtype == torch.int64 for r in rankings):
-        _check_ids(rankings)
     ids = rankings[0].ids
     check_memory(8 * k * ids.shape[0], ids.device, "the result", "ask for fewer items or questions at a time")
-    if pick_implementation(rankings[0].ids.device, implementation, "rrf") == "numba":
-        return _rrf_by_numba(rankings, k, constants)
-    _check_ids(rankings)
-    return _rrf_by_torch(rankings, k, constants)
-
-
-def _rrf_by_numba(rankings: Sequence[TopK], k: int, constants: Sequence[float]) -> TopK:
-    from gpu_rag_kernels.fuse.numba import fuse_rows
-
-    ids = np.concatenate([r.ids.numpy() for r in rankings], 1)
-    widths = [r.ids.shape[1] for r in rankings]
-    terms = np.concatenate([1.0 / (c + np.arange(1, width + 1)) for c, width in zip(constants, widths, strict=True)])
-    origin = np.repeat(np.arange(len(widths)), widths)
-    best, scores = np.full((len(ids), k), -1, np.int32), np.full((len(ids), k), -np.inf, np.float32)
-    parts = max(1, min(torch.get_num_threads(), len(ids) // PART))
-    size = -(-len(ids) // parts) or 1
-
-    def fuse(first: int) -> bool:
-        rows = slice(first, first + size)
-        return bool(fuse_rows(ids[rows], terms, origin, best[rows], scores[rows]))
-
-    if not all(run_parts(fuse, range(0, len(ids), size), parts)):
-        _check_ids(rankings)
-    return TopK(torch.from_numpy(best), torch.from_numpy(scores))
-
-
-def _rrf_by_torch(rankings: Sequence[TopK], k: int, constants: Sequence[float]) -> TopK:
-    """`rrf` of checked rankings, on any device."""
     ids = torch.cat([r.ids.long() for r in rankings], 1)
     ranks = [torch.arange(1, r.ids.shape[1] + 1, dtype=torch.float64, device=ids.device) for r in rankings]
     terms = torch.cat([1.0 / (c + rank) for c, rank in zip(constants, ranks, strict=True)]).expand(ids.shape)
@@ -105,10 +69,6 @@ def _check_rankings(rankings: Sequence[TopK], k: int, constants: Sequence[float]
             [questions, "K"],
             rankings[0].ids.device,
         )
-
-
-def _check_ids(rankings: Sequence[TopK]) -> None:
-    for r in rankings:
         if bool((r.ids < -1).any()):
             raise BadInput("an id is negative", given=int(r.ids.min()), expected=">= 0, or -1 for padding")
         if bool((r.ids > 2**31 - 1).any()):
