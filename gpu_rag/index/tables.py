@@ -18,6 +18,7 @@ from typing import IO, Annotated, Any, Literal
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gpu_rag.errors import IndexCorrupt
@@ -162,6 +163,36 @@ class RowGroups:
             place = row - self._starts[number]  # an entry of an array costs a tenth of a slice of a table
             result.append({name: column[place].as_py() for name, column in zip(self._names, self._group(number))})
         return result
+
+
+def unchanged_rows(now: Path, earlier: Path, schema: pa.Schema, columns: Sequence[str]) -> np.ndarray:
+    """i64[n]: the row that each row of a table was in an earlier table; -1 if its columns, texts or lists of texts,
+    are new. The first column has unique values, and both tables are sorted by it, so that rows ascend. Memory: the
+    columns of both."""
+    new, old = (read_table(path, schema, columns).columns for path in (now, earlier))
+    rows = pc.index_in(_large(new[0]), value_set=_large(old[0]))
+    is_same = pc.is_valid(rows).to_numpy(zero_copy_only=False)
+    for column, before in zip(new[1:], old[1:]):
+        is_same &= _are_equal(_large(column), _large(before).take(rows))
+    return np.where(is_same, pc.fill_null(rows, -1).to_numpy(), -1).astype(np.int64)  # type: ignore[no-any-return]
+
+
+def _large(column: pa.ChunkedArray) -> pa.Array:
+    """A column of texts, or of lists of texts, of any size as one array."""
+    kind = pa.large_list(pa.large_string()) if pa.types.is_list(column.type) else pa.large_string()
+    return pa.concat_arrays([pa.array([], kind), *column.cast(kind).chunks])
+
+
+def _are_equal(a: pa.Array, b: pa.Array) -> np.ndarray:
+    """Whether values of two arrays of texts, or of lists of texts, are equal: bool[n]; False for nulls."""
+    if not pa.types.is_large_list(a.type):
+        return pc.fill_null(pc.equal(a, b), False).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+    are_equal: np.ndarray = _are_equal(*(pc.list_value_length(lists).cast(pa.int64()) for lists in (a, b)))
+    rows, mask = np.flatnonzero(are_equal), pa.array(are_equal)
+    a, b = a.filter(mask), b.filter(mask)  # of equal lengths, so that their values lie side by side
+    others = ~_are_equal(a.flatten(), b.flatten())
+    are_equal[rows[pc.list_parent_indices(a).to_numpy()[others]]] = False
+    return are_equal
 
 
 def n_rows(path: Path) -> int:

@@ -26,8 +26,7 @@ _PAIRS = """CREATE TABLE pairs AS SELECT low, high, max(weight) + max(title) AS 
     ) WHERE low <> high GROUP BY low, high"""
 _BOTH = """CREATE VIEW entries AS
     SELECT low AS src, high AS dst, weight FROM pairs UNION ALL SELECT high, low, weight FROM pairs"""
-_DEGREES = "SELECT src, count(*)::INTEGER AS degree FROM entries GROUP BY src ORDER BY src"
-_ENTRIES = "SELECT dst, weight FROM entries ORDER BY src, dst"
+_ENTRIES = "SELECT src, dst, weight FROM entries ORDER BY src, dst"
 _GRAPH_EDGES = """SELECT subject AS a, object AS b, 1::FLOAT AS weight FROM relations
     UNION ALL SELECT "left", "right", score FROM synonyms
     UNION ALL SELECT entity, passage + {n_entities}, 1::FLOAT FROM mentions"""
@@ -94,17 +93,13 @@ def walk_arrays(
     titles = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES, ["title"])["title"]
     node, passage = title_edges(titles, names, rows)
     n = first + len(titles)
-    indptr = np.zeros(n + 1, np.int64)
     with database(work) as db:
         db.run("CREATE TABLE titles (node INTEGER, passage INTEGER)")
         db.add("titles", pa.table({"node": node, "passage": passage}))
         for name, stage_name in views.items():
             db.view(name, work.stage_folders[stage_name] / f"{name}.parquet")
         db.run(f"CREATE VIEW edges AS {edges}", _PAIRS.format(first=first, title_weight=TITLE_WEIGHT), _BOTH)
-        for batch in db.batches(_DEGREES):
-            indptr[1 + batch["src"].to_numpy()] = batch["degree"].to_numpy()
-        np.cumsum(indptr, out=indptr)
-        indices, weight = _spooled(work, db.batches(_ENTRIES), ("dst", "weight"))
+        indptr, indices, weight = _spooled(work, n, db.batches(_ENTRIES))
     work.progress.advance(n)
     return {"indptr": indptr, "indices": indices, "weight": weight, "degree": _degrees(indptr, weight)}
 
@@ -133,14 +128,21 @@ def _degrees(indptr: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def _spooled(work: Work, batches: Iterator[pa.RecordBatch], columns: tuple[str, str]) -> list[np.ndarray]:
-    """Columns i32 and f32 of a stream, as mapped files in the work space."""
-    types, paths = (np.int32, np.float32), [work.partial / f"{name}.raw" for name in columns]
+def _spooled(work: Work, n: int, entries: Iterator[pa.RecordBatch]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(indptr i64[n + 1], indices i32, weight f32) of sorted entries, the last two as mapped files in the work
+    space."""
+    degree = np.zeros(n, np.int64)
+    types, paths = (np.int32, np.float32), [work.partial / f"{name}.raw" for name in ("dst", "weight")]
     with storage_errors(work.partial), ExitStack() as stack:
         work.partial.mkdir(parents=True, exist_ok=True)
         files = [stack.enter_context(path.open("wb")) for path in paths]
-        for batch in batches:
-            for file, name, kind in zip(files, columns, types):
+        for batch in entries:
+            first, last = batch["src"][0].as_py(), batch["src"][-1].as_py() + 1
+            degree[first:last] += np.bincount(batch["src"].to_numpy() - first)
+            for file, name, kind in zip(files, ("dst", "weight"), types):
                 tables.write_raw(file, batch[name].to_numpy().astype(kind, copy=False))
     sizes = [path.stat().st_size for path in paths]
-    return [np.memmap(path, kind, "r") if size else np.zeros(0, kind) for path, kind, size in zip(paths, types, sizes)]
+    indices, weight = (
+        np.memmap(path, kind, "r") if size else np.zeros(0, kind) for path, kind, size in zip(paths, types, sizes)
+    )
+    return np.append(0, np.cumsum(degree)), indices, weight

@@ -13,17 +13,19 @@ from typing import overload
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gpu_rag.index import tables
-from gpu_rag.index.database import unchanged_rows
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.stage import Stage, stage, the_embedder
 from gpu_rag.index.stages.passages import languages_of
+from gpu_rag.index.tables import unchanged_rows
 from gpu_rag.index.work import Work
 from gpu_rag.text.bm25 import Bm25, Counts, count_words
 from gpu_rag.text.language import ENGLISH
 
 LEAST_SHARE = 50  # word search uses the rules of a language that at least one document in so many is in
+TRIPLE = ("subject", "label", "object")
 CHARS_A_TEXT = 256  # average characters per text in a full window; longer texts make it smaller
 
 
@@ -54,12 +56,13 @@ class TextRows(Sequence[str]):
 
 def passage_texts(folder: Path) -> TextRows:
     """Title and text of each passage, as both searches use them."""
-    table = tables.read_table(folder / "passages.parquet", tables.PASSAGES).select(["title", "text"])
+    table = tables.read_table(folder / "passages.parquet", tables.PASSAGES, ["title", "text"])
 
     def make(rows: slice) -> list[str]:
         part = table.slice(rows.start, rows.stop - rows.start)
-        pairs = zip(part["title"].to_pylist(), part["text"].to_pylist())
-        return [f"{title}\n{text}" if title else text for title, text in pairs]
+        title, text = part["title"], part["text"]
+        joined = pc.if_else(pc.equal(title, ""), text, pc.binary_join_element_wise(title, text, "\n"))
+        return joined.to_pylist()  # type: ignore[no-any-return]
 
     return TextRows(len(table), make)
 
@@ -73,17 +76,17 @@ def entity_texts(folder: Path) -> TextRows:
 def relation_texts(folder: Path) -> TextRows:
     """Each relation as "subject label object", with the entities' written names."""
     names = tables.read_table(folder / "entities.parquet", tables.ENTITIES)["name"]
-    return triple_texts(names, tables.read_table(folder / "relations.parquet", tables.RELATIONS))
+    return triple_texts(names, tables.read_table(folder / "relations.parquet", tables.RELATIONS, [*TRIPLE]))
 
 
 def triple_texts(names: pa.ChunkedArray, table: pa.Table) -> TextRows:
     """Each row of a table of relations as "subject label object". names: of entities, by row."""
-    names, columns = tables.whole_text(names), table.select(["subject", "label", "object"])
+    names, columns = tables.whole_text(names), table.select([*TRIPLE])
 
     def make(rows: slice) -> list[str]:
         part = columns.slice(rows.start, rows.stop - rows.start)
-        subjects, objects = (names.take(part[end]).to_pylist() for end in ("subject", "object"))
-        return [f"{s} {label} {o}" for s, label, o in zip(subjects, part["label"].to_pylist(), objects)]
+        subjects, objects = (names.take(part[end]).cast(pa.string()) for end in ("subject", "object"))
+        return pc.binary_join_element_wise(subjects, part["label"], objects, " ").to_pylist()  # type: ignore[no-any-return]
 
     return TextRows(len(columns), make)
 
@@ -227,7 +230,8 @@ def bm25_stage(work: Work) -> dict[str, int]:
         carried = work.carried(np.int32, len(arrays["indices"]), range(1, 1 << 31))
         fits = words.n == tables.n_rows(work.previous_inputs["passages"] / path.name)
         if carried is not None and fits and list(words.languages) == languages and len(languages) == 1:
-            rows = unchanged_rows(work, "passages", "passages.parquet", "id, title, text")
+            before = work.previous_inputs["passages"] / path.name
+            rows = unchanged_rows(path, before, tables.PASSAGES, ("id", "title", "text"))
             earlier = Counts(words.tokens, arrays["indices"], carried, arrays["indptr"], words.n)
 
     def texts() -> Iterator[str]:
