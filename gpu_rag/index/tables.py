@@ -10,6 +10,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -237,7 +238,21 @@ _TYPES = {  # in the order of the format
 _MOST_HEADER = 1 << 20  # bytes of the JSON header
 
 
-def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+@dataclass(frozen=True)
+class Blocks:
+    """An array that is made when it is written, a block of its first axis at a time."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    blocks: Iterable[np.ndarray]
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray | Blocks]) -> None:
     """Write named arrays as safetensors, sorted by type, then by name. Mapped arrays are not read into memory.
 
     Raises StorageError.
@@ -253,8 +268,9 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     text += b" " * (-len(text) % 8)
     with storage_errors(path), path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for name in order:
-            write_raw(file, arrays[name])
+        for array in (arrays[name] for name in order):
+            for block in array.blocks if isinstance(array, Blocks) else (array,):
+                write_raw(file, block)
 
 
 def write_raw(file: IO[bytes], array: np.ndarray) -> None:

@@ -163,27 +163,28 @@ def _embed(work: Work, texts: Sequence[str]) -> np.ndarray:
     return vectors
 
 
-def embed_blocks(work: Work, texts: Sequence[str], known: Known | None = None) -> np.ndarray:
+def embed_blocks(work: Work, texts: Sequence[str]) -> np.ndarray:
     """Vectors f16[len(texts), D], mapped from a file of the stage's work space.
 
     Texts are embedded in windows of `index.block` texts, fewer if they are long; the embedder sorts a window by length.
-    Windows that an earlier run finished come from disk, by their texts; `known` vectors are copied. Memory: a window
-    and its vectors.
+    Windows that an earlier run finished come from disk, by their texts. Memory: a window and its vectors.
     """
-    new = np.arange(len(texts)) if known is None else np.flatnonzero(known.rows < 0)
-    asked = (
-        texts if len(new) == len(texts) else TextRows(len(new), lambda rows: [texts[row] for row in new[rows].tolist()])
-    )
     windows = (
         work.array_block(_name_of(window), partial(_embed, work, window))
-        for window in _windows(asked, work.settings.index.block)
+        for window in _windows(texts, work.settings.index.block)
     )
-    made = _mapped(work, "vectors.f16", windows)
-    if known is None or len(new) == len(texts):
-        return made
+    return _mapped(work, windows)
+
+
+def embed_new(work: Work, texts: Sequence[str], known: Known) -> np.ndarray | tables.Blocks:
+    """Vectors as `embed_blocks`, but `known` ones are copied while they are written."""
+    new = np.flatnonzero(known.rows < 0)
+    if len(new) == len(texts):
+        return embed_blocks(work, texts)
+    made = embed_blocks(work, TextRows(len(new), lambda rows: [texts[row] for row in new[rows].tolist()]))
     work.report.reused += len(texts) - len(new)
     work.progress.advance(len(texts) - len(new))
-    return _mapped(work, "joined.f16", _joined(known, made, new))
+    return tables.Blocks((len(texts), made.shape[1]), made.dtype, _joined(known, made, new))
 
 
 def _joined(known: Known, made: np.ndarray, new: np.ndarray) -> Iterator[np.ndarray]:
@@ -195,9 +196,9 @@ def _joined(known: Known, made: np.ndarray, new: np.ndarray) -> Iterator[np.ndar
         yield vectors
 
 
-def _mapped(work: Work, name: str, blocks: Iterable[np.ndarray]) -> np.ndarray:
+def _mapped(work: Work, blocks: Iterable[np.ndarray]) -> np.ndarray:
     """The rows of all blocks, mapped from a file of the stage's work space."""
-    dim, path, n = int(work.models.describe("embedder")["dim"]), work.partial / name, 0
+    dim, path, n = int(work.models.describe("embedder")["dim"]), work.partial / "vectors.f16", 0
     with storage_errors(path):
         work.partial.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
@@ -282,13 +283,15 @@ def vector_stage(
     """
 
     def run(work: Work) -> dict[str, int]:
-        texts, known = texts_of(*(work.stage_folders[need] for need in needs)), None
+        texts = texts_of(*(work.stage_folders[need] for need in needs))
         work.progress.start(name, len(texts), "texts")
         if work.previous and work.previous_inputs:
             earlier = text_hashes(texts_of(*(work.previous_inputs[need] for need in needs)))
-            vectors = tables.read_arrays(work.previous / "vectors.safetensors")["vectors"]
-            known = Known(vectors, rows_by_key(text_hashes(texts), earlier))
-        tables.write_arrays(work.out / "vectors.safetensors", {"vectors": embed_blocks(work, texts, known)})
+            known = tables.read_arrays(work.previous / "vectors.safetensors")["vectors"]
+            vectors = embed_new(work, texts, Known(known, rows_by_key(text_hashes(texts), earlier)))
+        else:
+            vectors = embed_blocks(work, texts)
+        tables.write_arrays(work.out / "vectors.safetensors", {"vectors": vectors})
         return {}
 
     return Stage(name, run, needs, roles=the_embedder, size=size, graph=graph, texts=texts_of)
