@@ -16,7 +16,7 @@ import platform
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -139,7 +139,7 @@ def build_index(
             _write_asked(out, stages)
         standing = Manifest.read(out) if (out / "manifest.json").exists() else Manifest()
         manifest = _resumed(out, standing)
-        manifest = Manifest(dict(saved_settings or {}), described(sources), manifest.stages)
+        manifest = replace(manifest, settings=dict(saved_settings or {}), sources=described(sources))
         manifest = manifest.without(_damaged_others(out, manifest, stages))
         _clean(out, manifest, standing)
         was_whole = cache(partial(_is_whole, out, standing))  # several stages read one input
@@ -236,7 +236,8 @@ def _bring_up_to_date(
     made_by = {role: identity(models.describe(role)) for role in stage.roles(settings)}
     fingerprint = fingerprint_of(stage, inputs, params, made_by)
     old = manifest.stages.get(stage.name)
-    whole = old is not None and _is_whole(out, manifest, stage.name)
+    is_standing = old is not None and old == standing.stages.get(stage.name)
+    whole = old is not None and (was_whole(stage.name) if is_standing else _is_whole(out, manifest, stage.name))
     again = again and "llm" in made_by
     if old is not None and whole and not again and is_up_to_date(out, stage, old, fingerprint):
         progress.finish(stage.name, skipped=True)

@@ -106,19 +106,6 @@ def database(work: Work) -> Iterator[Database]:
         shutil.rmtree(spill, ignore_errors=True)
 
 
-def unchanged_rows(work: Work, stage: str, file: str, columns: str) -> np.ndarray:
-    """i64[n]: the row that each row of a table of an earlier stage was when `work.previous` was made; -1 if its columns
-    are new. columns: SQL names; the first has unique values, and both tables are sorted by it, so that rows ascend."""
-    rows = np.full(tables.n_rows(work.stage_folders[stage] / file), -1, np.int64)
-    with database(work) as db:
-        db.view("now", work.stage_folders[stage] / file)
-        db.view("earlier", work.previous_inputs[stage] / file)
-        both = f"SELECT now.file_row_number AS a, earlier.file_row_number AS b FROM now JOIN earlier USING ({columns})"
-        for batch in db.batches(both):
-            rows[batch["a"].to_numpy()] = batch["b"].to_numpy()
-    return rows
-
-
 def _is_utf8(path: Path) -> bool:
     """Whether a path is UTF-8, as DuckDB needs it."""
     try:

@@ -10,6 +10,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +19,7 @@ from typing import IO, Annotated, Any, Literal
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gpu_rag.errors import IndexCorrupt
@@ -164,6 +166,36 @@ class RowGroups:
         return result
 
 
+def unchanged_rows(now: Path, earlier: Path, schema: pa.Schema, columns: Sequence[str]) -> np.ndarray:
+    """i64[n]: the row that each row of a table was in an earlier table; -1 if its columns, texts or lists of texts,
+    are new. The first column has unique values, and both tables are sorted by it, so that rows ascend. Memory: the
+    columns of both."""
+    new, old = (read_table(path, schema, columns).columns for path in (now, earlier))
+    rows = pc.index_in(_large(new[0]), value_set=_large(old[0]))
+    is_same = pc.is_valid(rows).to_numpy(zero_copy_only=False)
+    for column, before in zip(new[1:], old[1:]):
+        is_same &= _are_equal(_large(column), _large(before).take(rows))
+    return np.where(is_same, pc.fill_null(rows, -1).to_numpy(), -1).astype(np.int64)  # type: ignore[no-any-return]
+
+
+def _large(column: pa.ChunkedArray) -> pa.Array:
+    """A column of texts, or of lists of texts, of any size as one array."""
+    kind = pa.large_list(pa.large_string()) if pa.types.is_list(column.type) else pa.large_string()
+    return pa.concat_arrays([pa.array([], kind), *column.cast(kind).chunks])
+
+
+def _are_equal(a: pa.Array, b: pa.Array) -> np.ndarray:
+    """Whether values of two arrays of texts, or of lists of texts, are equal: bool[n]; False for nulls."""
+    if not pa.types.is_large_list(a.type):
+        return pc.fill_null(pc.equal(a, b), False).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+    are_equal: np.ndarray = _are_equal(*(pc.list_value_length(lists).cast(pa.int64()) for lists in (a, b)))
+    rows, mask = np.flatnonzero(are_equal), pa.array(are_equal)
+    a, b = a.filter(mask), b.filter(mask)  # of equal lengths, so that their values lie side by side
+    others = ~_are_equal(a.flatten(), b.flatten())
+    are_equal[rows[pc.list_parent_indices(a).to_numpy()[others]]] = False
+    return are_equal
+
+
 def n_rows(path: Path) -> int:
     """Number of rows of a table, from its footer. Raises IndexCorrupt naming the file."""
     with _reading(path):
@@ -206,7 +238,21 @@ _TYPES = {  # in the order of the format
 _MOST_HEADER = 1 << 20  # bytes of the JSON header
 
 
-def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+@dataclass(frozen=True)
+class Blocks:
+    """An array that is made when it is written, a block of its first axis at a time."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    blocks: Iterable[np.ndarray]
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray | Blocks]) -> None:
     """Write named arrays as safetensors, sorted by type, then by name. Mapped arrays are not read into memory.
 
     Raises StorageError.
@@ -222,8 +268,9 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     text += b" " * (-len(text) % 8)
     with storage_errors(path), path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for name in order:
-            write_raw(file, arrays[name])
+        for array in (arrays[name] for name in order):
+            for block in array.blocks if isinstance(array, Blocks) else (array,):
+                write_raw(file, block)
 
 
 def write_raw(file: IO[bytes], array: np.ndarray) -> None:

@@ -188,7 +188,7 @@ class Work:
 
     def carry(self, array: np.ndarray) -> None:
         """Write an array of one axis for the next run of the stage, beside its files and not in the digest."""
-        _write_sealed(self.out / CARRIED, BytesIO(zlib.compress(array.tobytes())))
+        _write_sealed(self.out / CARRIED, BytesIO(zlib.compress(array.tobytes(), 1)))
 
     def carried(
         self, dtype: type[np.integer[Any]], n: int | None = None, values: range = range(1 << 31)

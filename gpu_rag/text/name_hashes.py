@@ -29,7 +29,7 @@ def _mixed(values: np.ndarray) -> np.ndarray:
     return (values ^ (values >> _HALF)) * _ODD
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=4)
 def _powers(n: int, base: int) -> np.ndarray:
     """base^0, base^1, ... modulo 2^64: u64[n]."""
     powers = np.full(n, base, np.uint64)

@@ -1,5 +1,7 @@
 """Rules that every command keeps: help with an example, exit statuses, one JSON line on stdout, errors of one line."""
 
+import gc
+import importlib
 import json
 import os
 import shlex
@@ -208,3 +210,36 @@ def test_module_and_command_are_the_same_program(cli):
     by_command = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=PATIENCE_S)
     by_module = cli.run_process("--version")
     assert by_command.stdout == by_module.out == f"gpu-rag {__version__}\n"
+
+
+def test_garbage_is_collected_once_the_libraries_are_there(monkeypatch):
+    states = []
+    monkeypatch.setattr(importlib, "import_module", lambda name: states.append((name, gc.isenabled())))
+    monkeypatch.setattr(main_module, "keep_stderr", lambda: None)
+    monkeypatch.setattr(main_module, "build_parser", lambda _: Commands(lambda: states.append(("run", gc.isenabled()))))
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit):
+            main_module.program()
+    finally:
+        signal.signal(signal.SIGINT, before)
+        gc.enable()
+        gc.unfreeze()
+    assert states == [("gpu_rag.api.indexes", False), ("run", True)]
+
+
+class Commands:
+    """A parser whose one command calls a function."""
+
+    json = False
+    command = "add"
+
+    def __init__(self, call):
+        self.call = call
+
+    def parse_args(self, _):
+        return self
+
+    def run(self, _):
+        self.call()
+        return 0, None, ""

@@ -1,5 +1,6 @@
 """Reading the tables of an index."""
 
+import random
 from pathlib import Path
 
 import numpy as np
@@ -90,3 +91,20 @@ def test_arrays_of_a_strange_file_are_refused(tmp_path: Path, header: bytes) -> 
     path.write_bytes(b"\xff" * 16)
     with pytest.raises(IndexCorrupt):
         tables.read_arrays(path)
+
+
+def test_unchanged_rows_are_those_with_equal_texts_and_lists(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.string()), ("text", pa.string()), ("names", pa.list_(pa.string()))])
+    draw = random.Random(5)
+    for _ in range(20):
+        now, earlier = (
+            {id: (draw.choice("xy"), draw.choice([[], [""], ["a"], ["a", "b"], ["b", "a"], ["a\0b"]])) for id in ids}
+            for ids in (sorted(draw.sample("abcdefghij", draw.randrange(11))) for _ in range(2))
+        )
+        for name, rows in (("now", now), ("earlier", earlier)):
+            tables.write_rows(
+                tmp_path / name, schema, [{"id": id, "text": t, "names": n} for id, (t, n) in rows.items()]
+            )
+        places = {id: place for place, id in enumerate(earlier)}
+        expected = [places[id] if earlier.get(id) == row else -1 for id, row in now.items()]
+        assert tables.unchanged_rows(tmp_path / "now", tmp_path / "earlier", schema, schema.names).tolist() == expected

@@ -158,7 +158,9 @@ def _with_skipped(batches: Iterable[pa.RecordBatch], chosen: np.ndarray, n: int)
             batch = skipped.slice(0, 0)
         order = np.full(end - begin, len(batch))
         order[rows - begin] = np.arange(len(batch))
-        if len(order):
+        if len(order) == len(batch) > 0:
+            yield batch
+        elif len(order):
             yield pa.concat_batches([batch, skipped]).take(pa.array(order))
         begin, n_used = end, n_used + len(rows)
 

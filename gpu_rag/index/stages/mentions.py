@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag.index import tables
-from gpu_rag.index.database import unchanged_rows
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.stage import stage
+from gpu_rag.index.tables import unchanged_rows
 from gpu_rag.index.work import Work
 from gpu_rag.text.mentions import MentionFinder, ascii_words
 
@@ -201,17 +201,18 @@ def _updated(work: Work, links: np.ndarray) -> tuple[np.ndarray, np.ndarray] | N
     if not work.previous or not work.previous_inputs:
         return None
     path, before = work.stage_folders["entities"] / "entities.parquet", work.previous_inputs["passages"]
-    n_before = tables.n_rows(before / PASSAGES_FILE)
-    names_before = tables.n_rows(work.previous_inputs["entities"] / path.name)
+    path_before, passages = work.previous_inputs["entities"] / path.name, work.stage_folders["passages"]
+    n_before, names_before = tables.n_rows(before / PASSAGES_FILE), tables.n_rows(path_before)
     carried = work.carried(np.int64, names_before, range(n_before + 1))
     if carried is None:
         return None
-    passage = unchanged_rows(work, "passages", PASSAGES_FILE, "id, text")  # earlier rows; -1: new
-    entity = unchanged_rows(work, "entities", path.name, "id, name, aliases")
+    # earlier rows; -1: new
+    passage = unchanged_rows(passages / PASSAGES_FILE, before / PASSAGES_FILE, tables.PASSAGES, ("id", "text"))
+    entity = unchanged_rows(path, path_before, tables.ENTITIES, ("id", "name", "aliases"))
     counts, n = np.append(carried, 0), len(entity)  # a new entity has row -1
     passage_now = _inverse(passage, n_before)
     entity_now = _inverse(entity, len(counts) - 1)
-    came, left = ((work.stage_folders["passages"], passage < 0), (before, passage_now < 0))
+    came, left = ((passages, passage < 0), (before, passage_now < 0))
     texts = (text for place in (came, left) for _, part in _texts(*place) for text in part.to_pylist())
     words = set(chain.from_iterable(ascii_words(texts)))
     names = _Names(path, tables.ENTITIES, lambda names, _: _may_occur(names, words))

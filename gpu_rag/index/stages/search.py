@@ -13,17 +13,19 @@ from typing import overload
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gpu_rag.index import tables
-from gpu_rag.index.database import unchanged_rows
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.stage import Stage, stage, the_embedder
 from gpu_rag.index.stages.passages import languages_of
+from gpu_rag.index.tables import unchanged_rows
 from gpu_rag.index.work import Work
 from gpu_rag.text.bm25 import Bm25, Counts, count_words
 from gpu_rag.text.language import ENGLISH
 
 LEAST_SHARE = 50  # word search uses the rules of a language that at least one document in so many is in
+TRIPLE = ("subject", "label", "object")
 CHARS_A_TEXT = 256  # average characters per text in a full window; longer texts make it smaller
 
 
@@ -54,12 +56,13 @@ class TextRows(Sequence[str]):
 
 def passage_texts(folder: Path) -> TextRows:
     """Title and text of each passage, as both searches use them."""
-    table = tables.read_table(folder / "passages.parquet", tables.PASSAGES).select(["title", "text"])
+    table = tables.read_table(folder / "passages.parquet", tables.PASSAGES, ["title", "text"])
 
     def make(rows: slice) -> list[str]:
         part = table.slice(rows.start, rows.stop - rows.start)
-        pairs = zip(part["title"].to_pylist(), part["text"].to_pylist())
-        return [f"{title}\n{text}" if title else text for title, text in pairs]
+        title, text = part["title"], part["text"]
+        joined = pc.if_else(pc.equal(title, ""), text, pc.binary_join_element_wise(title, text, "\n"))
+        return joined.to_pylist()  # type: ignore[no-any-return]
 
     return TextRows(len(table), make)
 
@@ -73,17 +76,17 @@ def entity_texts(folder: Path) -> TextRows:
 def relation_texts(folder: Path) -> TextRows:
     """Each relation as "subject label object", with the entities' written names."""
     names = tables.read_table(folder / "entities.parquet", tables.ENTITIES)["name"]
-    return triple_texts(names, tables.read_table(folder / "relations.parquet", tables.RELATIONS))
+    return triple_texts(names, tables.read_table(folder / "relations.parquet", tables.RELATIONS, [*TRIPLE]))
 
 
 def triple_texts(names: pa.ChunkedArray, table: pa.Table) -> TextRows:
     """Each row of a table of relations as "subject label object". names: of entities, by row."""
-    names, columns = tables.whole_text(names), table.select(["subject", "label", "object"])
+    names, columns = tables.whole_text(names), table.select([*TRIPLE])
 
     def make(rows: slice) -> list[str]:
         part = columns.slice(rows.start, rows.stop - rows.start)
-        subjects, objects = (names.take(part[end]).to_pylist() for end in ("subject", "object"))
-        return [f"{s} {label} {o}" for s, label, o in zip(subjects, part["label"].to_pylist(), objects)]
+        subjects, objects = (names.take(part[end]).cast(pa.string()) for end in ("subject", "object"))
+        return pc.binary_join_element_wise(subjects, part["label"], objects, " ").to_pylist()  # type: ignore[no-any-return]
 
     return TextRows(len(columns), make)
 
@@ -160,27 +163,28 @@ def _embed(work: Work, texts: Sequence[str]) -> np.ndarray:
     return vectors
 
 
-def embed_blocks(work: Work, texts: Sequence[str], known: Known | None = None) -> np.ndarray:
+def embed_blocks(work: Work, texts: Sequence[str]) -> np.ndarray:
     """Vectors f16[len(texts), D], mapped from a file of the stage's work space.
 
     Texts are embedded in windows of `index.block` texts, fewer if they are long; the embedder sorts a window by length.
-    Windows that an earlier run finished come from disk, by their texts; `known` vectors are copied. Memory: a window
-    and its vectors.
+    Windows that an earlier run finished come from disk, by their texts. Memory: a window and its vectors.
     """
-    new = np.arange(len(texts)) if known is None else np.flatnonzero(known.rows < 0)
-    asked = (
-        texts if len(new) == len(texts) else TextRows(len(new), lambda rows: [texts[row] for row in new[rows].tolist()])
-    )
     windows = (
         work.array_block(_name_of(window), partial(_embed, work, window))
-        for window in _windows(asked, work.settings.index.block)
+        for window in _windows(texts, work.settings.index.block)
     )
-    made = _mapped(work, "vectors.f16", windows)
-    if known is None or len(new) == len(texts):
-        return made
+    return _mapped(work, windows)
+
+
+def embed_new(work: Work, texts: Sequence[str], known: Known) -> np.ndarray | tables.Blocks:
+    """Vectors as `embed_blocks`, but `known` ones are copied while they are written."""
+    new = np.flatnonzero(known.rows < 0)
+    if len(new) == len(texts):
+        return embed_blocks(work, texts)
+    made = embed_blocks(work, TextRows(len(new), lambda rows: [texts[row] for row in new[rows].tolist()]))
     work.report.reused += len(texts) - len(new)
     work.progress.advance(len(texts) - len(new))
-    return _mapped(work, "joined.f16", _joined(known, made, new))
+    return tables.Blocks((len(texts), made.shape[1]), made.dtype, _joined(known, made, new))
 
 
 def _joined(known: Known, made: np.ndarray, new: np.ndarray) -> Iterator[np.ndarray]:
@@ -192,9 +196,9 @@ def _joined(known: Known, made: np.ndarray, new: np.ndarray) -> Iterator[np.ndar
         yield vectors
 
 
-def _mapped(work: Work, name: str, blocks: Iterable[np.ndarray]) -> np.ndarray:
+def _mapped(work: Work, blocks: Iterable[np.ndarray]) -> np.ndarray:
     """The rows of all blocks, mapped from a file of the stage's work space."""
-    dim, path, n = int(work.models.describe("embedder")["dim"]), work.partial / name, 0
+    dim, path, n = int(work.models.describe("embedder")["dim"]), work.partial / "vectors.f16", 0
     with storage_errors(path):
         work.partial.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
@@ -227,7 +231,8 @@ def bm25_stage(work: Work) -> dict[str, int]:
         carried = work.carried(np.int32, len(arrays["indices"]), range(1, 1 << 31))
         fits = words.n == tables.n_rows(work.previous_inputs["passages"] / path.name)
         if carried is not None and fits and list(words.languages) == languages and len(languages) == 1:
-            rows = unchanged_rows(work, "passages", "passages.parquet", "id, title, text")
+            before = work.previous_inputs["passages"] / path.name
+            rows = unchanged_rows(path, before, tables.PASSAGES, ("id", "title", "text"))
             earlier = Counts(words.tokens, arrays["indices"], carried, arrays["indptr"], words.n)
 
     def texts() -> Iterator[str]:
@@ -278,13 +283,15 @@ def vector_stage(
     """
 
     def run(work: Work) -> dict[str, int]:
-        texts, known = texts_of(*(work.stage_folders[need] for need in needs)), None
+        texts = texts_of(*(work.stage_folders[need] for need in needs))
         work.progress.start(name, len(texts), "texts")
         if work.previous and work.previous_inputs:
             earlier = text_hashes(texts_of(*(work.previous_inputs[need] for need in needs)))
-            vectors = tables.read_arrays(work.previous / "vectors.safetensors")["vectors"]
-            known = Known(vectors, rows_by_key(text_hashes(texts), earlier))
-        tables.write_arrays(work.out / "vectors.safetensors", {"vectors": embed_blocks(work, texts, known)})
+            known = tables.read_arrays(work.previous / "vectors.safetensors")["vectors"]
+            vectors = embed_new(work, texts, Known(known, rows_by_key(text_hashes(texts), earlier)))
+        else:
+            vectors = embed_blocks(work, texts)
+        tables.write_arrays(work.out / "vectors.safetensors", {"vectors": vectors})
         return {}
 
     return Stage(name, run, needs, roles=the_embedder, size=size, graph=graph, texts=texts_of)

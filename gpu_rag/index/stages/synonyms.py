@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 import torch
 import xxhash
 
@@ -16,7 +17,7 @@ from gpu_rag.graph.common.arrays import to_host
 from gpu_rag.graph.nearest.index import NearestRows
 from gpu_rag.graph.nearest.pairs import EXACT_ROWS, close_pairs, sampled_recall
 from gpu_rag.index import tables
-from gpu_rag.index.names import rows_of
+from gpu_rag.index.names import changed, rows_of
 from gpu_rag.index.stage import Pairs, stage
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.models.set import pick_device
@@ -87,14 +88,19 @@ def _groups(path: Path) -> np.ndarray:
     """u64[n], equal for names that may pair: names with enough letters that have the same numbers in the same order."""
     groups = [np.zeros(0, np.uint64)]
     for batch in tables.read_batches(path, tables.ENTITIES, ("id",)):
-        names = batch["id"].to_pylist()
-        texts = (" ".join(_DIGITS.findall(name)) if _has_letters(name) else f"alone {name}" for name in names)
-        groups.append(np.fromiter((xxhash.xxh3_64_intdigest(text.encode()) for text in texts), np.uint64, len(names)))
+        names = batch["id"]
+        numbers = pc.ascii_trim_whitespace(pc.replace_substring_regex(names, "[^0-9]+", " "))
+        has_letters = pc.match_substring_regex(names, f"(?:[A-Za-z][^A-Za-z]*){{{_MIN_LETTERS}}}")
+        texts = pc.if_else(has_letters, numbers, pc.binary_join_element_wise("alone", names, " "))
+        encoded = changed(texts, names, pc.invert(pc.string_is_ascii(names)), _group).dictionary_encode()
+        hashes = [xxhash.xxh3_64_intdigest(text.encode()) for text in encoded.dictionary.to_pylist()]
+        groups.append(np.array(hashes, np.uint64)[encoded.indices.to_numpy()])
     return np.concatenate(groups)
 
 
-def _has_letters(name: str) -> bool:
-    return sum(map(str.isalpha, name)) >= _MIN_LETTERS
+def _group(name: str) -> str:
+    """A text that is equal for names that may pair."""
+    return " ".join(_DIGITS.findall(name)) if sum(map(str.isalpha, name)) >= _MIN_LETTERS else f"alone {name}"
 
 
 def _exact_pairs(work: Work, base: torch.Tensor, groups: np.ndarray) -> RowPairs:
@@ -110,10 +116,11 @@ def _exact_pairs(work: Work, base: torch.Tensor, groups: np.ndarray) -> RowPairs
         work.progress.advance(len(part))
     nothing = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32)
     left, right, score = (np.concatenate(arrays) for arrays in zip(nothing, *searched))
-    order = np.lexsort((np.negative(score), right, left))  # faiss scores of (a, b) and (b, a) may differ in a bit
-    first = np.ones(len(order), bool)
-    first[1:] = (np.diff(left[order]) != 0) | (np.diff(right[order]) != 0)
-    return left[order[first]], right[order[first]], score[order[first]]
+    key = left << 32 | right
+    order = np.argsort(key, kind="stable")  # fast, since the kept pairs are sorted
+    firsts = np.flatnonzero(np.diff(key[order], prepend=-1))
+    best = np.maximum.reduceat(score[order], firsts) if len(firsts) else score
+    return left[order[firsts]], right[order[firsts]], best  # faiss scores of (a, b) and (b, a) may differ in a bit
 
 
 def _searched(
@@ -173,8 +180,9 @@ def _unchanged(work: Work, base: torch.Tensor) -> tuple[np.ndarray, int]:
     for start in range(0, len(rows), _ROWS):
         part = np.arange(start, min(start + _ROWS, len(rows)))
         old = part[rows[part] >= 0]
-        changed = (base[torch.from_numpy(old)].cpu().numpy() != vectors[rows[old]]).any(1)
-        rows[old[changed]] = -1
+        now_and_then = (base[torch.from_numpy(old)].cpu().numpy(), vectors[rows[old]])
+        is_changed = np.not_equal(*(array.view(np.uint16) for array in now_and_then)).any(1)
+        rows[old[is_changed]] = -1
     return rows, len(ids_before)
 
 
