@@ -1,15 +1,16 @@
-"""Score hydrarag and hybgrag, deciding by rules, on fresh questions over seven knowledge bases.
+"""Score hydrarag and hybgrag, deciding by rules, on fresh questions over nine knowledge bases.
 
 usage: python tests/fresh/score.py DATA OUT [--set fms] [--graph company,...] [--limit N] [--method M,...]
     [--gold] [--perfect]
 
 DATA is the folder of benchmark data with `zsre` and `primekg_partial`; OUT keeps the indexes and `rows.jsonl`. The
 graphs `company` and `music` are invented and lie beside this file, with two further sources each whose facts may
-differ; so are `harbour`, `orchestra` and `clinic`, for the second set. --set names sets by the letters that begin
-their ids; the third set (`tu`), written by somebody who had not seen the rules, is left out unless asked for. The
-questions hold no text of the data: a template's names are sha1 hashes of nodes' names, filled in at run time. Gold is
-an expression that `Graph.gold` computes from the edges alone; --gold prints it and its question. --perfect: the
-expression is the reply of a perfect reader, see `perfect`; the questions that it cannot say are counted apart.
+differ; so are `harbour`, `orchestra` and `clinic`, for the second set, and `college` and `space`, for the fourth. --set
+names sets by the letters that begin their ids; the third set (`tu`) and the fourth (`vw`), written by people who had
+not seen the rules, are left out unless asked for. The questions hold no text of the data: a template's names are sha1
+hashes of nodes' names, filled in at run time. Gold is an expression that `Graph.gold` computes from the edges alone;
+--gold prints it and its question. --perfect: the expression is the reply of a perfect reader, see `perfect`; the
+questions that it cannot say are counted apart.
 
 A question is right if its answers are gold: for a count the number; for one name, or where any will do, the first
 answer; for lists F1 >= .8; without gold the status `unsupported`, or no answers. The answers of a row are its text,
@@ -41,9 +42,11 @@ sys.path.insert(0, str(HERE))
 from perfect import PLAIN, PerfectReader, Unsayable, said  # noqa: E402
 
 SETS = {"f": "questions", "m": "medicine", "s": "second set", "t": "third set", "u": "third set, medicine"}
+SETS |= {"v": "fourth set", "w": "fourth set, medicine"}
 VERDICTS = ("right", "wrong answered", "wrong retrieved", "refused")
 NUMBER = re.compile(r"\d+(\.\d+)?")
 DATE = re.compile(r"\d{4}-\d\d-\d\d")
+FURTHER = ("register", "gazette", "handbook", "bulletin", "manifest", "almanac")  # names of a graph's further sources
 Edge = tuple[str, str, str, str]  # head, relation, tail, provenance
 
 
@@ -61,7 +64,7 @@ def edges_of(graph: str, data: Path) -> list[Edge]:
         nodes = (json.loads(row[0]) for row in rows_of(base / "nodes.jsonl.gz"))
         name = {node["id"]: node["name"] for node in nodes}
         return [(name[row[0]], row[1], name[row[2]], "") for row in rows_of(base / "kg.tsv.gz")]
-    files = [HERE / f"{graph}{part}.tsv" for part in ("", "-register", "-gazette")]
+    files = [HERE / f"{graph}{part}.tsv" for part in ("", *(f"-{name}" for name in FURTHER))]
     return [(h, r, t, "".join(rest)) for file in files if file.exists() for h, r, t, *rest in rows_of(file)]
 
 
@@ -186,7 +189,7 @@ def build(graph: str, edges: list[Edge], data: Path, out: Path) -> None:
     elif graph == "medicine":
         sources = [f"primekg_partial=kg:{data / 'primekg_partial'}"]
     else:
-        others = {name: HERE / f"{graph}-{name}.tsv" for name in ("register", "gazette")}
+        others = {name: HERE / f"{graph}-{name}.tsv" for name in FURTHER}
         sources = [f"{name}=kg:{file}" for name, file in others.items() if file.exists()]
         path = out / (f"{graph}.ttl" if graph == "company" else graph)
         (write_turtle if graph == "company" else write_base)(main, path)
@@ -275,7 +278,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--set", default="fms")
-    parser.add_argument("--graph", default="company,music,zsre,medicine,harbour,orchestra,clinic")
+    parser.add_argument("--graph", default="company,music,zsre,medicine,harbour,orchestra,clinic,college,space")
     parser.add_argument("--method", default="hydrarag,hybgrag")
     parser.add_argument("--limit", type=int)
     parser.add_argument("--gold", action="store_true")
