@@ -6,8 +6,8 @@ A sentence supports a short answer if it holds
   question's words;
 - the names in the question. They may also stand in the title of the passage, before a sentence that begins with a
   pronoun or an article, or in the sentence before one with another pronoun;
-- the verbs and ordinals in the question and two thirds of its other words, in any form, or as a word of the same group
-  in `rules/relations/phrases.toml`;
+- the verbs and ordinals in the question and two thirds of its words, in any form, or as a word of the same group in
+  `rules/relations/phrases.toml`; half of its words are enough in a sentence that has the most of them in the evidence;
 
 and if no other name, date or number in it is nearer to these words. Commas and conjunctions count as distance.
 
@@ -56,6 +56,7 @@ _ASKS = re.compile(
     r"(?P<other>what|which|how|why))\b",
     re.IGNORECASE,
 )
+_NESTED = re.compile(r"\b(?:who|whose|whom|that|which|where|when)\b", re.IGNORECASE)
 _EMPTY = word_set("year date day month century time people person man woman number name kind")
 _PLACED = word_set(
     "lie lies lay stand stands stood live lives lived located situated placed found"
@@ -146,6 +147,10 @@ class _Sentence:
         followed = [*(token.low for token in self.tokens[1:]), "", ""]
         return [i for i, u in self.units if _same(word, u) or (says_inverse(word, u) and followed[i] == "of")]
 
+    def n_words(self, asked: _Question) -> int:
+        """The number of a question's words that it has."""
+        return sum(bool(self.places(word)) for word, _ in asked.words)
+
     def refers(self, asked: _Question) -> bool:
         """Whether it begins with "the" and a noun of the question, so that the text before may say more of it: "the
         rent is"."""
@@ -179,6 +184,7 @@ class _Question:
         self.kind = (asks.lastgroup or "other") if asks else "other"
         start, end = asks.span() if asks else (0, 0)
         self.terms = _terms(text)
+        self.is_nested = _NESTED.search(text, end) is not None
         mentions = find_mentions_in(text, tokens, passage_words("", [], [tokens]))
         parts = (part for m in mentions for part in _OF_THE.split(text[tokens[m.first].start : tokens[m.last - 1].end]))
         self.names = [terms for part in parts if (terms := list(_sequence(part)))]
@@ -261,18 +267,18 @@ def supporting(
     ()
     """
     asked = _question(question)
-    wanted = _wanted(asked, answer)
-    if not wanted:
-        return ()
-    for number, passage in enumerate(passages):
-        for sentence in _sentences(*passage):
-            places = _places(sentence, wanted, asked.kind == "number")
-            if not places or not _has_names(asked, [sentence]):
-                continue
-            for place in places:
-                if _fits(asked, wanted, sentence, place):
+    sentences = [(number, s) for number, passage in enumerate(passages) for s in _sentences(*passage)]
+    named = [(number, s, s.n_words(asked)) for number, s in sentences if _has_names(asked, [s])]
+    most = max((n_words for *_, n_words in named), default=0)
+    for wanted in _wanted(asked, answer, {term for _, s in sentences for term in s.terms}):
+        for number, sentence, n_words in named:
+            is_best = n_words == most and not asked.is_nested
+            for place in _places(sentence, wanted, asked.kind == "number"):
+                if _fits(asked, wanted, sentence, place, is_best):
                     return (_span(number, sentence, place),)
-    return next(filter(None, (_of_path(asked, wanted, passages, path) for path in paths)), ())
+        if spans := next(filter(None, (_of_path(asked, wanted, passages, path) for path in paths)), ()):
+            return spans
+    return ()
 
 
 def _span(number: int, sentence: _Sentence, place: Place) -> Span:
@@ -280,8 +286,10 @@ def _span(number: int, sentence: _Sentence, place: Place) -> Span:
     return Span(number, sentence.start, sentence.end, answer)
 
 
-def _wanted(asked: _Question, answer: str) -> tuple[str, ...]:
-    """The terms of an answer that the question has in no form, in order; none if too many or of another type."""
+def _wanted(asked: _Question, answer: str, evidence: Set[str]) -> list[tuple[str, ...]]:
+    """The terms of an answer that the question has in no form, in order; then those that are its core: names and
+    numbers, a number's next word, and for a question of no known type all words of the evidence, if most are. None if
+    the answer is of another type."""
     terms = _sequence(answer)
     asking = [*(word for word, _ in asked.words), *asked.optional]
     units = [(low, unit) for low in answer.casefold().split() for unit in _units(low)]
@@ -294,7 +302,13 @@ def _wanted(asked: _Question, answer: str) -> tuple[str, ...]:
         fits = bool(figures) or not _TIME_TERMS.isdisjoint(terms)
     else:
         fits = asked.kind != "number" or bool(figures)
-    return new if fits and len(new) <= _MOST_WORDS else ()
+    core: Set[str] = figures.union(*_question(answer).names, _TIME_TERMS if asked.kind == "date" else ())
+    if asked.kind == "number":
+        core |= {behind for figure, behind in pairwise(terms) if figure in figures}
+    elif asked.kind == "other":
+        core = evidence | core if 3 * len(evidence & {*new}) >= 2 * len(new) else frozenset()
+    said = tuple(term for term in new if term in core)
+    return [wanted for wanted in dict.fromkeys((new, said)) if fits and 0 < len(wanted) <= _MOST_WORDS]
 
 
 def _places(sentence: _Sentence, wanted: Sequence[str], in_order: bool) -> list[Place]:
@@ -343,14 +357,16 @@ def _fits(
     wanted: Sequence[str],
     sentence: _Sentence,
     place: Place,
+    is_best: bool,
     others: Sequence[_Sentence] = (),
     bridges: Set[str] = frozenset(),
 ) -> bool:
     """Whether a sentence states the fact about its answer for which the question asks.
 
-    others: the other sentences of a path; bridges: terms of the names that join them.
+    is_best: whether no other sentence of the evidence has more words of the question. others: the other sentences of a
+    path; bridges: terms of the names that join them.
     """
-    anchors = _anchors(asked, wanted, sentence, place, others)
+    anchors = _anchors(asked, wanted, sentence, place, others, is_best)
     if anchors is None:
         return False
     nouns, verbs = anchors
@@ -389,15 +405,21 @@ def _fits(
 
 
 def _anchors(
-    asked: _Question, wanted: Sequence[str], sentence: _Sentence, place: Place, others: Sequence[_Sentence]
+    asked: _Question,
+    wanted: Sequence[str],
+    sentence: _Sentence,
+    place: Place,
+    others: Sequence[_Sentence],
+    is_best: bool,
 ) -> tuple[list[list[int]], list[list[int]]] | None:
     """(places of each noun, places of each verb) of the question outside the answer; None if too few of its words are
-    in the sentence, or only in relative clauses to which a date or a number before them does not belong."""
+    in the sentence (half of them, if it is the best one; else two thirds and the verbs), or only in relative clauses
+    to which a date or a number before them does not belong."""
     in_order = asked.kind in ("number", "date")
     inside = {i for i in range(*place) if in_order or sentence.terms[i] in wanted}
     nouns: list[list[int]] = []
     verbs: list[list[int]] = []
-    n_held = 0
+    n_held, lacks_verb = 0, False
     refers = sentence.is_pronominal or sentence.refers(asked)
     context = units_of(f"{sentence.title} {sentence.before if refers else ''}")
     for word, verb in asked.words:
@@ -405,15 +427,18 @@ def _anchors(
         if places:
             (verbs if verb else nouns).append(places)
         is_there = bool(places) or any(other.places(word) for other in others)
-        if not is_there and (verb or word.stem in _ORDINALS):
+        if not is_there and word.stem in _ORDINALS:
             return None
+        lacks_verb |= verb and not is_there
         n_held += is_there or any(_same(word, unit) for unit in context)
     nouns += [places for word in asked.optional if (places := sentence.places(word))]
     if asked.kind == "place" and not asked.words:  # "Where is Ves?"
         nouns += [places for name in asked.names if (places := [i for i, t in enumerate(sentence.terms) if t in name])]
     clause = next((i for i, token in enumerate(sentence.tokens) if i > place[1] + 1 and token.low in _RELATIVES), None)
     is_of_clause = in_order and clause is not None and any(min(places) > clause for places in (*nouns, *verbs))
-    if not (nouns or verbs) or 3 * n_held < 2 * len(asked.words) or is_of_clause:
+    most_held = 3 * n_held >= 2 * len(asked.words) and not lacks_verb
+    is_held = most_held or (is_best and 2 * n_held >= len(asked.words))
+    if not (nouns or verbs) or not is_held or is_of_clause:
         return None
     return nouns, verbs
 
@@ -422,7 +447,7 @@ def _has_another_subject(sentence: _Sentence, place: Place, verbs: Sequence[Sequ
     """Whether somebody else than the answer does what "who" asks for. "Crane bought Harlow" does not say who bought
     Crane, and "He met Anna and founded the club" not that Anna founded it."""
     lows = [token.low for token in sentence.tokens]
-    if 0 <= sentence.subject < sentence.verb < place[0] and [sentence.verb] in verbs:
+    if 0 <= sentence.subject < sentence.verb < place[0] and (not verbs or [sentence.verb] in verbs):
         return True
     if lows[0] not in SUBJECT_PRONOUNS or place[0] == 0 or not _SUBORDINATORS.isdisjoint(lows[: place[0]]):
         return False
@@ -483,7 +508,7 @@ def _of_path(
             name for *names, _ in ends for name in names if name != {*wanted} and name <= around and name <= beside
         )
         bridges = {term for name in joints for term in name}
-        place = next((place for place in places if _fits(asked, wanted, sentence, place, texts, bridges)), None)
+        place = next((place for place in places if _fits(asked, wanted, sentence, place, False, texts, bridges)), None)
         if bridges and place is not None:
             return (_span(number, sentence, place), *(Span(n, other.start, other.end, None) for n, other in others))
     return ()
