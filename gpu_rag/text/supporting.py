@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import accumulate, pairwise
 
 from gpu_rag.text.figures import MONTHS, one_form
@@ -34,6 +34,7 @@ from gpu_rag.text.rules.extraction.lexicon import (
     SUBJECT_PRONOUNS,
     is_verb,
 )
+from gpu_rag.text.rules.extraction.relations import is_adjective
 from gpu_rag.text.rules.extraction.tokens import (
     AMOUNT,
     DATE,
@@ -65,6 +66,7 @@ _BOUNDARIES = word_set(", ; : ( ) – — and but while who which whom whose whe
 _REFERS = PRONOUNS | POSSESSIVES | {"both"}
 _RELATIVES = word_set("who which whose")
 _NEGATIONS = word_set("not no never none nor neither without rather instead against")
+_COMPARATIVES = word_set("later more less fewer earlier longer")
 _TIMES = "monday tuesday wednesday thursday friday saturday sunday spring summer autumn winter morning evening night"
 _TIME_TERMS = frozenset(tokenize(" ".join((*MONTHS, _TIMES))))
 _DERIVED = word_set("r er or ist ment ion")  # endings of agents and actions: "make", "maker"
@@ -75,8 +77,25 @@ flown, grow grew grown, become became, come came, run ran, go went gone, keep ke
 brought, choose chose chosen, shoot shot, say said, tell told, think thought, wear wore worn, drive drove driven, deep
 depth, long length, high height, wide width, heavy weigh weighs weighed weight"""
 _BASE = {form: forms[0] for forms in map(str.split, _FORMS.split(",")) for form in forms[1:]}
+_SYNONYMS = """found establish start begin create launch, build construct erect raise, build complete finish, make
+manufacture produce cast, write author compose, design plan draw, buy purchase acquire, own belong possess, carry bear
+transport bring, bury tomb grave, teach train pupil student, perform premiere stage play, win beat defeat victory,
+lead head direct chair run manage command conduct, name call, discover find detect identify, move settle relocate,
+leave quit depart resign, destroy burn demolish wreck, close shut end, replace succeed follow, pay fund finance, get
+receive obtain, give donate grant present award, use employ, repair mend fix restore renovate, show display depict
+portray exhibit, keep hold store house, flow run pass, cross span, join connect link, live inhabit inhabitant resident
+population, see watch observe spot sight, work serve job, happen occur, arrive reach come, need require, allow permit,
+say tell report, remove take, stop halt end, appoint elect choose, injure wound hurt, grow cultivate, translate put,
+big large, doctor physician, car vehicle, ship boat vessel, road street, firm company business, trip journey voyage,
+painting picture, job trade profession, war battle, illness disease, shop store, work job, area surface, cost price,
+salary wage pay, journal newspaper magazine, aircraft plane, teacher schoolmaster, soldier troop, film movie, lawyer
+attorney, reward prize award, inventor engineer"""
 _ORDINAL_ENDINGS = ("st", "nd", "rd", "th")
-_EXCLUDING = {"person": frozenset({"in", "at"}), "place": frozenset({"by"})}  # before a name of another type
+_EXCLUDING = {
+    "person": frozenset({"in", "at"}),
+    "place": frozenset({"by"}),
+    "number": frozenset({"the"}),
+}  # before a name of another type
 _OF_THE = re.compile(r"\bof the\b")  # a name on each side
 _SUBORDINATORS = word_set("when where before after while although though because that")
 _OBJECTS = word_set("him her it them his its their")
@@ -243,8 +262,21 @@ def _is_finite(before: str, low: str, behind: str) -> bool:
     return is_verb(low, before) and low not in AUXILIARIES and before not in {*AUXILIARIES, ","} and behind != "by"
 
 
+@cache
+def _synonyms() -> dict[str, frozenset[int]]:
+    """The numbers of the groups of each stem."""
+    groups: dict[str, frozenset[int]] = {}
+    for number, words in enumerate(_SYNONYMS.split(",")):
+        for stem in (unit.stem for word in words.split() for unit in _units(word)):
+            groups[stem] = groups.get(stem, frozenset()) | {number}
+    return groups
+
+
 def _same(word: Unit, unit: Unit) -> bool:
     """Whether two words say the same: by stem, by group, or as a verb and its agent or action."""
+    synonyms = _synonyms()
+    if not synonyms.get(word.stem, frozenset()).isdisjoint(synonyms.get(unit.stem, ())):
+        return True
     short, long = sorted((word.stem, unit.stem), key=len)
     derived = len(short) > 2 and long.startswith(short) and long[len(short) :] in _DERIVED
     return derived or says(word, unit) > 0
@@ -312,8 +344,8 @@ def _wanted(asked: _Question, answer: str, evidence: Set[str]) -> list[tuple[str
 
 
 def _places(sentence: _Sentence, wanted: Sequence[str], in_order: bool) -> list[Place]:
-    """The short places that have all terms, shortest first. A pronoun that begins the sentence stands for the title of
-    the passage."""
+    """The short places that have all terms, shortest first. A pronoun that begins the sentence, and "there" in it,
+    stand for the title of the passage."""
     matches = [i for i, term in enumerate(sentence.terms) if term in wanted]
     reach, places = 2 * len(wanted) + 4, list[Place]()
     for n, first in enumerate(matches):
@@ -326,8 +358,10 @@ def _places(sentence: _Sentence, wanted: Sequence[str], in_order: bool) -> list[
             continue
         if not missing:
             places.append((first, last + 1))
-    if not places and sentence.subject == 0 and sentence.is_pronominal and _terms(sentence.title) == {*wanted}:
-        return [(0, 1)]
+    if not places and _terms(sentence.title) == {*wanted}:
+        lows = [token.low for token in sentence.tokens]
+        named = [0] if sentence.subject == 0 and sentence.is_pronominal else []
+        return [(i, i + 1) for i in (*named, *(i for i in range(1, len(lows)) if lows[i] == "there"))]
     return sorted(places, key=lambda place: place[1] - place[0])
 
 
@@ -372,7 +406,7 @@ def _fits(
     nouns, verbs = anchors
     nearest = [min(places, key=lambda i: sentence.distance(i, place)) for places in (*nouns, *verbs)]
     between = sentence.tokens[max(0, min(*nearest, place[0]) - 1) : max(*nearest, place[1])]
-    if any(token.low in _NEGATIONS for token in between):
+    if any(token.low in _NEGATIONS and behind.low not in _COMPARATIVES for token, behind in pairwise(between)):
         return False
     tokens, answer = sentence.tokens, sentence.tokens[slice(*place)]
     is_agent = any(token.low == "by" for token in tokens[max(place[0] - 2, 0) : place[0]])
@@ -472,12 +506,14 @@ def _rivals(asked: _Question, sentence: _Sentence, place: Place, known: Set[str]
         spans = [(m.first, m.last) for m in sentence.mentions if m.kind == DATE] or spans
     elif asked.kind != "number" and NUMBER not in kinds:
         named = asked.kind in ("person", "place") or NAME in kinds
-        spans = [(m.first, m.last) for m in sentence.mentions if named and m.kind not in (DATE, AMOUNT)]
+        mentions = (m for m in sentence.mentions if named and m.kind not in (DATE, AMOUNT))
+        spans = [(m.first, m.last) for m in mentions if not is_adjective(sentence.tokens, m)]
     excluding = _EXCLUDING.get(asked.kind, frozenset())
     for first, last in spans:
         terms = [term for term in sentence.terms[first:last] if term]
         before = sentence.tokens[first - 1].low if first else ""
         is_other = not known >= {*terms} and not any(terms[: len(name)] == name for name in asked.names)
+        is_other &= asked.kind == "date" or not {*terms} <= _TIME_TERMS
         if (last <= place[0] or first >= place[1]) and is_other and before not in excluding:
             yield first, last
 
