@@ -12,7 +12,8 @@ A sentence supports a short answer if it holds
 and if no other name, date or number in it is nearer to these words. Commas and conjunctions count as distance.
 
 The sentences of one path support an answer together: they share these words, and the sentence with the answer has none
-of the question's names, but a name that joins it to another sentence.
+of the question's names, but a name that joins it to another sentence. So do two sentences without a path, if the one
+with the question's names has the title of the other's passage and a word of the question that the other lacks.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import re
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 
 from gpu_rag.text.figures import MONTHS, one_form
 from gpu_rag.text.rules.extraction.entities import find_mentions_in
@@ -308,6 +309,15 @@ def supporting(
             for place in _places(sentence, wanted, asked.kind == "number"):
                 if _fits(asked, wanted, sentence, place, is_best):
                     return (_span(number, sentence, place),)
+        for (first, other, _), (number, sentence) in product(named, sentences):
+            title = _sequence(sentence.title)
+            is_joint = number != first and title and {*title} != {*wanted} and _has_run(other.terms, title)
+            says_more = is_joint and any(other.places(word) and not sentence.places(word) for word, _ in asked.words)
+            if not says_more or _has_names(asked, [sentence]):
+                continue
+            for place in _places(sentence, wanted, asked.kind == "number"):
+                if _fits(asked, wanted, sentence, place, False, [other], frozenset(title)):
+                    return (_span(number, sentence, place), Span(first, other.start, other.end, None))
         if spans := next(filter(None, (_of_path(asked, wanted, passages, path) for path in paths)), ()):
             return spans
     return ()

@@ -57,6 +57,21 @@ def test_a_path_needs_a_name_that_joins_its_sentences() -> None:
     assert supporting(question, "Ouda", [passages[0], ("", "Brask lies on the river Ouda.")], [path]) == ()
 
 
+def test_a_title_joins_two_sentences_without_a_path() -> None:
+    question, born = "On which river does the birthplace of Corin Blythe lie?", ("", "Corin Blythe was born in Hollin.")
+    ouda, other = supporting(question, "Ouda", [born, ("Hollin", "It lies on the river Ouda.")])
+    assert (ouda.passage, other.passage, other.answer) == (1, 0, None)
+    assert supporting(question, "Ouda", [born, ("Brask", "It lies on the river Ouda.")]) == ()
+    assert supporting("Where was Corin Blythe born?", "Ves", [born, ("Hollin", "Ott was born in Ves.")]) == ()
+
+
+def test_the_core_of_a_sentence_is_enough_but_another_name_in_it_is_not() -> None:
+    passages = [("Corvo 12", "The Corvo 12 has a warranty of five years.")]
+    question = "How long is the warranty of the Corvo 12?"
+    assert supporting(question, "Its maker vouches for it five years long.", passages)
+    assert not supporting(question, "The Kestrel's is five years.", passages)
+
+
 @pytest.mark.parametrize(
     ("question", "answer"),
     [
