@@ -58,7 +58,9 @@ _ASKS = re.compile(
     r"(?P<other>what|which|how|why))\b",
     re.IGNORECASE,
 )
-_NESTED = re.compile(r"\b(?:who|whose|whom|that|which|where|when)\b", re.IGNORECASE)
+_NESTED = re.compile(  # asks about somebody or something that it describes
+    r"\b(?:who|whose|whom|that|which|where|when|(?:\w+(?:[eo]r|ist)|wife|husband|birthplace) of)\b", re.IGNORECASE
+)
 _EMPTY = word_set("year date day month century time people person man woman number name kind")
 _PLACED = word_set(
     "lie lies lay stand stands stood live lives lived located situated placed found"
@@ -423,6 +425,8 @@ def _fits(
     if asked.kind == "person" and not (is_agent or any(token.text[0].isupper() for token in answer)):
         return False
     if asked.asks_subject and not is_agent and _has_another_subject(sentence, place, verbs):
+        return False
+    if place[0] and tokens[place[0] - 1].low in _EXCLUDING["place"] and asked.kind == "place":
         return False
     is_agent &= any(place[0] - 3 <= i < place[0] for places in verbs for i in places)  # "planned by NAME"
     is_agent &= all(token.low != ";" for token in between)

@@ -65,6 +65,13 @@ def test_a_title_joins_two_sentences_without_a_path() -> None:
     assert supporting("Where was Corin Blythe born?", "Ves", [born, ("Hollin", "Ott was born in Ves.")]) == ()
 
 
+def test_a_name_in_the_middle_of_a_chain_is_no_answer() -> None:
+    passages = [("", "The Halden Bridge was designed by Marta Orlo.")]
+    assert supporting("Who designed the Halden Bridge?", "Marta Orlo", passages)
+    assert not supporting("Where was the designer of the Halden Bridge born?", "Marta Orlo", passages)
+    assert not supporting("Who was the mother of the designer of the Halden Bridge?", "Marta Orlo", passages)
+
+
 def test_the_core_of_a_sentence_is_enough_but_another_name_in_it_is_not() -> None:
     passages = [("Corvo 12", "The Corvo 12 has a warranty of five years.")]
     question = "How long is the warranty of the Corvo 12?"
