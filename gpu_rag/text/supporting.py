@@ -6,13 +6,14 @@ A sentence supports a short answer if it holds
   question's words;
 - the names in the question. They may also stand in the title of the passage, before a sentence that begins with a
   pronoun or an article, or in the sentence before one with another pronoun;
-- the verbs and ordinals in the question and two thirds of its other words, in any form, or as a word of the same group
-  in `rules/relations/phrases.toml`;
+- the verbs and ordinals in the question and two thirds of its words, in any form, or as a word of the same group in
+  `rules/relations/phrases.toml`; half of its words are enough in a sentence that has the most of them in the evidence;
 
 and if no other name, date or number in it is nearer to these words. Commas and conjunctions count as distance.
 
 The sentences of one path support an answer together: they share these words, and the sentence with the answer has none
-of the question's names, but a name that joins it to another sentence.
+of the question's names, but a name that joins it to another sentence. So do two sentences without a path, if the one
+with the question's names has the title of the other's passage and a word of the question that the other lacks.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from itertools import accumulate, pairwise
+from functools import cache, cached_property, lru_cache
+from itertools import accumulate, pairwise, product
 
 from gpu_rag.text.figures import MONTHS, one_form
 from gpu_rag.text.rules.extraction.entities import find_mentions_in
@@ -34,6 +35,7 @@ from gpu_rag.text.rules.extraction.lexicon import (
     SUBJECT_PRONOUNS,
     is_verb,
 )
+from gpu_rag.text.rules.extraction.relations import is_adjective
 from gpu_rag.text.rules.extraction.tokens import (
     AMOUNT,
     DATE,
@@ -56,6 +58,9 @@ _ASKS = re.compile(
     r"(?P<other>what|which|how|why))\b",
     re.IGNORECASE,
 )
+_NESTED = re.compile(  # asks about somebody or something that it describes
+    r"\b(?:who|whose|whom|that|which|where|when|(?:\w+(?:[eo]r|ist)|wife|husband|birthplace) of)\b", re.IGNORECASE
+)
 _EMPTY = word_set("year date day month century time people person man woman number name kind")
 _PLACED = word_set(
     "lie lies lay stand stands stood live lives lived located situated placed found"
@@ -64,6 +69,7 @@ _BOUNDARIES = word_set(", ; : ( ) – — and but while who which whom whose whe
 _REFERS = PRONOUNS | POSSESSIVES | {"both"}
 _RELATIVES = word_set("who which whose")
 _NEGATIONS = word_set("not no never none nor neither without rather instead against")
+_COMPARATIVES = word_set("later more less fewer earlier longer")
 _TIMES = "monday tuesday wednesday thursday friday saturday sunday spring summer autumn winter morning evening night"
 _TIME_TERMS = frozenset(tokenize(" ".join((*MONTHS, _TIMES))))
 _DERIVED = word_set("r er or ist ment ion")  # endings of agents and actions: "make", "maker"
@@ -74,8 +80,25 @@ flown, grow grew grown, become became, come came, run ran, go went gone, keep ke
 brought, choose chose chosen, shoot shot, say said, tell told, think thought, wear wore worn, drive drove driven, deep
 depth, long length, high height, wide width, heavy weigh weighs weighed weight"""
 _BASE = {form: forms[0] for forms in map(str.split, _FORMS.split(",")) for form in forms[1:]}
+_SYNONYMS = """found establish start begin create launch, build construct erect raise, build complete finish, make
+manufacture produce cast, write author compose, design plan draw, buy purchase acquire, own belong possess, carry bear
+transport bring, bury tomb grave, teach train pupil student, perform premiere stage play, win beat defeat victory,
+lead head direct chair run manage command conduct, name call, discover find detect identify, move settle relocate,
+leave quit depart resign, destroy burn demolish wreck, close shut end, replace succeed follow, pay fund finance, get
+receive obtain, give donate grant present award, use employ, repair mend fix restore renovate, show display depict
+portray exhibit, keep hold store house, flow run pass, cross span, join connect link, live inhabit inhabitant resident
+population, see watch observe spot sight, work serve job, happen occur, arrive reach come, need require, allow permit,
+say tell report, remove take, stop halt end, appoint elect choose, injure wound hurt, grow cultivate, translate put,
+big large, doctor physician, car vehicle, ship boat vessel, road street, firm company business, trip journey voyage,
+painting picture, job trade profession, war battle, illness disease, shop store, work job, area surface, cost price,
+salary wage pay, journal newspaper magazine, aircraft plane, teacher schoolmaster, soldier troop, film movie, lawyer
+attorney, reward prize award, inventor engineer"""
 _ORDINAL_ENDINGS = ("st", "nd", "rd", "th")
-_EXCLUDING = {"person": frozenset({"in", "at"}), "place": frozenset({"by"})}  # before a name of another type
+_EXCLUDING = {
+    "person": frozenset({"in", "at"}),
+    "place": frozenset({"by"}),
+    "number": frozenset({"the"}),
+}  # before a name of another type
 _OF_THE = re.compile(r"\bof the\b")  # a name on each side
 _SUBORDINATORS = word_set("when where before after while although though because that")
 _OBJECTS = word_set("him her it them his its their")
@@ -146,6 +169,10 @@ class _Sentence:
         followed = [*(token.low for token in self.tokens[1:]), "", ""]
         return [i for i, u in self.units if _same(word, u) or (says_inverse(word, u) and followed[i] == "of")]
 
+    def n_words(self, asked: _Question) -> int:
+        """The number of a question's words that it has."""
+        return sum(bool(self.places(word)) for word, _ in asked.words)
+
     def refers(self, asked: _Question) -> bool:
         """Whether it begins with "the" and a noun of the question, so that the text before may say more of it: "the
         rent is"."""
@@ -179,6 +206,7 @@ class _Question:
         self.kind = (asks.lastgroup or "other") if asks else "other"
         start, end = asks.span() if asks else (0, 0)
         self.terms = _terms(text)
+        self.is_nested = _NESTED.search(text, end) is not None
         mentions = find_mentions_in(text, tokens, passage_words("", [], [tokens]))
         parts = (part for m in mentions for part in _OF_THE.split(text[tokens[m.first].start : tokens[m.last - 1].end]))
         self.names = [terms for part in parts if (terms := list(_sequence(part)))]
@@ -237,8 +265,21 @@ def _is_finite(before: str, low: str, behind: str) -> bool:
     return is_verb(low, before) and low not in AUXILIARIES and before not in {*AUXILIARIES, ","} and behind != "by"
 
 
+@cache
+def _synonyms() -> dict[str, frozenset[int]]:
+    """The numbers of the groups of each stem."""
+    groups: dict[str, frozenset[int]] = {}
+    for number, words in enumerate(_SYNONYMS.split(",")):
+        for stem in (unit.stem for word in words.split() for unit in _units(word)):
+            groups[stem] = groups.get(stem, frozenset()) | {number}
+    return groups
+
+
 def _same(word: Unit, unit: Unit) -> bool:
     """Whether two words say the same: by stem, by group, or as a verb and its agent or action."""
+    synonyms = _synonyms()
+    if not synonyms.get(word.stem, frozenset()).isdisjoint(synonyms.get(unit.stem, ())):
+        return True
     short, long = sorted((word.stem, unit.stem), key=len)
     derived = len(short) > 2 and long.startswith(short) and long[len(short) :] in _DERIVED
     return derived or says(word, unit) > 0
@@ -261,18 +302,27 @@ def supporting(
     ()
     """
     asked = _question(question)
-    wanted = _wanted(asked, answer)
-    if not wanted:
-        return ()
-    for number, passage in enumerate(passages):
-        for sentence in _sentences(*passage):
-            places = _places(sentence, wanted, asked.kind == "number")
-            if not places or not _has_names(asked, [sentence]):
-                continue
-            for place in places:
-                if _fits(asked, wanted, sentence, place):
+    sentences = [(number, s) for number, passage in enumerate(passages) for s in _sentences(*passage)]
+    named = [(number, s, s.n_words(asked)) for number, s in sentences if _has_names(asked, [s])]
+    most = max((n_words for *_, n_words in named), default=0)
+    for wanted in _wanted(asked, answer, {term for _, s in sentences for term in s.terms}):
+        for number, sentence, n_words in named:
+            is_best = n_words == most and not asked.is_nested
+            for place in _places(sentence, wanted, asked.kind == "number"):
+                if _fits(asked, wanted, sentence, place, is_best):
                     return (_span(number, sentence, place),)
-    return next(filter(None, (_of_path(asked, wanted, passages, path) for path in paths)), ())
+        for (first, other, _), (number, sentence) in product(named, sentences):
+            title = _sequence(sentence.title)
+            is_joint = number != first and title and {*title} != {*wanted} and _has_run(other.terms, title)
+            says_more = is_joint and any(other.places(word) and not sentence.places(word) for word, _ in asked.words)
+            if not says_more or _has_names(asked, [sentence]):
+                continue
+            for place in _places(sentence, wanted, asked.kind == "number"):
+                if _fits(asked, wanted, sentence, place, False, [other], frozenset(title)):
+                    return (_span(number, sentence, place), Span(first, other.start, other.end, None))
+        if spans := next(filter(None, (_of_path(asked, wanted, passages, path) for path in paths)), ()):
+            return spans
+    return ()
 
 
 def _span(number: int, sentence: _Sentence, place: Place) -> Span:
@@ -280,8 +330,10 @@ def _span(number: int, sentence: _Sentence, place: Place) -> Span:
     return Span(number, sentence.start, sentence.end, answer)
 
 
-def _wanted(asked: _Question, answer: str) -> tuple[str, ...]:
-    """The terms of an answer that the question has in no form, in order; none if too many or of another type."""
+def _wanted(asked: _Question, answer: str, evidence: Set[str]) -> list[tuple[str, ...]]:
+    """The terms of an answer that the question has in no form, in order; then those that are its core: names and
+    numbers, a number's next word, and for a question of no known type all words of the evidence, if most are. None if
+    the answer is of another type."""
     terms = _sequence(answer)
     asking = [*(word for word, _ in asked.words), *asked.optional]
     units = [(low, unit) for low in answer.casefold().split() for unit in _units(low)]
@@ -294,12 +346,18 @@ def _wanted(asked: _Question, answer: str) -> tuple[str, ...]:
         fits = bool(figures) or not _TIME_TERMS.isdisjoint(terms)
     else:
         fits = asked.kind != "number" or bool(figures)
-    return new if fits and len(new) <= _MOST_WORDS else ()
+    core: Set[str] = figures.union(*_question(answer).names, _TIME_TERMS if asked.kind == "date" else ())
+    if asked.kind == "number":
+        core |= {behind for figure, behind in pairwise(terms) if figure in figures}
+    elif asked.kind == "other":
+        core = evidence | core if 3 * len(evidence & {*new}) >= 2 * len(new) else frozenset()
+    said = tuple(term for term in new if term in core)
+    return [wanted for wanted in dict.fromkeys((new, said)) if fits and 0 < len(wanted) <= _MOST_WORDS]
 
 
 def _places(sentence: _Sentence, wanted: Sequence[str], in_order: bool) -> list[Place]:
-    """The short places that have all terms, shortest first. A pronoun that begins the sentence stands for the title of
-    the passage."""
+    """The short places that have all terms, shortest first. A pronoun that begins the sentence, and "there" in it,
+    stand for the title of the passage."""
     matches = [i for i, term in enumerate(sentence.terms) if term in wanted]
     reach, places = 2 * len(wanted) + 4, list[Place]()
     for n, first in enumerate(matches):
@@ -312,8 +370,10 @@ def _places(sentence: _Sentence, wanted: Sequence[str], in_order: bool) -> list[
             continue
         if not missing:
             places.append((first, last + 1))
-    if not places and sentence.subject == 0 and sentence.is_pronominal and _terms(sentence.title) == {*wanted}:
-        return [(0, 1)]
+    if not places and _terms(sentence.title) == {*wanted}:
+        lows = [token.low for token in sentence.tokens]
+        named = [0] if sentence.subject == 0 and sentence.is_pronominal else []
+        return [(i, i + 1) for i in (*named, *(i for i in range(1, len(lows)) if lows[i] == "there"))]
     return sorted(places, key=lambda place: place[1] - place[0])
 
 
@@ -343,26 +403,30 @@ def _fits(
     wanted: Sequence[str],
     sentence: _Sentence,
     place: Place,
+    is_best: bool,
     others: Sequence[_Sentence] = (),
     bridges: Set[str] = frozenset(),
 ) -> bool:
     """Whether a sentence states the fact about its answer for which the question asks.
 
-    others: the other sentences of a path; bridges: terms of the names that join them.
+    is_best: whether no other sentence of the evidence has more words of the question. others: the other sentences of a
+    path; bridges: terms of the names that join them.
     """
-    anchors = _anchors(asked, wanted, sentence, place, others)
+    anchors = _anchors(asked, wanted, sentence, place, others, is_best)
     if anchors is None:
         return False
     nouns, verbs = anchors
     nearest = [min(places, key=lambda i: sentence.distance(i, place)) for places in (*nouns, *verbs)]
     between = sentence.tokens[max(0, min(*nearest, place[0]) - 1) : max(*nearest, place[1])]
-    if any(token.low in _NEGATIONS for token in between):
+    if any(token.low in _NEGATIONS and behind.low not in _COMPARATIVES for token, behind in pairwise(between)):
         return False
     tokens, answer = sentence.tokens, sentence.tokens[slice(*place)]
     is_agent = any(token.low == "by" for token in tokens[max(place[0] - 2, 0) : place[0]])
     if asked.kind == "person" and not (is_agent or any(token.text[0].isupper() for token in answer)):
         return False
     if asked.asks_subject and not is_agent and _has_another_subject(sentence, place, verbs):
+        return False
+    if place[0] and tokens[place[0] - 1].low in _EXCLUDING["place"] and asked.kind == "place":
         return False
     is_agent &= any(place[0] - 3 <= i < place[0] for places in verbs for i in places)  # "planned by NAME"
     is_agent &= all(token.low != ";" for token in between)
@@ -389,15 +453,21 @@ def _fits(
 
 
 def _anchors(
-    asked: _Question, wanted: Sequence[str], sentence: _Sentence, place: Place, others: Sequence[_Sentence]
+    asked: _Question,
+    wanted: Sequence[str],
+    sentence: _Sentence,
+    place: Place,
+    others: Sequence[_Sentence],
+    is_best: bool,
 ) -> tuple[list[list[int]], list[list[int]]] | None:
     """(places of each noun, places of each verb) of the question outside the answer; None if too few of its words are
-    in the sentence, or only in relative clauses to which a date or a number before them does not belong."""
+    in the sentence (half of them, if it is the best one; else two thirds and the verbs), or only in relative clauses
+    to which a date or a number before them does not belong."""
     in_order = asked.kind in ("number", "date")
     inside = {i for i in range(*place) if in_order or sentence.terms[i] in wanted}
     nouns: list[list[int]] = []
     verbs: list[list[int]] = []
-    n_held = 0
+    n_held, lacks_verb = 0, False
     refers = sentence.is_pronominal or sentence.refers(asked)
     context = units_of(f"{sentence.title} {sentence.before if refers else ''}")
     for word, verb in asked.words:
@@ -405,15 +475,18 @@ def _anchors(
         if places:
             (verbs if verb else nouns).append(places)
         is_there = bool(places) or any(other.places(word) for other in others)
-        if not is_there and (verb or word.stem in _ORDINALS):
+        if not is_there and word.stem in _ORDINALS:
             return None
+        lacks_verb |= verb and not is_there
         n_held += is_there or any(_same(word, unit) for unit in context)
     nouns += [places for word in asked.optional if (places := sentence.places(word))]
     if asked.kind == "place" and not asked.words:  # "Where is Ves?"
         nouns += [places for name in asked.names if (places := [i for i, t in enumerate(sentence.terms) if t in name])]
     clause = next((i for i, token in enumerate(sentence.tokens) if i > place[1] + 1 and token.low in _RELATIVES), None)
     is_of_clause = in_order and clause is not None and any(min(places) > clause for places in (*nouns, *verbs))
-    if not (nouns or verbs) or 3 * n_held < 2 * len(asked.words) or is_of_clause:
+    most_held = 3 * n_held >= 2 * len(asked.words) and not lacks_verb
+    is_held = most_held or (is_best and 2 * n_held >= len(asked.words))
+    if not (nouns or verbs) or not is_held or is_of_clause:
         return None
     return nouns, verbs
 
@@ -422,7 +495,7 @@ def _has_another_subject(sentence: _Sentence, place: Place, verbs: Sequence[Sequ
     """Whether somebody else than the answer does what "who" asks for. "Crane bought Harlow" does not say who bought
     Crane, and "He met Anna and founded the club" not that Anna founded it."""
     lows = [token.low for token in sentence.tokens]
-    if 0 <= sentence.subject < sentence.verb < place[0] and [sentence.verb] in verbs:
+    if 0 <= sentence.subject < sentence.verb < place[0] and (not verbs or [sentence.verb] in verbs):
         return True
     if lows[0] not in SUBJECT_PRONOUNS or place[0] == 0 or not _SUBORDINATORS.isdisjoint(lows[: place[0]]):
         return False
@@ -447,12 +520,14 @@ def _rivals(asked: _Question, sentence: _Sentence, place: Place, known: Set[str]
         spans = [(m.first, m.last) for m in sentence.mentions if m.kind == DATE] or spans
     elif asked.kind != "number" and NUMBER not in kinds:
         named = asked.kind in ("person", "place") or NAME in kinds
-        spans = [(m.first, m.last) for m in sentence.mentions if named and m.kind not in (DATE, AMOUNT)]
+        mentions = (m for m in sentence.mentions if named and m.kind not in (DATE, AMOUNT))
+        spans = [(m.first, m.last) for m in mentions if not is_adjective(sentence.tokens, m)]
     excluding = _EXCLUDING.get(asked.kind, frozenset())
     for first, last in spans:
         terms = [term for term in sentence.terms[first:last] if term]
         before = sentence.tokens[first - 1].low if first else ""
         is_other = not known >= {*terms} and not any(terms[: len(name)] == name for name in asked.names)
+        is_other &= asked.kind == "date" or not {*terms} <= _TIME_TERMS
         if (last <= place[0] or first >= place[1]) and is_other and before not in excluding:
             yield first, last
 
@@ -483,7 +558,7 @@ def _of_path(
             name for *names, _ in ends for name in names if name != {*wanted} and name <= around and name <= beside
         )
         bridges = {term for name in joints for term in name}
-        place = next((place for place in places if _fits(asked, wanted, sentence, place, texts, bridges)), None)
+        place = next((place for place in places if _fits(asked, wanted, sentence, place, False, texts, bridges)), None)
         if bridges and place is not None:
             return (_span(number, sentence, place), *(Span(n, other.start, other.end, None) for n, other in others))
     return ()

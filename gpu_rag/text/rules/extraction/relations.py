@@ -51,7 +51,7 @@ def spoken_of(tokens: Sequence[Token], mentions: Sequence[Mention]) -> list[Ment
     kept: list[Mention] = []
     for i, mention in enumerate(mentions):
         following = mentions[i + 1] if i + 1 < len(mentions) else None
-        if following is None or not _is_adjective(tokens, mention):
+        if following is None or not is_adjective(tokens, mention):
             kept.append(mention)
             continue
         words = [t.low for t in tokens[mention.last : following.first]]
@@ -62,7 +62,8 @@ def spoken_of(tokens: Sequence[Token], mentions: Sequence[Mention]) -> list[Ment
     return kept
 
 
-def _is_adjective(tokens: Sequence[Token], mention: Mention) -> bool:
+def is_adjective(tokens: Sequence[Token], mention: Mention) -> bool:
+    """Whether a mention is an adjective of origin ("German")."""
     token = tokens[mention.first]
     if mention.kind != NAMED or mention.last - mention.first > 1 or token.possessive:
         return False
