@@ -268,11 +268,11 @@ class ChainReader:
             twice -= marks
         return cues[:MOST_CUES]
 
-    def cover(self, cue: Unit, side: Side, directed: int) -> list[float]:
+    def cover(self, cue: Unit, side: Side, directed: int, meant: float = 0.0) -> list[float]:
         """The degree to which a cue expresses each unit of a relation in a direction. side: of the cue, where the step
-        begins."""
+        begins; meant: the degree by meaning alone, whatever its words."""
         relation, is_back = divmod(directed, 2)
-        covers, other = [says(cue, unit) for unit in self.units[relation]], converse_of(cue.groups)
+        covers, other = [max(says(cue, unit), meant) for unit in self.units[relation]], converse_of(cue.groups)
         turned = [not value and bool(other & unit.groups) for value, unit in zip(covers, self.units[relation])]
         covers = [ALIKE if turns else value for value, turns in zip(covers, turned)]
         if self.either[relation]:

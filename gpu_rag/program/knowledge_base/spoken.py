@@ -33,6 +33,7 @@ from gpu_rag.program.knowledge_base.query import (
     part_of,
 )
 from gpu_rag.program.knowledge_base.views import kb_of
+from gpu_rag.program.steps import embed_texts
 from gpu_rag.runtime.gather import gather
 from gpu_rag.text.rules.decomposition.phrases import BASE_VERBS
 from gpu_rag.text.rules.extraction.lexicon import PREPOSITIONS, is_verb
@@ -56,14 +57,12 @@ _WORD_BEFORE = re.compile(r"(\w+)\W+(?:(?:the|a|an)\W+)?$")
 
 @dataclass(frozen=True)
 class Named:
-    """A topic that a question names. start, end: characters of its name there; vector: of the question with a word for
-    the topic, None for no cosine."""
+    """A topic that a question names. start, end: characters of its name there."""
 
     name: str
     nodes: tuple[int, ...]
     start: int
     end: int
-    vector: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -148,6 +147,8 @@ async def spoken_of(
     clauses = [*([Clause("")] * len(places) if plain else operators.clauses), *[Clause("")] * len(others)]
     for place, clause in enumerate(() if plain else operators.clauses[: len(places)]):
         asked[place] = replace(asked[place], text=clause.text, hops=n_relations(clause.text, []))
+    vectors = await embed_texts(tuple(ask.text.replace("#", _type_word(kb, ask.nodes)) for ask in asked))
+    asked = [replace(ask, vector=vector) for ask, vector in zip(asked, vectors)]
     reads = await _chains_of(kb, asked, len(places), longest, k)
     if plain and len(topics) > 1:
         reads[: len(topics)] = _meeting(reads[: len(topics)])
@@ -296,7 +297,12 @@ def _about(text: str, topic: Named, topics: Sequence[Named], index: Index) -> As
             masked_text = masked(masked_text, start, end, "#")
         elif end <= topic.start or start >= topic.end:
             masked_text = masked(masked_text, start, end, "")
-    return Asked(masked_text, topic.nodes, hops, topic.vector, anything=topic.name == ANYTHING)
+    return Asked(masked_text, topic.nodes, hops, anything=topic.name == ANYTHING)
+
+
+def _type_word(kb: KnowledgeBase, nodes: Sequence[int]) -> str:
+    """The type of a topic's first node, a word that stands for the topic in an embedded question."""
+    return kb.type_names[kb.node_type[nodes[0]]] if nodes else ""
 
 
 def stands_as_name(index: Index, text: str, start: int, end: int) -> bool:

@@ -81,7 +81,7 @@ def side_of_topic(words: Sequence[str], place: int, width: int) -> Side:
     """The side on which the topic "#" of a question stands, by the words at a place."""
     if "#" not in words:
         return Side(OPEN, words[place], False)
-    topic, word, is_role = words.index("#"), words[place], not _reads_as_verb(words, place, width)
+    topic, word, is_role = words.index("#"), words[place], not reads_as_verb(words, place, width)
     before, behind = list(words[:place]), list(words[place + (width if is_role else 1) :])
     to, subject = _preposition(words, topic, place)
     if is_role:
@@ -185,7 +185,7 @@ def _is_participle(word: str) -> bool:
     return word.endswith("ed") or (is_verb(word, "") and not word.endswith(("s", "ing")))
 
 
-def _reads_as_verb(words: Sequence[str], place: int, width: int) -> bool:
+def reads_as_verb(words: Sequence[str], place: int, width: int) -> bool:
     word, before = words[place], words[place - 1] if place else ""
     if word in PREPOSITIONS:  # "who came after #"
         return True
