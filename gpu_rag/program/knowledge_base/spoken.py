@@ -43,6 +43,12 @@ from gpu_rag.text.rules.relations.operators import Clause, is_compared, operator
 
 _WORD_BEHIND = re.compile(r"\W+(?:(?:and|or)\W+\w+\W+)?(\w+)")  # "drinks or food companies": companies, behind drinks
 _UNNAMED = re.compile(r"\b(?:(nobody|no\W?one|nothing|anybody|anyone|anything)|(no|any|a|an) (\w+))\b", re.IGNORECASE)
+_REQUEST = re.compile(  # "I'd like to know", "could you tell me": words that say no relation
+    r"^\W*(?:please\W+)?(?:(?:(?:can|could|would|will) you (?:please )?)?(?:tell|show|give|let) (?:me|us)\b(?: know\b)?"
+    r"|do you know\b|i(?:\W?d| would| want| need)(?: like)? to (?:know|learn|hear)\b)",
+    re.IGNORECASE,
+)
+_ARTICLE = re.compile(r"\b(?:the|an?) (?=#)", re.IGNORECASE)
 _NEGATES = re.compile(r"\b(?:not|never|no|nor|neither|without)\b|n['’]t\b", re.IGNORECASE)
 _NEWEST = re.compile(
     r"\b(?:these days|nowadays|now|currently|at present|present|current|(?:(?:according to|going by|by) )?(?:the )?"
@@ -68,7 +74,7 @@ class Named:
 @dataclass(frozen=True)
 class TopicRead:
     """A topic as rules read it. negated, left_out: whether the question rules out the nodes that it leads to, or the
-    topic itself; opposed: relations that mean the contrary of what is asked, see `ChainReader.opposed`."""
+    topic itself; opposed: relations that rule out nodes, see `ChainReader.rules_out`."""
 
     name: str
     nodes: tuple[int, ...]
@@ -136,7 +142,7 @@ async def spoken_of(
     """Read a question. topics: entities that it clearly names, in the order of their places; others: entities that it
     may mean; longest: maximum length of a chain; k: maximum number of chains of a topic."""
     kb, reader = kb_of(index), reader_of(index)
-    text, source, newest = _without_source(index, text)
+    text, source, newest = _without_source(index, _REQUEST.sub(lambda match: " " * len(match[0]), text))
     places = sorted([*topics, *_unnamed(index, text, topics)], key=lambda topic: topic.start)
     spans = [(topic.start, topic.end) for topic in places]
     operators = operators_of(text, spans, reader.groups, reader.valued, reader.pairs)
@@ -153,12 +159,15 @@ async def spoken_of(
     if plain and len(topics) > 1:
         reads[: len(topics)] = _meeting(reads[: len(topics)])
     topic_reads = [
-        TopicRead(
-            named.name, named.nodes, _ITSELF if clause.itself else read, clause.negated, clause.left_out,
-            reader.opposed(ask.text),
-        )
-        for named, read, clause, ask in zip((*places, *others), reads, clauses, asked)
-    ]  # fmt: skip
+        TopicRead(named.name, named.nodes, _ITSELF if clause.itself else read, clause.negated, clause.left_out)
+        for named, read, clause in zip((*places, *others), reads, clauses)
+    ]
+    plainly = [ask.text for ask, clause in zip(asked, clauses) if not clause.negated]
+    both = len(plainly) < len(asked) and reader.says_both(operators.words) and not any(map(reader.denies, plainly))
+    topic_reads = [
+        replace(topic, opposed=reader.rules_out(ask.text, topic.negated, topic.sure, both))
+        for topic, ask in zip(topic_reads, asked)
+    ]
     own, other_reads = topic_reads[: len(places)], tuple(topic_reads[len(places) :])
     types = tuple(sorted(reader.asked_types(text)))
     named_reads = tuple(topic for topic in own if topic.name != ANYTHING)
@@ -191,7 +200,7 @@ async def _chains_of(kb: KnowledgeBase, asked: Sequence[Asked], n_named: int, lo
 
 async def _contrary(kb: KnowledgeBase, topics: Sequence[TopicRead]) -> dict[int, Barred]:
     """The nodes that only a contrary relation joins with a topic."""
-    opposed = [topic for topic in topics if topic.opposed and not (topic.negated or topic.left_out)]
+    opposed = [topic for topic in topics if topic.opposed and not topic.left_out]
     barred = dict[int, Barred]()
     nodes_of = await gather(*(contrary_nodes((topic.nodes, frozenset(topic.opposed))) for topic in opposed))
     for topic, nodes in zip(opposed, nodes_of):
@@ -297,7 +306,7 @@ def _about(text: str, topic: Named, topics: Sequence[Named], index: Index) -> As
             masked_text = masked(masked_text, start, end, "#")
         elif end <= topic.start or start >= topic.end:
             masked_text = masked(masked_text, start, end, "")
-    return Asked(masked_text, topic.nodes, hops, anything=topic.name == ANYTHING)
+    return Asked(_ARTICLE.sub("", masked_text), topic.nodes, hops, anything=topic.name == ANYTHING)
 
 
 def _type_word(kb: KnowledgeBase, nodes: Sequence[int]) -> str:

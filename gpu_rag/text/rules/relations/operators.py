@@ -49,7 +49,15 @@ COUNTED = word_set("fewest fewer least less most more")  # may compare the numbe
 _OF_TWO = frozenset({word for word in _FIRST | _LAST if word.endswith("er")} | {"more", "less"})
 _NUMBER = re.compile(r"\d[\d.,]*(?:-\d\d){0,2}")
 _PLAIN = STOP_WORDS | AUX | _CUTS | {"both", "either"}
-_OUT = (("other", "than"), ("apart", "from"), ("not", "counting"))
+_OUT = (
+    ("other", "than"),
+    ("apart", "from"),
+    ("not", "counting"),
+    ("leaving", "out"),
+    ("setting", "aside"),
+    ("if", "not"),
+)
+_BEHIND = frozenset({"aside", "excepted", "excluded"})  # behind the topics that are left out
 _BESIDE_VALUES = AUX | word_set("a an the of its their his her with and that which who ,")
 _JOINS = frozenset({"and", "or", ","})
 _PERMITS = word_set("safe safely suitable allowed permitted tolerated")  # the opposite of "contraindicated"
@@ -129,6 +137,7 @@ def operators_of(
         text = f"{text[:start]} {'not ' * bool(_NONE.match(text[start:end]))}#{place} {text[end:]}"
     text = re.sub(r"\bcan(?:not|n['’]t)\b", "can not", text, flags=re.IGNORECASE)
     words = [word.casefold() for word in _TOKEN.findall(_NEGATION.sub(r"\1 not", text))]
+    words = _excepted(words)
     others = " ".join(word for word in words if word[0] != "#")
     offered = _offered(words)
     aggregate, order, words = _aggregated(words, valued, offered, labels)
@@ -142,6 +151,15 @@ def operators_of(
     either = "or" in words and len(spans) > 1
     turns = len(spans) > 1 and any(unit.marked and unit.groups & known for unit in units_of(others))
     return Operators(ordered, either, turns, aggregate, order, others, comparisons, tuple(dict.fromkeys(unread)))
+
+
+def _excepted(words: list[str]) -> list[str]:
+    """The words with "except" before topics instead of "excluded" behind them ("Ann and Bob excluded")."""
+    place = next((i for i, word in enumerate(words) if word in _BEHIND and words[max(i - 1, 0)][0] == "#"), 0)
+    start = place
+    while start and (words[start - 1][0] == "#" or words[start - 1] in ("and", "or")):
+        start -= 1
+    return [*words[:start], "except", *words[start:place], *words[place + 1 :]] if place else words
 
 
 def _clauses(kinds: _Words) -> tuple[dict[int, Clause], list[str]]:
