@@ -246,6 +246,11 @@ class ChainReader:
             return dict.fromkeys(self._denials, True)
         return {} if negated else opposed
 
+    @property
+    def has_denials(self) -> bool:
+        """Whether some relation denies another one."""
+        return bool(self._denials)
+
     def says_both(self, text: str) -> bool:
         """Whether a text names a relation that denies another one, and that other one: "treats # but is not
         contraindicated in"."""

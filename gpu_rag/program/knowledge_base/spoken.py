@@ -15,7 +15,7 @@ from gpu_rag.graph.reach import IN
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.program.knowledge_base.chains import Asked, AskedChain, Read, asked_chains, reader_of
-from gpu_rag.program.knowledge_base.names import masked
+from gpu_rag.program.knowledge_base.names import MAX_HOMONYMS, masked, mentions_in
 from gpu_rag.program.knowledge_base.query import (
     ALL,
     ANYTHING,
@@ -163,7 +163,8 @@ async def spoken_of(
         for named, read, clause in zip((*places, *others), reads, clauses)
     ]
     plainly = [ask.text for ask, clause in zip(asked, clauses) if not clause.negated]
-    both = len(plainly) < len(asked) and reader.says_both(operators.words) and not any(map(reader.denies, plainly))
+    asks_harm = any(map(reader.denies, plainly)) and not operators.unread
+    both = len(plainly) < len(asked) and reader.says_both(operators.words) and not asks_harm
     topic_reads = [
         replace(topic, opposed=reader.rules_out(ask.text, topic.negated, topic.sure, both))
         for topic, ask in zip(topic_reads, asked)
@@ -171,7 +172,8 @@ async def spoken_of(
     own, other_reads = topic_reads[: len(places)], tuple(topic_reads[len(places) :])
     types = tuple(sorted(reader.asked_types(text)))
     named_reads = tuple(topic for topic in own if topic.name != ANYTHING)
-    barred = await _contrary(kb, named_reads)
+    unsaid = _beside(index, text, places) if reader.has_denials and not asks_harm else []
+    barred = await _contrary(kb, (*named_reads, *unsaid))
     spoken = Spoken(named_reads, other_reads, types=types, barred=barred, plain=plain)
     if plain:
         return spoken
@@ -196,6 +198,15 @@ async def _chains_of(kb: KnowledgeBase, asked: Sequence[Asked], n_named: int, lo
         for place, read in zip(unsure, again):
             reads[place] = read
     return reads
+
+
+def _beside(index: Index, text: str, topics: Sequence[Named]) -> list[TopicRead]:
+    """The names in a question that were not taken as topics ("hypertension" beside a longer name). They rule out what
+    only a denying relation joins with them."""
+    kb, opposed = kb_of(index), reader_of(index).rules_out("", True, False, True)
+    beside = [m for m in mentions_in(kb, text) if not any(m.start < t.end and t.start < m.end for t in topics)]
+    names = dict.fromkeys(text[m.start : m.end] for m in beside)
+    return [TopicRead(name, tuple(kb.named(name)[:MAX_HOMONYMS]), Read(), opposed=opposed) for name in names]
 
 
 async def _contrary(kb: KnowledgeBase, topics: Sequence[TopicRead]) -> dict[int, Barred]:

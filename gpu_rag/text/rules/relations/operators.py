@@ -25,7 +25,25 @@ _NOT = frozenset({"not", "never", "no", "none", "neither", "nor", "without"})
 _NOBODY = frozenset({"nobody", "nothing", "noone"})  # the rules understand them only as topics
 _NONE = re.compile(r"(?:no|none|nobody|nothing|noone)\b", re.IGNORECASE)  # begins a topic such as "no band"
 _EXCEPT = frozenset({"except", "excluding", "besides"})
-_CUTS = frozenset({",", ";", "and", "or", "but", "that", "who", "which", "whom", "nor", "without", *_EXCEPT})
+_CUTS = frozenset(
+    {
+        ",",
+        ";",
+        "and",
+        "or",
+        "but",
+        "that",
+        "who",
+        "which",
+        "whom",
+        "nor",
+        "without",
+        "yet",
+        "while",
+        "whereas",
+        *_EXCEPT,
+    }
+)
 _NEGATION = re.compile(r"(\w)n['’]t\b", re.IGNORECASE)
 _TOKEN = re.compile(r"#\d+|[^\W_]+(?:[.,\-/][^\W_]+)*(?:['’][^\W_]+)*|[,;]|['’]s\b")
 _COUNT = (("how", "many"), ("the", "number", "of"), ("number", "of"), ("count", "the"))
@@ -256,7 +274,8 @@ def _parts(words: _Words) -> list[_Words]:
             cuts.append(begins)
         elif kind == NOT and i and not ends(i + 1):  # as in "that Ann did not"
             begins = i - 2 if words[i - 1][0] in PREPOSITIONS else i - 1  # "are in no band"
-            cuts += [begins] if begins >= 0 and words[begins][0] in AUX else []
+            need_be = words[begins][0] == "need" and words[i + 1][0] == "be"
+            cuts += [begins] if begins >= 0 and (need_be or words[begins][0] in AUX) else []
     parts, start = list[_Words](), 0
     for end in [*sorted(set(cuts)), len(words)]:
         part = words[start:end]
