@@ -19,7 +19,9 @@ from gpu_rag.program.knowledge_base.query import Query, Topic, values_of
 from gpu_rag.program.knowledge_base.reading import Reading
 from gpu_rag.program.knowledge_base.spoken import Barred, Spoken, stands_as_name
 from gpu_rag.text.rules.relations import spoken_of, stem_of, units_of
+from gpu_rag.text.rules.relations.direction import AGENT, PATIENT, side_of_topic
 from gpu_rag.text.rules.relations.hops import n_relations, relation_words
+from gpu_rag.text.rules.relations.operators import operators_of
 
 
 class Memory:
@@ -267,3 +269,23 @@ def test_a_plain_word_is_a_topic_only_where_a_name_stands() -> None:
         assert stands(text, "asthma", medicine())
     assert not stands("Which drugs, asthma apart, are safe?", "asthma", medicine())
     assert not stands("Who works for orbis?", "orbis", firms())  # the graph writes it with a capital
+
+
+@pytest.mark.parametrize(
+    ("question", "side"),
+    [
+        ("who had an influence on #", PATIENT),
+        ("on whom did # have an influence", AGENT),
+        ("whose influence can be heard in #", PATIENT),
+        ("from whom does # have an influence", PATIENT),
+    ],
+)
+def test_a_noun_for_an_act_has_the_sides_of_its_verb(question: str, side: int) -> None:
+    words = question.split()
+    assert side_of_topic(words, words.index("influence"), 1).side == side
+
+
+def test_topics_before_excluded_are_left_out() -> None:
+    text = "Which men had the rank of Major, Ann and Bob excluded?"
+    spans = [(text.index(name), text.index(name) + len(name)) for name in ("Major", "Ann", "Bob")]
+    assert [clause.left_out for clause in operators_of(text, spans).clauses] == [False, True, True]

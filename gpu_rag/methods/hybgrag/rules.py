@@ -97,7 +97,7 @@ async def candidates(question: str, run: Run, params: Params) -> tuple[list[Cand
     clear = sorted(_clear(linked, index, question, params.max_topics), key=lambda e: e.start)
     linked = [*clear, *(e for e in linked if e not in clear)]
     vectors = list(await embed([masked(question, e.start, e.end, e.type) for e in linked])) if linked else []
-    named = [Named(e.name, e.nodes, e.start, e.end, vector) for e, vector in zip(linked, vectors)]
+    named = [Named(e.name, e.nodes, e.start, e.end) for e in linked]
     spoken = await spoken_of(index, question, named[: len(clear)], named[len(clear) :], LONGEST, N_CHAINS)
     near = await gather(
         *(near_relations((e.nodes, vector), params.radius, N_RANKED) for e, vector in zip(linked, vectors))

@@ -235,11 +235,37 @@ class ChainReader:
         denials = ((row, denial_of(label, self._stems)) for row, label in enumerate(self._labels))
         return {row: denial for row, denial in denials if denial is not None}
 
+    def rules_out(self, text: str, negated: bool, sure: bool, both: bool) -> dict[int, bool]:
+        """The relations by which a topic rules out nodes, see `opposed`. text: its clause; negated, sure: whether the
+        clause rules out what it leads to, and whether it is understood; both: of the whole question, see `says_both`.
+
+        What a denying relation joins with a topic is ruled out by a clause such as "is not contraindicated in #", and
+        by a negated clause that is not understood."""
+        opposed = self.opposed(text)
+        if both or (negated and not (sure and self._denials.keys() <= opposed.keys())):
+            return dict.fromkeys(self._denials, True)
+        return {} if negated else opposed
+
+    @property
+    def has_denials(self) -> bool:
+        """Whether some relation denies another one."""
+        return bool(self._denials)
+
+    def says_both(self, text: str) -> bool:
+        """Whether a text names a relation that denies another one, and that other one: "treats # but is not
+        contraindicated in"."""
+        expressed = _expressed(text)
+        return any(denial.by & expressed and denial.denied & expressed for denial in self._denials.values())
+
+    def denies(self, text: str) -> bool:
+        """Whether a text names a relation that denies another one."""
+        return any(denial.by & _expressed(text) for denial in self._denials.values())
+
     def opposed(self, text: str) -> dict[int, bool]:
         """The relations that mean the contrary of a text: relations that deny another one, unless the text names them;
         and if it names a denying relation, the relations that this one denies. Each with whether words of the text say
         so; without them a relation that denies is only unlikely to be asked for."""
-        expressed = {key for unit in units_of(text) for key in (unit.stem, *unit.groups)}
+        expressed = _expressed(text)
         named = {row for row, denial in self._denials.items() if denial.by & expressed}
         denied = {key for row in named for key in self._denials[row].denied}
         plain_rows = (row for row in range(self.kb.n_relations) if row not in self._denials)
@@ -268,17 +294,22 @@ class ChainReader:
             twice -= marks
         return cues[:MOST_CUES]
 
-    def cover(self, cue: Unit, side: Side, directed: int) -> list[float]:
+    def cover(self, cue: Unit, side: Side, directed: int, meant: float = 0.0) -> list[float]:
         """The degree to which a cue expresses each unit of a relation in a direction. side: of the cue, where the step
-        begins."""
+        begins; meant: the degree by meaning alone, whatever its words."""
         relation, is_back = divmod(directed, 2)
-        covers, other = [says(cue, unit) for unit in self.units[relation]], converse_of(cue.groups)
+        covers, other = [max(says(cue, unit), meant) for unit in self.units[relation]], converse_of(cue.groups)
         turned = [not value and bool(other & unit.groups) for value, unit in zip(covers, self.units[relation])]
         covers = [ALIKE if turns else value for value, turns in zip(covers, turned)]
         if self.either[relation]:
             return covers
         heads = (head.turned() if is_back != turns else head for head, turns in zip(self.heads[relation], turned))
         return [value if agree(side, head) else AGAINST * value for value, head in zip(covers, heads)]
+
+
+def _expressed(text: str) -> set[str]:
+    """The stems and groups of a text."""
+    return {key for unit in units_of(text) for key in (unit.stem, *unit.groups)}
 
 
 def _asking(words: Sequence[str], place: int) -> bool:

@@ -104,12 +104,17 @@ def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> li
     vectors = [query.vector for query in queries if query.vector is not None]
     lines = iter(relations_of(index).cosines(vectors).tolist() if vectors else ())
     cosines = [[0.0] * kb.n_relations if query.vector is None else next(lines) for query in queries]
+    every = range(kb.n_relations)
     first = _directed_at(kb, [query.nodes for query in queries], reader.either)
     types = [set(reader.node_type[list(query.nodes)].tolist()) for query in queries]
-    readings = [Reading(reader, query.text, query.types) for query in queries]
+    near = [[d // 2 for d in at_topic] if query.hops == 1 else every for query, at_topic in zip(queries, first)]
+    readings = [
+        Reading(reader, query.text, query.types, query.hops, line, rows)
+        for query, line, rows in zip(queries, cosines, near)
+    ]
     best = [
-        reading.chains(first_relations, topic_types, longest, query.hops, line)[:TRIED]
-        for reading, query, first_relations, topic_types, line in zip(readings, queries, first, types, cosines)
+        reading.chains(first_relations, topic_types, longest, query.hops)[:TRIED]
+        for reading, query, first_relations, topic_types in zip(readings, queries, first, types)
     ]
     flat = [(query.nodes, chain) for query, own in zip(queries, best) for chain, _, _ in own]
     starts = ragged_of_lists([nodes for nodes, _ in flat], kb.device)

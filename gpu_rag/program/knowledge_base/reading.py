@@ -10,6 +10,7 @@ direction, is compared with the cues step by step. Its score is the sum of
   type       whether the chain ends at the type of node that is asked for ("which drugs", "who")
   hops       < 0, for each relation more or less than the question names
   cosine     of the question with its topic masked and the words of the relations
+Words of the question that name no relation are one more cue, which names the relations nearest to the question.
   extracted  < 0, for each relation that was only extracted from texts, in a base that has curated ones
 """
 
@@ -23,7 +24,7 @@ import numpy as np
 
 from gpu_rag.program.knowledge_base.chain_reader import CLAUSE, NO_TYPE, VALUE_OF, ChainReader
 from gpu_rag.text.rules.relations import Unit, says, units_of, words_of
-from gpu_rag.text.rules.relations.direction import side_of_topic
+from gpu_rag.text.rules.relations.direction import reads_as_verb, side_of_topic
 
 BEAM = 60  # chains that are extended
 TRIED = 12  # best chains that are walked from the topic
@@ -39,6 +40,8 @@ MEDIATED = 0.4  # reduces UNSAID for a step to or from a node without a name
 _SERVES = {
     unit.stem for unit in units_of("works, work for, helps, good, best, effective, useful, play, made, belong, come")
 }
+MEANT = "~"  # the stem of a cue for the words that name no relation
+MEANS, NEAR, SPREAD = 0.6, 0.3, 0.12  # of this cue: its cover of the nearest relation, least cosine, reach below it
 DirectedChain = tuple[int, ...]  # directed relations: 2 r from the head of relation r to its tail, 2 r + 1 back
 
 
@@ -80,28 +83,46 @@ class Reading:
     """One question compared with the relations: the value of each step for each run of cues that it may take.
 
     types: of the answers, if they are known. is_named: bool[2 R], the directed relations that a cue names; is_allowed:
-    bool[2 R], the directed relations that do not contradict the question.
+    bool[2 R], the directed relations that do not contradict the question. hops: number of relations that the question
+    names; cosines: of each relation, which say what the words without a cue mean, if there are fewer cues than hops;
+    near: the relations among which the nearest is meant.
     """
 
-    def __init__(self, reader: ChainReader, text: str, types: frozenset[int] = frozenset()):
+    def __init__(
+        self,
+        reader: ChainReader,
+        text: str,
+        types: frozenset[int],
+        hops: int,
+        cosines: Sequence[float],
+        near: Sequence[int],
+    ):
         words = words_of(text)
-        self.reader, self.cues = reader, reader.cues(text)
+        self.reader, self.cues, self.cosines = reader, reader.cues(text), np.array(cosines)
+        places = {(cue.at, cue.stem) for cue in self.cues}
+        units = [unit for unit in units_of(text) if not reader.types_of(unit)]
+        spare = [unit for unit in units if (unit.at, unit.stem) not in places]
+        self.meant = _meant(self.cosines, near)
+        if spare and self.meant.any() and sum(cue.stem not in NO_TYPE for cue in self.cues) < hops:
+            self.cues = sorted([*self.cues, _spare_cue(spare, words)], key=lambda cue: cue.at)
         self.orders = orders_of(self.cues, words, words.index("#") if "#" in words else len(words))
         self.sides = [side_of_topic(words, cue.at, cue.width) for cue in self.cues]
         self.wanted, self.asks_value = set(types) or reader.asked_types(text), reader.asks_value(text)
         implied = not types and words[:1] and words[0] in VALUE_OF
         self.type_worth = TYPE * (WHO if implied else 1.0)
-        cue_places = {(cue.at, cue.stem) for cue in self.cues}
-        units = [unit for unit in units_of(text) if not reader.types_of(unit)]
         self.says_no_relation = all(unit.stem in _SERVES for unit in units)
-        self.spare = sum((u.at, u.stem) not in cue_places and not reader.types_of(u) for u in units_of(text))
+        self.spare = len(spare)
         askers = {"what", "which"}  # a word behind them may name a relation or not, as may a type
-        free = (
-            cue.stem in NO_TYPE or (words[cue.at - 1 : cue.at] and words[cue.at - 1] in askers) or reader.types_of(cue)
-            for cue in self.cues
-        )  # fmt: skip
-        self.missed = np.array([0.0 if spare else UNHEARD * (1 + cue.marked) for cue, spare in zip(self.cues, free)])
+        free = (words[max(cue.at - 1, 0)] in askers or bool(reader.types_of(cue)) for cue in self.cues)
+        self.missed = np.array(
+            [
+                UNHEARD * (1 + cue.marked) * (cue.stem not in {MEANT, *NO_TYPE} and not f)
+                for cue, f in zip(self.cues, free)
+            ]
+        )
         self.is_named = reader.named_by(self.cues)
+        if any(cue.stem == MEANT for cue in self.cues):
+            self.is_named |= np.repeat(self.meant > 0, 2)
         self.is_allowed = np.ones(len(self.is_named), bool)
         self.is_allowed[[d for row in reader.opposed(text) for d in (2 * row, 2 * row + 1)]] = False
         self._best_alone = np.full(len(self.is_named), np.nan)  # highest value of a step over all runs of cues
@@ -115,7 +136,10 @@ class Reading:
             return self._steps[key]
         reader, m, relation = self.reader, len(self.cues), directed // 2
         weights = reader.weights[relation]
-        lines = [reader.cover(cue, side, directed) for cue, side in zip(self.cues, self.sides)]
+        lines = [
+            reader.cover(cue, side, directed, self.meant[relation] * (cue.stem == MEANT))
+            for cue, side in zip(self.cues, self.sides)
+        ]
         covers = np.array(lines).reshape(m, len(weights))
         words = [place for place, cue in enumerate(self.cues) if cue.stem in NO_TYPE]
         words = words if len(words) < m else []  # "where" and the like need another cue, if there is any
@@ -176,21 +200,21 @@ class Reading:
         return [(d, type_sets[place[d]]) for d in np.sort(np.concatenate(kept)).tolist()]
 
     def chains(
-        self, first: Sequence[int], types: set[int], longest: int, hops: int, cosine: Sequence[float]
+        self, first: Sequence[int], types: set[int], longest: int, hops: int
     ) -> list[tuple[DirectedChain, float, float]]:
         """(chain, score, cover per step) of chains of at most `longest` relations, best first.
 
         first: directed relations that may begin a chain; types: of the topic; hops: number of relations that the
-        question names; cosine: of each relation.
+        question names.
         """
-        m, near = len(self.cues), np.array(cosine)
+        m, cosine = len(self.cues), self.cosines
         unheard = np.array([[self.missed[order[j:]].sum() for j in range(m + 1)] for order, _ in self.orders])
         start = np.full(unheard.shape, -np.inf)
         start[:, 0] = [-cost for _, cost in self.orders]
         beam = [_Partial((), frozenset(types), 0, start, np.zeros_like(start))]
         chains = []
         for _ in range(longest):
-            longer = [extended for partial in beam for extended in self._extended(partial, first, near)]
+            longer = [extended for partial in beam for extended in self._extended(partial, first, cosine)]
             for partial in longer:
                 if self._may_end(partial):
                     score, cover = self._scored(partial, hops, cosine, unheard)
@@ -222,9 +246,7 @@ class Reading:
         is_value = bool(self.reader.to_values[partial.chain[-1]])
         return partial.types != {self.reader.mediator} and self.asks_value in (None, is_value)
 
-    def _scored(
-        self, partial: _Partial, hops: int, cosine: Sequence[float], unheard: np.ndarray
-    ) -> tuple[float, float]:
+    def _scored(self, partial: _Partial, hops: int, cosine: np.ndarray, unheard: np.ndarray) -> tuple[float, float]:
         """(score, cover per step) of a whole chain, see the module. unheard: f64[orders, m + 1], the penalty if the
         chain takes only the first j cues of an order."""
         chain, final = partial.chain, partial.value - unheard
@@ -236,3 +258,17 @@ class Reading:
         if self.wanted:
             score += self.type_worth if partial.types & self.wanted else -self.type_worth
         return score, float(partial.cover[best]) / partial.n_named
+
+
+def _meant(cosines: np.ndarray, near: Sequence[int]) -> np.ndarray:
+    """f64[R]: the degree to which a question may mean each relation, by its cosines. near: see `Reading`."""
+    nearest = cosines[list(near)].max(initial=0.0)
+    return MEANS * np.clip(1 - (nearest - cosines) / SPREAD, 0, 1) * (nearest >= NEAR)
+
+
+def _spare_cue(spare: Sequence[Unit], words: Sequence[str]) -> Unit:
+    """The cue for words that name no relation: at the verb nearest to the topic, or else at the nearest word."""
+    topic = words.index("#") if "#" in words else len(words)
+    verbs = [unit for unit in spare if reads_as_verb(words, unit.at, unit.width)]
+    nearest = min(verbs or spare, key=lambda unit: abs(unit.at - topic))
+    return Unit(MEANT, frozenset(), nearest.at, nearest.width)

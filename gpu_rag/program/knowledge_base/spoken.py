@@ -15,7 +15,7 @@ from gpu_rag.graph.reach import IN
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.program.knowledge_base.chains import Asked, AskedChain, Read, asked_chains, reader_of
-from gpu_rag.program.knowledge_base.names import masked
+from gpu_rag.program.knowledge_base.names import MAX_HOMONYMS, masked, mentions_in
 from gpu_rag.program.knowledge_base.query import (
     ALL,
     ANYTHING,
@@ -33,6 +33,7 @@ from gpu_rag.program.knowledge_base.query import (
     part_of,
 )
 from gpu_rag.program.knowledge_base.views import kb_of
+from gpu_rag.program.steps import embed_texts
 from gpu_rag.runtime.gather import gather
 from gpu_rag.text.rules.decomposition.phrases import BASE_VERBS
 from gpu_rag.text.rules.extraction.lexicon import PREPOSITIONS, is_verb
@@ -42,6 +43,12 @@ from gpu_rag.text.rules.relations.operators import Clause, is_compared, operator
 
 _WORD_BEHIND = re.compile(r"\W+(?:(?:and|or)\W+\w+\W+)?(\w+)")  # "drinks or food companies": companies, behind drinks
 _UNNAMED = re.compile(r"\b(?:(nobody|no\W?one|nothing|anybody|anyone|anything)|(no|any|a|an) (\w+))\b", re.IGNORECASE)
+_REQUEST = re.compile(  # "I'd like to know", "could you tell me": words that say no relation
+    r"^\W*(?:please\W+)?(?:(?:(?:can|could|would|will) you (?:please )?)?(?:tell|show|give|let) (?:me|us)\b(?: know\b)?"
+    r"|do you know\b|i(?:\W?d| would| want| need)(?: like)? to (?:know|learn|hear)\b)",
+    re.IGNORECASE,
+)
+_ARTICLE = re.compile(r"\b(?:the|an?) (?=#)", re.IGNORECASE)
 _NEGATES = re.compile(r"\b(?:not|never|no|nor|neither|without)\b|n['’]t\b", re.IGNORECASE)
 _NEWEST = re.compile(
     r"\b(?:these days|nowadays|now|currently|at present|present|current|(?:(?:according to|going by|by) )?(?:the )?"
@@ -56,20 +63,18 @@ _WORD_BEFORE = re.compile(r"(\w+)\W+(?:(?:the|a|an)\W+)?$")
 
 @dataclass(frozen=True)
 class Named:
-    """A topic that a question names. start, end: characters of its name there; vector: of the question with a word for
-    the topic, None for no cosine."""
+    """A topic that a question names. start, end: characters of its name there."""
 
     name: str
     nodes: tuple[int, ...]
     start: int
     end: int
-    vector: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
 class TopicRead:
     """A topic as rules read it. negated, left_out: whether the question rules out the nodes that it leads to, or the
-    topic itself; opposed: relations that mean the contrary of what is asked, see `ChainReader.opposed`."""
+    topic itself; opposed: relations that rule out nodes, see `ChainReader.rules_out`."""
 
     name: str
     nodes: tuple[int, ...]
@@ -137,7 +142,7 @@ async def spoken_of(
     """Read a question. topics: entities that it clearly names, in the order of their places; others: entities that it
     may mean; longest: maximum length of a chain; k: maximum number of chains of a topic."""
     kb, reader = kb_of(index), reader_of(index)
-    text, source, newest = _without_source(index, text)
+    text, source, newest = _without_source(index, _REQUEST.sub(lambda match: " " * len(match[0]), text))
     places = sorted([*topics, *_unnamed(index, text, topics)], key=lambda topic: topic.start)
     spans = [(topic.start, topic.end) for topic in places]
     operators = operators_of(text, spans, reader.groups, reader.valued, reader.pairs)
@@ -148,20 +153,27 @@ async def spoken_of(
     clauses = [*([Clause("")] * len(places) if plain else operators.clauses), *[Clause("")] * len(others)]
     for place, clause in enumerate(() if plain else operators.clauses[: len(places)]):
         asked[place] = replace(asked[place], text=clause.text, hops=n_relations(clause.text, []))
+    vectors = await embed_texts(tuple(ask.text.replace("#", _type_word(kb, ask.nodes)) for ask in asked))
+    asked = [replace(ask, vector=vector) for ask, vector in zip(asked, vectors)]
     reads = await _chains_of(kb, asked, len(places), longest, k)
     if plain and len(topics) > 1:
         reads[: len(topics)] = _meeting(reads[: len(topics)])
     topic_reads = [
-        TopicRead(
-            named.name, named.nodes, _ITSELF if clause.itself else read, clause.negated, clause.left_out,
-            reader.opposed(ask.text),
-        )
-        for named, read, clause, ask in zip((*places, *others), reads, clauses, asked)
-    ]  # fmt: skip
+        TopicRead(named.name, named.nodes, _ITSELF if clause.itself else read, clause.negated, clause.left_out)
+        for named, read, clause in zip((*places, *others), reads, clauses)
+    ]
+    plainly = [ask.text for ask, clause in zip(asked, clauses) if not clause.negated]
+    asks_harm = any(map(reader.denies, plainly)) and not operators.unread
+    both = len(plainly) < len(asked) and reader.says_both(operators.words) and not asks_harm
+    topic_reads = [
+        replace(topic, opposed=reader.rules_out(ask.text, topic.negated, topic.sure, both))
+        for topic, ask in zip(topic_reads, asked)
+    ]
     own, other_reads = topic_reads[: len(places)], tuple(topic_reads[len(places) :])
     types = tuple(sorted(reader.asked_types(text)))
     named_reads = tuple(topic for topic in own if topic.name != ANYTHING)
-    barred = await _contrary(kb, named_reads)
+    unsaid = _beside(index, text, places) if reader.has_denials and not asks_harm else []
+    barred = await _contrary(kb, (*named_reads, *unsaid))
     spoken = Spoken(named_reads, other_reads, types=types, barred=barred, plain=plain)
     if plain:
         return spoken
@@ -188,9 +200,18 @@ async def _chains_of(kb: KnowledgeBase, asked: Sequence[Asked], n_named: int, lo
     return reads
 
 
+def _beside(index: Index, text: str, topics: Sequence[Named]) -> list[TopicRead]:
+    """The names in a question that were not taken as topics ("hypertension" beside a longer name). They rule out what
+    only a denying relation joins with them."""
+    kb, opposed = kb_of(index), reader_of(index).rules_out("", True, False, True)
+    beside = [m for m in mentions_in(kb, text) if not any(m.start < t.end and t.start < m.end for t in topics)]
+    names = dict.fromkeys(text[m.start : m.end] for m in beside)
+    return [TopicRead(name, tuple(kb.named(name)[:MAX_HOMONYMS]), Read(), opposed=opposed) for name in names]
+
+
 async def _contrary(kb: KnowledgeBase, topics: Sequence[TopicRead]) -> dict[int, Barred]:
     """The nodes that only a contrary relation joins with a topic."""
-    opposed = [topic for topic in topics if topic.opposed and not (topic.negated or topic.left_out)]
+    opposed = [topic for topic in topics if topic.opposed and not topic.left_out]
     barred = dict[int, Barred]()
     nodes_of = await gather(*(contrary_nodes((topic.nodes, frozenset(topic.opposed))) for topic in opposed))
     for topic, nodes in zip(opposed, nodes_of):
@@ -296,7 +317,12 @@ def _about(text: str, topic: Named, topics: Sequence[Named], index: Index) -> As
             masked_text = masked(masked_text, start, end, "#")
         elif end <= topic.start or start >= topic.end:
             masked_text = masked(masked_text, start, end, "")
-    return Asked(masked_text, topic.nodes, hops, topic.vector, anything=topic.name == ANYTHING)
+    return Asked(_ARTICLE.sub("", masked_text), topic.nodes, hops, anything=topic.name == ANYTHING)
+
+
+def _type_word(kb: KnowledgeBase, nodes: Sequence[int]) -> str:
+    """The type of a topic's first node, a word that stands for the topic in an embedded question."""
+    return kb.type_names[kb.node_type[nodes[0]]] if nodes else ""
 
 
 def stands_as_name(index: Index, text: str, start: int, end: int) -> bool:

@@ -26,6 +26,10 @@ _INTRANSITIVE = word_set(
     "worked works lived lives played plays served serves resided resides belonged belongs studied studies starred stars"
     " acted acts appeared appears participated competed graduated died moved collaborated collaborates depended depends"
 )
+_LIGHT = word_set(
+    "have has had give gives gave given take takes took taken make makes made exert exerts file files filed"
+)
+_GIVEN = word_set("have has had get gets got receive receives received")  # their subject is given the thing by someone
 _COMPLEMENT = PREPOSITIONS - {"by", "of"}
 _WHICH = word_set("which what whom who whose")
 _NOT_AGENTS = word_set(
@@ -81,8 +85,10 @@ def side_of_topic(words: Sequence[str], place: int, width: int) -> Side:
     """The side on which the topic "#" of a question stands, by the words at a place."""
     if "#" not in words:
         return Side(OPEN, words[place], False)
-    topic, word, is_role = words.index("#"), words[place], not _reads_as_verb(words, place, width)
+    topic, word, is_role = words.index("#"), words[place], not reads_as_verb(words, place, width)
     before, behind = list(words[:place]), list(words[place + (width if is_role else 1) :])
+    if is_role and (act := _side_of_act(words, topic, place, width)):
+        return Side(act, word, False)
     to, subject = _preposition(words, topic, place)
     if is_role:
         owner = _owner(words[place + width - 1])
@@ -107,6 +113,21 @@ def side_of_topic(words: Sequence[str], place: int, width: int) -> Side:
     else:
         side = PATIENT if passive or behind[:1] == ["by"] or words[0] == "by" else AGENT
     return Side(side, word, False, to, subject)
+
+
+def _side_of_act(words: Sequence[str], topic: int, place: int, width: int) -> int:
+    """The side of the topic of an act that a noun names: of "influence" in "who had an influence on #", "whose
+    influence can be heard in #" and "in whom can the influence of # be heard"; OPEN for other nouns."""
+    if words[place].removesuffix("s").endswith(("er", "or", "ee", "ist", "ian")):
+        return OPEN
+    light = next((i for i in range(place - 1, max(place - 5, -1), -1) if words[i] in _LIGHT | _GIVEN), -1)
+    if light >= 0 and topic not in range(light, place):
+        passive = any(word in _BE for word in words[max(light - 3, 0) : light]) and words[light] not in ("has", "have")
+        given = words[light] in _GIVEN and "from" in words
+        return AGENT if (topic < light) != (passive or given) else PATIENT
+    if words[place - 1 : place] == ["whose"] and topic > place and words[place + width : place + width + 1] != ["of"]:
+        return PATIENT if words[topic - 1] in _COMPLEMENT else OPEN
+    return OPEN
 
 
 def _preposition(words: Sequence[str], topic: int, place: int) -> tuple[str, int]:
@@ -181,17 +202,23 @@ def _has_complement(words: Sequence[str], place: int) -> bool:
     return words[place].endswith("s") and words[place + 1 : place + 2] == ["to"]
 
 
+def _is_predicate(words: Sequence[str], place: int) -> bool:
+    """Whether a word is an adjective said of a thing: "is # subordinate to", "is subordinate to #"."""
+    before = [word for word in words[max(place - 2, 0) : place] if word != "#"]
+    return words[place + 1 : place + 2] == ["to"] and before[-1:] != [] and before[-1] in _BE
+
+
 def _is_participle(word: str) -> bool:
     return word.endswith("ed") or (is_verb(word, "") and not word.endswith(("s", "ing")))
 
 
-def _reads_as_verb(words: Sequence[str], place: int, width: int) -> bool:
+def reads_as_verb(words: Sequence[str], place: int, width: int) -> bool:
     word, before = words[place], words[place - 1] if place else ""
     if word in PREPOSITIONS:  # "who came after #"
         return True
     if before in _BEFORE_NOUN or words[place + width : place + width + 1] == ["of"]:
         return False
-    if _is_verb(word) or _has_complement(words, place):
+    if _is_verb(word) or _has_complement(words, place) or _is_predicate(words, place):
         return True
     if before == "#" and not _DONE.isdisjoint(words[: place - 1]):  # "whom did # mentor"
         return True

@@ -25,7 +25,25 @@ _NOT = frozenset({"not", "never", "no", "none", "neither", "nor", "without"})
 _NOBODY = frozenset({"nobody", "nothing", "noone"})  # the rules understand them only as topics
 _NONE = re.compile(r"(?:no|none|nobody|nothing|noone)\b", re.IGNORECASE)  # begins a topic such as "no band"
 _EXCEPT = frozenset({"except", "excluding", "besides"})
-_CUTS = frozenset({",", ";", "and", "or", "but", "that", "who", "which", "whom", "nor", "without", *_EXCEPT})
+_CUTS = frozenset(
+    {
+        ",",
+        ";",
+        "and",
+        "or",
+        "but",
+        "that",
+        "who",
+        "which",
+        "whom",
+        "nor",
+        "without",
+        "yet",
+        "while",
+        "whereas",
+        *_EXCEPT,
+    }
+)
 _NEGATION = re.compile(r"(\w)n['’]t\b", re.IGNORECASE)
 _TOKEN = re.compile(r"#\d+|[^\W_]+(?:[.,\-/][^\W_]+)*(?:['’][^\W_]+)*|[,;]|['’]s\b")
 _COUNT = (("how", "many"), ("the", "number", "of"), ("number", "of"), ("count", "the"))
@@ -49,7 +67,15 @@ COUNTED = word_set("fewest fewer least less most more")  # may compare the numbe
 _OF_TWO = frozenset({word for word in _FIRST | _LAST if word.endswith("er")} | {"more", "less"})
 _NUMBER = re.compile(r"\d[\d.,]*(?:-\d\d){0,2}")
 _PLAIN = STOP_WORDS | AUX | _CUTS | {"both", "either"}
-_OUT = (("other", "than"), ("apart", "from"), ("not", "counting"))
+_OUT = (
+    ("other", "than"),
+    ("apart", "from"),
+    ("not", "counting"),
+    ("leaving", "out"),
+    ("setting", "aside"),
+    ("if", "not"),
+)
+_BEHIND = frozenset({"aside", "excepted", "excluded"})  # behind the topics that are left out
 _BESIDE_VALUES = AUX | word_set("a an the of its their his her with and that which who ,")
 _JOINS = frozenset({"and", "or", ","})
 _PERMITS = word_set("safe safely suitable allowed permitted tolerated")  # the opposite of "contraindicated"
@@ -129,6 +155,7 @@ def operators_of(
         text = f"{text[:start]} {'not ' * bool(_NONE.match(text[start:end]))}#{place} {text[end:]}"
     text = re.sub(r"\bcan(?:not|n['’]t)\b", "can not", text, flags=re.IGNORECASE)
     words = [word.casefold() for word in _TOKEN.findall(_NEGATION.sub(r"\1 not", text))]
+    words = _excepted(words)
     others = " ".join(word for word in words if word[0] != "#")
     offered = _offered(words)
     aggregate, order, words = _aggregated(words, valued, offered, labels)
@@ -142,6 +169,15 @@ def operators_of(
     either = "or" in words and len(spans) > 1
     turns = len(spans) > 1 and any(unit.marked and unit.groups & known for unit in units_of(others))
     return Operators(ordered, either, turns, aggregate, order, others, comparisons, tuple(dict.fromkeys(unread)))
+
+
+def _excepted(words: list[str]) -> list[str]:
+    """The words with "except" before topics instead of "excluded" behind them ("Ann and Bob excluded")."""
+    place = next((i for i, word in enumerate(words) if word in _BEHIND and words[max(i - 1, 0)][0] == "#"), 0)
+    start = place
+    while start and (words[start - 1][0] == "#" or words[start - 1] in ("and", "or")):
+        start -= 1
+    return [*words[:start], "except", *words[start:place], *words[place + 1 :]] if place else words
 
 
 def _clauses(kinds: _Words) -> tuple[dict[int, Clause], list[str]]:
@@ -238,7 +274,8 @@ def _parts(words: _Words) -> list[_Words]:
             cuts.append(begins)
         elif kind == NOT and i and not ends(i + 1):  # as in "that Ann did not"
             begins = i - 2 if words[i - 1][0] in PREPOSITIONS else i - 1  # "are in no band"
-            cuts += [begins] if begins >= 0 and words[begins][0] in AUX else []
+            need_be = words[begins][0] == "need" and words[i + 1][0] == "be"
+            cuts += [begins] if begins >= 0 and (need_be or words[begins][0] in AUX) else []
     parts, start = list[_Words](), 0
     for end in [*sorted(set(cuts)), len(words)]:
         part = words[start:end]
