@@ -314,6 +314,20 @@ class _Array(msgspec.Struct, forbid_unknown_fields=True):
 _GROUPS = 8  # row groups cast and written at a time: their texts must stay below 2 GiB
 
 
+_ENCODINGS = {pa.string(): "DELTA_BYTE_ARRAY", pa.int32(): "DELTA_BINARY_PACKED", pa.int64(): "DELTA_BINARY_PACKED"}
+
+
+def _encodings(schema: pa.Schema) -> dict[str, Any]:
+    """Options of a writer: differences for integers and shared beginnings for texts, since most tables are sorted."""
+    encodings = {}
+    for field in schema:
+        path, kind = field.name, field.type
+        while pa.types.is_list(kind):
+            path, kind = f"{path}.list.element", kind.value_type
+        encodings[path] = _ENCODINGS.get(kind, "PLAIN")
+    return {"use_dictionary": False, "column_encoding": encodings}
+
+
 class TableWriter:
     """Writer of a table in parts. Memory: a part and a row group. Raises StorageError, as `write_table`."""
 
@@ -322,7 +336,7 @@ class TableWriter:
         self._waiting: list[pa.RecordBatch] = []
         self._n_waiting, self._wrote = 0, False
         with storage_errors(path):
-            self._writer = pq.ParquetWriter(path, schema, compression="zstd", version="2.6")
+            self._writer = pq.ParquetWriter(path, schema, compression="zstd", version="2.6", **_encodings(schema))
 
     def __enter__(self) -> TableWriter:
         return self
