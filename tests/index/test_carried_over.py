@@ -345,6 +345,21 @@ def test_arrays_of_a_foreign_index_that_do_not_fit_are_made_anew(
         assert made(bench, before) == made(fresh) and not bench.report.reused
 
 
+@pytest.mark.parametrize(("column", "row"), [("passage", 9), ("passage", -1), ("entity", 9), ("entity", -1)])
+def test_mentions_of_a_foreign_index_outside_its_tables_are_made_anew(
+    benches: Iterator[Any], column: str, row: int
+) -> None:
+    old, stated = {"a": "orlo kerling", "b": "orlo"}, {"Orlo": {"a"}, "Kerling": {"b"}}
+    before, bench, fresh = (put_mentions(next(benches), old, stated, True) for _ in range(3))
+    files_of(before, mentions.mentions_stage)
+    path = before.folder("mentions") / "mentions.parquet"
+    table = tables.read_table(path, tables.MENTIONS)
+    columns = {name: table[name].to_pylist() for name in table.column_names}
+    tables.write_table(path, tables.MENTIONS, columns | {column: [row] * len(table)})
+    files = (files_of(bench, mentions.mentions_stage, before), files_of(fresh, mentions.mentions_stage))
+    assert files[0] == files[1] and not bench.report.reused
+
+
 def test_words_of_other_passages_than_the_table_has_are_counted_anew(benches: Iterator[Any]) -> None:
     texts = {"a": "Marta Orlo", "b": "Kerling", "c": "Halden"}
     before, fewer, bench, fresh = (put_documents(next(benches), texts) for _ in range(4))

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag.index import tables
+from gpu_rag.index.checks import outside
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.stage import stage
 from gpu_rag.index.tables import unchanged_rows
@@ -206,6 +207,10 @@ def _updated(work: Work, links: np.ndarray) -> tuple[np.ndarray, np.ndarray] | N
     carried = work.carried(np.int64, names_before, range(n_before + 1))
     if carried is None:
         return None
+    table = tables.read_table(work.previous / "mentions.parquet", tables.MENTIONS)
+    rows, entities, start, end = (table[name].to_numpy() for name in ("passage", "entity", "start", "end"))
+    if outside(rows, n_before) or outside(entities, names_before):  # made by other code
+        return None
     # earlier rows; -1: new
     passage = unchanged_rows(passages / PASSAGES_FILE, before / PASSAGES_FILE, tables.PASSAGES, ("id", "text"))
     entity = unchanged_rows(path, path_before, tables.ENTITIES, ("id", "name", "aliases"))
@@ -219,8 +224,6 @@ def _updated(work: Work, links: np.ndarray) -> tuple[np.ndarray, np.ndarray] | N
     new, gone = _found(names, _texts(*came)), _found(names, _texts(*left))
     n_passages = np.where(entity < 0, 0, counts[entity] - _n_passages(gone, n)) + _n_passages(new, n)
 
-    table = tables.read_table(work.previous / "mentions.parquet", tables.MENTIONS)
-    rows, entities, start, end = (table[name].to_numpy() for name in ("passage", "entity", "start", "end"))
     kept = np.stack([passage_now[rows], start, end, entity_now[entities]], 1)
     kept = kept[(kept[:, 0] >= 0) & (kept[:, 3] >= 0)]
     was_frequent = _is_frequent(counts)[entity]
