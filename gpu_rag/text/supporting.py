@@ -7,7 +7,7 @@ A sentence supports a short answer if it holds
 - the names in the question. They may also stand in the title of the passage, before a sentence that begins with a
   pronoun or an article, or in the sentence before one with another pronoun;
 - the verbs and ordinals in the question and two thirds of its words, in any form, or as a word of the same group in
-  `rules/relations/phrases.toml`; half of its words are enough in a sentence that has the most of them in the evidence;
+  `rules/relations/phrases.toml`;
 
 and if no other name, date or number in it is nearer to these words. Commas and conjunctions count as distance.
 
@@ -58,9 +58,6 @@ _ASKS = re.compile(
     r"(?P<other>what|which|how|why))\b",
     re.IGNORECASE,
 )
-_NESTED = re.compile(  # asks about somebody or something that it describes
-    r"\b(?:who|whose|whom|that|which|where|when|(?:\w+(?:[eo]r|ist)|wife|husband|birthplace) of)\b", re.IGNORECASE
-)
 _EMPTY = word_set("year date day month century time people person man woman number name kind")
 _PLACED = word_set(
     "lie lies lay stand stands stood live lives lived located situated placed found"
@@ -68,8 +65,8 @@ _PLACED = word_set(
 _BOUNDARIES = word_set(", ; : ( ) – — and but while who which whom whose where when after before although though")
 _REFERS = PRONOUNS | POSSESSIVES | {"both"}
 _RELATIVES = word_set("who which whose")
+_JOINS = word_set("and or to until")  # "in 1898 and 1903", "from 710 to 745": the first alone is no answer
 _NEGATIONS = word_set("not no never none nor neither without rather instead against")
-_COMPARATIVES = word_set("later more less fewer earlier longer")
 _TIMES = "monday tuesday wednesday thursday friday saturday sunday spring summer autumn winter morning evening night"
 _TIME_TERMS = frozenset(tokenize(" ".join((*MONTHS, _TIMES))))
 _DERIVED = word_set("r er or ist ment ion")  # endings of agents and actions: "make", "maker"
@@ -82,7 +79,7 @@ depth, long length, high height, wide width, heavy weigh weighs weighed weight""
 _BASE = {form: forms[0] for forms in map(str.split, _FORMS.split(",")) for form in forms[1:]}
 _SYNONYMS = """found establish start begin create launch, build construct erect raise, build complete finish, make
 manufacture produce cast, write author compose, design plan draw, buy purchase acquire, own belong possess, carry bear
-transport bring, bury tomb grave, teach train pupil student, perform premiere stage play, win beat defeat victory,
+transport bring, bury tomb grave, teach train, perform premiere stage play, win beat defeat victory,
 lead head direct chair run manage command conduct, name call, discover find detect identify, move settle relocate,
 leave quit depart resign, destroy burn demolish wreck, close shut end, replace succeed follow, pay fund finance, get
 receive obtain, give donate grant present award, use employ, repair mend fix restore renovate, show display depict
@@ -169,10 +166,6 @@ class _Sentence:
         followed = [*(token.low for token in self.tokens[1:]), "", ""]
         return [i for i, u in self.units if _same(word, u) or (says_inverse(word, u) and followed[i] == "of")]
 
-    def n_words(self, asked: _Question) -> int:
-        """The number of a question's words that it has."""
-        return sum(bool(self.places(word)) for word, _ in asked.words)
-
     def refers(self, asked: _Question) -> bool:
         """Whether it begins with "the" and a noun of the question, so that the text before may say more of it: "the
         rent is"."""
@@ -206,7 +199,6 @@ class _Question:
         self.kind = (asks.lastgroup or "other") if asks else "other"
         start, end = asks.span() if asks else (0, 0)
         self.terms = _terms(text)
-        self.is_nested = _NESTED.search(text, end) is not None
         mentions = find_mentions_in(text, tokens, passage_words("", [], [tokens]))
         parts = (part for m in mentions for part in _OF_THE.split(text[tokens[m.first].start : tokens[m.last - 1].end]))
         self.names = [terms for part in parts if (terms := list(_sequence(part)))]
@@ -303,22 +295,20 @@ def supporting(
     """
     asked = _question(question)
     sentences = [(number, s) for number, passage in enumerate(passages) for s in _sentences(*passage)]
-    named = [(number, s, s.n_words(asked)) for number, s in sentences if _has_names(asked, [s])]
-    most = max((n_words for *_, n_words in named), default=0)
+    named = [(number, s) for number, s in sentences if _has_names(asked, [s])]
     for wanted in _wanted(asked, answer, {term for _, s in sentences for term in s.terms}):
-        for number, sentence, n_words in named:
-            is_best = n_words == most and not asked.is_nested
+        for number, sentence in named:
             for place in _places(sentence, wanted, asked.kind == "number"):
-                if _fits(asked, wanted, sentence, place, is_best):
+                if _fits(asked, wanted, sentence, place):
                     return (_span(number, sentence, place),)
-        for (first, other, _), (number, sentence) in product(named, sentences):
+        for (first, other), (number, sentence) in product(named, sentences):
             title = _sequence(sentence.title)
             is_joint = number != first and title and {*title} != {*wanted} and _has_run(other.terms, title)
             says_more = is_joint and any(other.places(word) and not sentence.places(word) for word, _ in asked.words)
             if not says_more or _has_names(asked, [sentence]):
                 continue
             for place in _places(sentence, wanted, asked.kind == "number"):
-                if _fits(asked, wanted, sentence, place, False, [other], frozenset(title)):
+                if _fits(asked, wanted, sentence, place, [other], frozenset(title)):
                     return (_span(number, sentence, place), Span(first, other.start, other.end, None))
         if spans := next(filter(None, (_of_path(asked, wanted, passages, path) for path in paths)), ()):
             return spans
@@ -344,6 +334,8 @@ def _wanted(asked: _Question, answer: str, evidence: Set[str]) -> list[tuple[str
         fits = not figures | _TIME_TERMS >= {*new}
     elif asked.kind == "date":
         fits = bool(figures) or not _TIME_TERMS.isdisjoint(terms)
+    elif asked.kind == "place":
+        fits = not figures | _TIME_TERMS >= {*new}
     else:
         fits = asked.kind != "number" or bool(figures)
     core: Set[str] = figures.union(*_question(answer).names, _TIME_TERMS if asked.kind == "date" else ())
@@ -356,17 +348,19 @@ def _wanted(asked: _Question, answer: str, evidence: Set[str]) -> list[tuple[str
 
 
 def _places(sentence: _Sentence, wanted: Sequence[str], in_order: bool) -> list[Place]:
-    """The short places that have all terms, shortest first. A pronoun that begins the sentence, and "there" in it,
-    stand for the title of the passage."""
+    """The short places that have all terms, and between figures no other figure, shortest first. A pronoun that begins
+    the sentence, and "there" in it, stand for the title of the passage."""
     matches = [i for i, term in enumerate(sentence.terms) if term in wanted]
     reach, places = 2 * len(wanted) + 4, list[Place]()
+    has_figures = any(map(_FIGURE.match, wanted))
     for n, first in enumerate(matches):
         missing = set(wanted)
         for last in matches[n:]:
             missing.discard(sentence.terms[last])
             if last - first >= reach or not missing:
                 break
-        if not missing and in_order and [t for t in sentence.terms[first : last + 1] if t in wanted] != list(wanted):
+        inside = [t for t in sentence.terms[first : last + 1] if t in wanted or (has_figures and _FIGURE.match(t))]
+        if not missing and (inside != list(wanted) if in_order else not {*inside} <= {*wanted}):
             continue
         if not missing:
             places.append((first, last + 1))
@@ -403,22 +397,20 @@ def _fits(
     wanted: Sequence[str],
     sentence: _Sentence,
     place: Place,
-    is_best: bool,
     others: Sequence[_Sentence] = (),
     bridges: Set[str] = frozenset(),
 ) -> bool:
     """Whether a sentence states the fact about its answer for which the question asks.
 
-    is_best: whether no other sentence of the evidence has more words of the question. others: the other sentences of a
-    path; bridges: terms of the names that join them.
+    others: the other sentences of a path; bridges: terms of the names that join them.
     """
-    anchors = _anchors(asked, wanted, sentence, place, others, is_best)
+    anchors = _anchors(asked, wanted, sentence, place, others)
     if anchors is None:
         return False
     nouns, verbs = anchors
     nearest = [min(places, key=lambda i: sentence.distance(i, place)) for places in (*nouns, *verbs)]
     between = sentence.tokens[max(0, min(*nearest, place[0]) - 1) : max(*nearest, place[1])]
-    if any(token.low in _NEGATIONS and behind.low not in _COMPARATIVES for token, behind in pairwise(between)):
+    if any(token.low in _NEGATIONS for token in between):
         return False
     tokens, answer = sentence.tokens, sentence.tokens[slice(*place)]
     is_agent = any(token.low == "by" for token in tokens[max(place[0] - 2, 0) : place[0]])
@@ -426,7 +418,11 @@ def _fits(
         return False
     if asked.asks_subject and not is_agent and _has_another_subject(sentence, place, verbs):
         return False
-    if place[0] and tokens[place[0] - 1].low in _EXCLUDING["place"] and asked.kind == "place":
+    if place[0] and tokens[place[0] - 1].low in _EXCLUDING.get(asked.kind, ()):  # "of the 48 casks, six"
+        return False
+    after = tokens[place[1] : place[1] + 2]
+    is_listed = len(after) == 2 and after[0].low in _JOINS and after[1].kind == NUMBER
+    if is_listed and asked.kind in ("number", "date"):
         return False
     is_agent &= any(place[0] - 3 <= i < place[0] for places in verbs for i in places)  # "planned by NAME"
     is_agent &= all(token.low != ";" for token in between)
@@ -453,21 +449,15 @@ def _fits(
 
 
 def _anchors(
-    asked: _Question,
-    wanted: Sequence[str],
-    sentence: _Sentence,
-    place: Place,
-    others: Sequence[_Sentence],
-    is_best: bool,
+    asked: _Question, wanted: Sequence[str], sentence: _Sentence, place: Place, others: Sequence[_Sentence]
 ) -> tuple[list[list[int]], list[list[int]]] | None:
     """(places of each noun, places of each verb) of the question outside the answer; None if too few of its words are
-    in the sentence (half of them, if it is the best one; else two thirds and the verbs), or only in relative clauses
-    to which a date or a number before them does not belong."""
+    in the sentence, or only in relative clauses to which a date or a number before them does not belong."""
     in_order = asked.kind in ("number", "date")
     inside = {i for i in range(*place) if in_order or sentence.terms[i] in wanted}
     nouns: list[list[int]] = []
     verbs: list[list[int]] = []
-    n_held, lacks_verb = 0, False
+    n_held = 0
     refers = sentence.is_pronominal or sentence.refers(asked)
     context = units_of(f"{sentence.title} {sentence.before if refers else ''}")
     for word, verb in asked.words:
@@ -475,18 +465,15 @@ def _anchors(
         if places:
             (verbs if verb else nouns).append(places)
         is_there = bool(places) or any(other.places(word) for other in others)
-        if not is_there and word.stem in _ORDINALS:
+        if not is_there and (verb or word.stem in _ORDINALS):
             return None
-        lacks_verb |= verb and not is_there
         n_held += is_there or any(_same(word, unit) for unit in context)
     nouns += [places for word in asked.optional if (places := sentence.places(word))]
     if asked.kind == "place" and not asked.words:  # "Where is Ves?"
         nouns += [places for name in asked.names if (places := [i for i, t in enumerate(sentence.terms) if t in name])]
     clause = next((i for i, token in enumerate(sentence.tokens) if i > place[1] + 1 and token.low in _RELATIVES), None)
     is_of_clause = in_order and clause is not None and any(min(places) > clause for places in (*nouns, *verbs))
-    most_held = 3 * n_held >= 2 * len(asked.words) and not lacks_verb
-    is_held = most_held or (is_best and 2 * n_held >= len(asked.words))
-    if not (nouns or verbs) or not is_held or is_of_clause:
+    if not (nouns or verbs) or 3 * n_held < 2 * len(asked.words) or is_of_clause:
         return None
     return nouns, verbs
 
@@ -495,7 +482,7 @@ def _has_another_subject(sentence: _Sentence, place: Place, verbs: Sequence[Sequ
     """Whether somebody else than the answer does what "who" asks for. "Crane bought Harlow" does not say who bought
     Crane, and "He met Anna and founded the club" not that Anna founded it."""
     lows = [token.low for token in sentence.tokens]
-    if 0 <= sentence.subject < sentence.verb < place[0] and (not verbs or [sentence.verb] in verbs):
+    if 0 <= sentence.subject < sentence.verb < place[0] and [sentence.verb] in verbs:
         return True
     if lows[0] not in SUBJECT_PRONOUNS or place[0] == 0 or not _SUBORDINATORS.isdisjoint(lows[: place[0]]):
         return False
@@ -558,7 +545,7 @@ def _of_path(
             name for *names, _ in ends for name in names if name != {*wanted} and name <= around and name <= beside
         )
         bridges = {term for name in joints for term in name}
-        place = next((place for place in places if _fits(asked, wanted, sentence, place, False, texts, bridges)), None)
+        place = next((place for place in places if _fits(asked, wanted, sentence, place, texts, bridges)), None)
         if bridges and place is not None:
             return (_span(number, sentence, place), *(Span(n, other.start, other.end, None) for n, other in others))
     return ()

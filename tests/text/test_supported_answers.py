@@ -1,9 +1,9 @@
-"""400 pairs of question and answer: which are marked `supported` by the road that rows take.
+"""826 pairs of question and answer: which are marked `supported` by the road that rows take.
 
 `model`: 149 answers of the packaged model to questions of one hop over evidence of `ppr`. `written`: 151 beside such
-evidence, right ones often as paraphrases, wrong ones in the ways of readers. `judge`: 100 more, in the same way. All
-were written and labelled before their writer read the rules, and have chosen rules since. Passages are those of the
-larger sample and of the first rows of the file, which have a title.
+evidence, right ones often as paraphrases, wrong ones in the ways of readers. `judge`: 100 more, in the same way. BLIND:
+425 with an answer, in both ways, written last. All were written and labelled before their writer read the rules, and
+have chosen rules since. Passages are those of the larger sample and of the first rows of each file, which have a title.
 """
 
 import json
@@ -17,34 +17,39 @@ from gpu_rag.text import supporting
 from gpu_rag.types import Evidence
 from gpu_rag.types import Path as Chain
 
-ROWS = [
-    json.loads(line)
-    for file in (Path(__file__).parent / "data" / "support_fresh.jsonl", world_path("corpus.jsonl"))
-    for line in file.read_text(encoding="utf-8").splitlines()
-]
-TEXTS = {row["title"]: row["text"] for row in ROWS if "title" in row}
-PAIRS = [row for row in ROWS if "question" in row]
+DATA = Path(__file__).parent / "data"
+FILES = DATA / "support_fresh.jsonl", DATA / "support_blind.jsonl", world_path("corpus.jsonl")
+FRESH, BLIND, CORPUS = ([json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] for file in FILES)
+TEXTS = {row["title"]: row["text"] for row in (*FRESH, *BLIND, *CORPUS) if "title" in row}
+PAIRS = [row for row in FRESH if "question" in row]
 
 
 def is_supported(pair):
     evidence = [Evidence(title, title, TEXTS[title], 0, len(TEXTS[title]), 1.0) for title in pair["evidence"]]
-    chains = [Chain(" ".join(edge[1] for edge in edges), tuple(map(tuple, edges))) for edges in pair["paths"]]
+    chains = [Chain(" ".join(edge[1] for edge in edges), tuple(map(tuple, edges))) for edges in pair.get("paths", ())]
     return grounded(pair["question"], pair["answer"], evidence, chains).status == "supported"
 
 
-def share(right, *origins):
-    marks = [is_supported(pair) for pair in PAIRS if pair["right"] is right and pair["origin"] in origins]
+def share(right, *origins, pairs=PAIRS):
+    marks = [is_supported(pair) for pair in pairs if pair["right"] is right and pair["origin"] in origins]
     return sum(marks) / len(marks)
 
 
 def test_few_wrong_answers_are_supported():
     assert len(PAIRS) == 400
-    assert share(False, "model", "written") <= 0.05 and share(False, "judge") <= 0.05
+    assert share(False, "model", "written") <= 0.04 and share(False, "judge") <= 0.04
 
 
 def test_right_answers_are_supported():
     """Missed are paraphrases, and answers over several sentences."""
-    assert share(True, "model") >= 0.85 and share(True, "written") >= 0.76 and share(True, "judge") >= 0.8
+    assert share(True, "model") >= 0.77 and share(True, "written") >= 0.72 and share(True, "judge") >= 0.76
+
+
+def test_about_half_of_the_right_answers_of_the_blind_pairs_are_supported_and_few_wrong_ones():
+    pairs = [row for row in BLIND if row.get("answer")]
+    assert len(pairs) == 425
+    assert share(True, "model", "written", pairs=pairs) >= 0.48
+    assert share(False, "model", "written", pairs=pairs) <= 0.035
 
 
 def test_other_names_dates_and_numbers_of_the_evidence_are_seldom_supported():
