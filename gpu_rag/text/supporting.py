@@ -418,7 +418,7 @@ def _fits(
         return False
     if asked.asks_subject and not is_agent and _has_another_subject(sentence, place, verbs):
         return False
-    if place[0] and tokens[place[0] - 1].low in _EXCLUDING.get(asked.kind, ()):  # "of the 48 casks, six"
+    if place[0] and tokens[place[0] - 1].low in _EXCLUDING.get(asked.kind, ()):  # "some of the 48 casks"
         return False
     after = tokens[place[1] : place[1] + 2]
     is_listed = len(after) == 2 and after[0].low in _JOINS and after[1].kind == NUMBER

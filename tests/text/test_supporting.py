@@ -84,12 +84,7 @@ def test_the_core_of_a_sentence_is_enough_but_another_name_in_it_is_not() -> Non
     [
         ("The Corvo ran from 1949 until 1977.", "Until when did the Corvo run?", "1949", None),
         ("Its rent rises from 710 to 745 euros.", "How much does the rent rise to?", "710 euros", None),
-        (
-            "Of the 48 casks shipped on the Petrel on 11 November, six arrived empty at Riga.",
-            "How many of the casks arrived empty?",
-            "48",
-            None,
-        ),
+        ("Some of the 48 casks arrived empty.", "How many casks arrived empty?", "48", None),
         ("I planted tulips beside the well on Sunday.", "Where were the tulips planted?", "On Sunday", "the well"),
         ("Ott was the teacher of Ilse Brandt.", "Who was the teacher of Ilse Brandt?", "Ilse Brandt", "Ott"),
         ("His rug belongs to his pupil Hana Ito.", "Who taught him?", "Hana Ito", None),
