@@ -46,7 +46,7 @@ MOST = {  # a batch, by step; what is loaded is not counted
         "kb_walks": 7, "hybgrag_near": 25,
     },
     "hydrarag": {
-        "match_mentions": 4, "kb_chains": 10, "kb_solve": 22, "kb_walks": 5, "worded_paths": 2, "question_graph": 16,
+        "match_mentions": 4, "kb_chains": 11, "kb_solve": 22, "kb_walks": 5, "worded_paths": 2, "question_graph": 16,
         "search_dense": 1, "start_paths": 5, "expand_paths": 7, "score_paths": 7, "join_paths": 7, "chain_paths": 10,
         "best_paths": 4, "passages_of": 6, "prune_paths": 2,
     },

@@ -70,7 +70,7 @@ class Read:
 class AskedChain:
     """A chain that a question may ask for.
 
-    steps: (relation, OUT, IN or EITHER); sure: whether the question names it, no chain to other nodes is nearly as
+    steps: (relation, OUT, IN or EITHER); sure: whether words of the question name it, no chain to other nodes is nearly as
     good, and the question says little else; ends: its end nodes, at most MOST_ENDS.
     """
 
@@ -144,6 +144,8 @@ def _read(
     chains."""
     reader = reading.reader
     chains = _that_lead(() if query.anything else query.nodes, ranked, reading.spare, query.hops)
+    if reading.by_meaning:
+        chains = [replace(chain, sure=False) for chain in chains]
     fitting = {
         d // 2
         for d in first

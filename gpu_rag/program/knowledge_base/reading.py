@@ -83,7 +83,8 @@ class Reading:
     """One question compared with the relations: the value of each step for each run of cues that it may take.
 
     types: of the answers, if they are known. is_named: bool[2 R], the directed relations that a cue names; is_allowed:
-    bool[2 R], the directed relations that do not contradict the question. hops: number of relations that the question
+    bool[2 R], the directed relations that do not contradict the question. by_meaning: whether words that name no
+    relation are a cue. hops: number of relations that the question
     names; cosines: of each relation, which say what the words without a cue mean, if there are fewer cues than hops;
     near: the relations among which the nearest is meant.
     """
@@ -121,7 +122,8 @@ class Reading:
             ]
         )
         self.is_named = reader.named_by(self.cues)
-        if any(cue.stem == MEANT for cue in self.cues):
+        self.by_meaning = any(cue.stem == MEANT for cue in self.cues)
+        if self.by_meaning:
             self.is_named |= np.repeat(self.meant > 0, 2)
         self.is_allowed = np.ones(len(self.is_named), bool)
         self.is_allowed[[d for row in reader.opposed(text) for d in (2 * row, 2 * row + 1)]] = False
