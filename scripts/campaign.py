@@ -341,7 +341,7 @@ class Campaign:
         """Flip a bit of a derived file: a read or verify must notice it, and it must be mended without a request."""
         chance = random.Random(f"{self.seed}/flip/{number}")
         self.fresh("merges")
-        names = ("lock", "merges.jsonl")
+        names = ("lock", "merges.jsonl", "carried.z")  # the last is checked by the build that would take it over
         files = sorted(p for p in self.index.rglob("*") if p.is_file() and p.stat().st_size and p.name not in names)
         files = [path for path in files if not path.name.startswith("replies.sqlite")]
         path = chance.choice(files)

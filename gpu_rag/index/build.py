@@ -149,7 +149,10 @@ def build_index(
             manifest, reports[stage.name] = _bring_up_to_date(
                 out, stage, manifest, standing, was_whole, settings, sources, models, progress, again
             )
-            if not standing.stages or _is_overwritten(standing, manifest, stage.name):
+            overwritten = _is_overwritten(standing, manifest, stage.name)
+            if overwritten:
+                was_whole.cache_clear()
+            if not standing.stages or overwritten:
                 manifest.write(out)
             elif not reports[stage.name].skipped:
                 manifest.write_to(out / PROGRESS)

@@ -70,8 +70,8 @@ class Read:
 class AskedChain:
     """A chain that a question may ask for.
 
-    steps: (relation, OUT, IN or EITHER); sure: whether words of the question name it, no chain to other nodes is nearly as
-    good, and the question says little else; ends: its end nodes, at most MOST_ENDS.
+    steps: (relation, OUT, IN or EITHER); sure: whether words of the question name it, no chain to other nodes is nearly
+    as good, and the question says little else; ends: its end nodes, at most MOST_ENDS.
     """
 
     steps: Steps
