@@ -13,11 +13,13 @@ import pytest
 
 import gpu_rag
 from gpu_rag.errors import GpuRagError, ModelError, UsageError
+from gpu_rag.index.build import build_index
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.stage import Stage, ordered
 from gpu_rag.index.verify import verify
 from gpu_rag.index.work import Silent, Sources, StageReport, Work
-from gpu_rag.settings import Settings
+from gpu_rag.models.set import ModelSet
+from gpu_rag.settings import Settings, make_settings
 
 FAST = {"models": {"embedder": "hash", "llm": "none"}}
 
@@ -185,3 +187,29 @@ def test_a_damaged_block_of_an_unfinished_stage_is_made_anew(tmp_path):
         path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
         assert work.array_block("7", make).tolist() == [0, 1, 2] and len(made) == at + 2
     assert path.read_bytes() == data
+
+
+def test_inputs_that_the_same_build_overwrote_are_not_taken_over(tmp_path: Path) -> None:
+    """A stage that is tried again keeps its folder: its readers cannot start from its earlier files."""
+    content, seen = ["first"], []
+
+    def source(work: Work) -> dict[str, int]:
+        (work.out / "text").write_text(content[0])
+        return {"failed": int(content[0] == "first")}
+
+    def copy(work: Work) -> dict[str, int]:
+        seen.append((work.previous is not None, bool(work.previous_inputs)))
+        (work.out / "text").write_bytes((work.stage_folders["source"] / "text").read_bytes())
+        return {}
+
+    settings = make_settings(FAST)
+    models = ModelSet(settings.models)
+    for content[0] in ("first", "second", "second"):
+        build_index(
+            tmp_path / "a",
+            [Stage("source", source, retry=("failed",)), Stage("copy", copy, ("source",))],
+            settings,
+            Sources(),
+            models,
+        )
+    assert seen == [(False, False), (True, False)]
