@@ -1,13 +1,20 @@
 """close_pairs against all pairs: recall, exact scores, groups, and that the order of the rows does not show."""
 
+from itertools import combinations
+from typing import Any
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpu_rag.graph.nearest import pairs as pairs_module
-from gpu_rag.graph.nearest.pairs import close_pairs, plan
+from gpu_rag.graph.nearest.pairs import among_nearest, close_pairs, plan
 
 THRESHOLD = 0.8
+PARTS = st.sampled_from([1, 5, 1 << 22])
 
 
 def clustered(n: int, seed: int, dims: int = 48) -> torch.Tensor:
@@ -83,3 +90,28 @@ def test_many_equal_rows_cost_no_square() -> None:
 def test_of_no_row_or_one_there_is_no_pair(n: int) -> None:
     left, right, score = close_pairs(torch.ones(n, 1), np.zeros(n, np.uint64), THRESHOLD)
     assert len(left) == len(right) == len(score) == 0
+
+
+def test_a_dense_cloud_is_cut_to_the_nearest() -> None:
+    left, right = np.array(list(combinations(range(30), 2))).T
+    kept = among_nearest(left, right, 1 - (right - left) / 100, 4)
+    # the four nearest of an inner row are two on each side; rows at an end have them on one
+    at_an_end = ((left < 2) & (right <= 4)) | ((right > 27) & (left >= 25))
+    assert (kept == ((right - left <= 2) | at_an_end)).all()
+    assert among_nearest(left, right, left, 29).all()
+
+
+@given(st.sets(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=40), st.randoms(), st.integers(1, 4), PARTS)
+@settings(deadline=None, derandomize=True)
+def test_the_nearest_by_sorting_each_row(found: Any, draw: Any, k: int, most: int) -> None:
+    edges = sorted((a, b) for a, b in found if a < b)
+    score = {edge: draw.randrange(3) / 2 for edge in edges}
+    nearest = {
+        edge
+        for row in range(10)
+        for edge in sorted((e for e in edges if row in e), key=lambda e: (-score[e], sum(e) - row))[:k]
+    }
+    left, right = np.array(edges, np.int64).reshape(-1, 2).T
+    with patch.object(pairs_module, "PAIRS", most):
+        kept = among_nearest(left, right, np.array([*score.values()], np.float32), k)
+    assert [edge in nearest for edge in edges] == kept.tolist()

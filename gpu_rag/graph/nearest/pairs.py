@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ _SPREAD = 3.3  # allowed sketch distance of a pair at the threshold, in standard
 _GRID = 1024.0  # components are multiples of 1 / _GRID: sums of 16,384 of them are exact in f32
 _ROWS = 1 << 14  # rows projected at a time
 KEYS = 1 << 23  # candidates whose repeats are removed at a time: bounds memory, does not change the result
+PAIRS = 1 << 22  # pairs of the rows whose nearest are chosen at a time: bounds memory, does not change the result
 SAMPLE = 256  # rows whose exact pairs are compared with those found
 
 
@@ -90,6 +92,26 @@ def sampled_recall(
         close = exact_dots(base, i, base, j) >= threshold
         keys = distinct(np.concatenate([keys, _key(i[close].numpy(), j[close].numpy(), n)]))
     return len(keys), int(np.isin(keys, _key(left, right, n)).sum())
+
+
+def among_nearest(left: np.ndarray, right: np.ndarray, score: np.ndarray, k: int) -> np.ndarray:
+    """bool[P]: the pairs in which one row is among the k best partners of the other, by (-score, row).
+
+    left, right: i64[P], distinct pairs; score: f32/f64[P]. Memory: 10 bytes a pair, 16 a row, and 80 PAIRS bytes.
+    """
+    n = int(max(left.max(initial=-1), right.max(initial=-1))) + 1
+    n_pairs = np.bincount(left, minlength=n) + np.bincount(right, minlength=n)
+    is_crowded = n_pairs > k
+    kept: np.ndarray = ~(is_crowded[left] & is_crowded[right])
+    ends = np.cumsum(np.where(is_crowded, n_pairs, 0))
+    cuts = np.searchsorted(ends, np.arange(PAIRS, ends[-1] if n else 0, PAIRS))
+    for low, high in pairwise([0, *np.unique(cuts), n]):
+        sides = ((own, np.flatnonzero(is_crowded[own] & (own >= low) & (own < high))) for own in (left, right))
+        row, pair = (np.concatenate(parts) for parts in zip(*((own[pairs], pairs) for own, pairs in sides)))
+        order = np.lexsort((left[pair] + right[pair] - row, -score[pair], row))
+        starts = np.searchsorted(row[order], row[order])
+        kept[pair[order[np.arange(len(order)) - starts < k]]] = True
+    return kept
 
 
 def _most_differing(threshold: float) -> int:

@@ -15,7 +15,7 @@ import xxhash
 
 from gpu_rag.graph.common.arrays import to_host
 from gpu_rag.graph.nearest.index import NearestRows
-from gpu_rag.graph.nearest.pairs import EXACT_ROWS, close_pairs, sampled_recall
+from gpu_rag.graph.nearest.pairs import EXACT_ROWS, among_nearest, close_pairs, sampled_recall
 from gpu_rag.index import tables
 from gpu_rag.index.names import changed, rows_of
 from gpu_rag.index.stage import Pairs, stage
@@ -76,7 +76,8 @@ def synonyms_stage(work: Work) -> dict[str, int]:
         counts = {"synonyms_sampled": sampled, "synonyms_sampled_and_found": n_found}
         _log.info("synonyms by candidates: %d of %d exact pairs of a sample are among them", n_found, sampled)
         work.progress.advance(len(groups))
-    columns = dict(zip(("left", "right", "score"), _nearest_of_each(*pairs, index.synonym_k)))
+    kept = among_nearest(*pairs, index.synonym_k)
+    columns = {name: column[kept] for name, column in zip(("left", "right", "score"), pairs)}
     return {"synonyms": tables.write_table(work.out / "synonyms.parquet", tables.SYNONYMS, columns), **counts}
 
 
@@ -104,7 +105,7 @@ def _group(name: str) -> str:
 
 
 def _exact_pairs(work: Work, base: torch.Tensor, groups: np.ndarray) -> RowPairs:
-    """All pairs that `_nearest_of_each` may keep, and perhaps other pairs of at least the threshold, found exactly."""
+    """All pairs that `among_nearest` may keep, and perhaps other pairs of at least the threshold, found exactly."""
     kept, is_new = _earlier_pairs(work, base)
     work.report.reused += int((~is_new).sum())
     _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
@@ -184,16 +185,3 @@ def _unchanged(work: Work, base: torch.Tensor) -> tuple[np.ndarray, int]:
         is_changed = np.not_equal(*(array.view(np.uint16) for array in now_and_then)).any(1)
         rows[old[is_changed]] = -1
     return rows, len(ids_before)
-
-
-def _nearest_of_each(left: np.ndarray, right: np.ndarray, score: np.ndarray, k: int) -> RowPairs:
-    """The pairs in which one row is among the k best partners of the other, by (-score, row)."""
-    row, other, pair = np.concatenate([left, right]), np.concatenate([right, left]), np.tile(np.arange(len(left)), 2)
-    kept = np.zeros(len(left), bool)
-    is_crowded = (np.bincount(row) > k)[row] if len(row) else np.zeros(0, bool)
-    kept[pair[~is_crowded]] = True
-    row, other, pair = row[is_crowded], other[is_crowded], pair[is_crowded]
-    order = np.lexsort((other, -score[pair], row))
-    starts = np.searchsorted(row[order], row[order])
-    kept[pair[order[np.arange(len(order)) - starts < k]]] = True
-    return left[kept], right[kept], score[kept]

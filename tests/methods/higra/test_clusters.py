@@ -23,7 +23,6 @@ from gpu_rag.methods.higra.stages.windows import (
     n_together,
     near_clusters,
     near_pairs,
-    nearest_only,
 )
 from gpu_rag.settings import make_settings
 
@@ -122,17 +121,6 @@ def test_windows_of_a_clique_are_few() -> None:
     assert n_together(pairs, windows) == len(pairs)
     assert len(windows) <= 20  # ten could not hold 1,770 pairs; two rows a window would take 1,770
     assert covering(pairs[:0], 20) == [] and n_together(pairs[:0], []) == 0
-
-
-def test_a_dense_cloud_is_cut_to_the_nearest() -> None:
-    pairs = np.array(list(itertools.combinations(range(30), 2)))
-    cosine = 1 - (pairs[:, 1] - pairs[:, 0]) / 100
-    kept = nearest_only(pairs, cosine, 4)
-    # the four nearest of an inner row are two on each side; rows at an end have them on one
-    assert {tuple(pair) for pair in kept.tolist()} == {
-        (a, b) for a, b in pairs.tolist() if b - a <= 2 or (a < 2 and b <= 4) or (b > 27 and a >= 25)
-    }
-    assert nearest_only(pairs, cosine, 29) is pairs
 
 
 def test_windows_are_made_on_the_device_of_the_models(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import torch
 
 from gpu_rag.graph.cluster import linked_pairs, radius_clusters
 from gpu_rag.graph.common.dots import exact_dots
-from gpu_rag.graph.nearest.pairs import EXACT_ROWS, close_pairs, sampled_recall
+from gpu_rag.graph.nearest.pairs import EXACT_ROWS, among_nearest, close_pairs, sampled_recall
 from gpu_rag.index.work import Work
 from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.models.set import pick_device
@@ -75,7 +75,8 @@ def entity_windows(work: Work, vectors: torch.Tensor, eps: float) -> Shown:
     if chosen.windows == "clusters":
         windows = near_clusters(moved, eps, chosen.min_samples, chosen.max_cluster)
     else:
-        windows = covering(nearest_only(near, cosine, MOST_NEAR), chosen.max_cluster)
+        kept = among_nearest(near[:, 0], near[:, 1], cosine, MOST_NEAR)
+        windows = covering(near[kept], chosen.max_cluster)
     return Shown(windows, len(near), n_together(near, windows), recall)
 
 
@@ -121,18 +122,6 @@ def near_pairs(vectors: torch.Tensor, eps: float) -> tuple[np.ndarray, np.ndarra
     joined, cosine = np.concatenate(pairs), np.concatenate(cosines)
     order_of = np.lexsort((joined[:, 1], joined[:, 0]))
     return joined[order_of], cosine[order_of]
-
-
-def nearest_only(pairs: np.ndarray, cosine: np.ndarray, most: int) -> np.ndarray:
-    """The pairs in which one row is among the `most` nearest of the other; ties by row."""
-    if not len(pairs) or np.bincount(pairs.ravel()).max() <= most:
-        return pairs
-    first_ends, second_ends = np.concatenate([pairs, pairs[:, ::-1]]).T
-    order = np.lexsort((second_ends, -np.concatenate([cosine, cosine]), first_ends))
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order)) - np.searchsorted(first_ends[order], first_ends[order])
-    first, second = np.split(place < most, 2)
-    return pairs[first | second]
 
 
 def covering(pairs: np.ndarray, most: int) -> Clusters:
