@@ -91,11 +91,9 @@ painting picture, job trade profession, war battle, illness disease, shop store,
 salary wage pay, journal newspaper magazine, aircraft plane, teacher schoolmaster, soldier troop, film movie, lawyer
 attorney, reward prize award, inventor engineer"""
 _ORDINAL_ENDINGS = ("st", "nd", "rd", "th")
-_EXCLUDING = {
-    "person": frozenset({"in", "at"}),
-    "place": frozenset({"by"}),
-    "number": frozenset({"the"}),
-}  # before a name of another type
+_EXCLUDING = {  # words before a name of another type
+    "person": frozenset({"in", "at"}), "place": frozenset({"by"}), "number": frozenset({"the"}),
+}  # fmt: skip
 _OF_THE = re.compile(r"\bof the\b")  # a name on each side
 _SUBORDINATORS = word_set("when where before after while although though because that")
 _OBJECTS = word_set("him her it them his its their")
@@ -277,6 +275,10 @@ def _same(word: Unit, unit: Unit) -> bool:
     return derived or says(word, unit) > 0
 
 
+_Numbered = tuple[int, _Sentence]
+"""The number of a passage, and a sentence of it."""
+
+
 def supporting(
     question: str,
     answer: str,
@@ -301,17 +303,26 @@ def supporting(
             for place in _places(sentence, wanted, asked.kind == "number"):
                 if _fits(asked, wanted, sentence, place):
                     return (_span(number, sentence, place),)
-        for (first, other), (number, sentence) in product(named, sentences):
-            title = _sequence(sentence.title)
-            is_joint = number != first and title and {*title} != {*wanted} and _has_run(other.terms, title)
-            says_more = is_joint and any(other.places(word) and not sentence.places(word) for word, _ in asked.words)
-            if not says_more or _has_names(asked, [sentence]):
-                continue
-            for place in _places(sentence, wanted, asked.kind == "number"):
-                if _fits(asked, wanted, sentence, place, [other], frozenset(title)):
-                    return (_span(number, sentence, place), Span(first, other.start, other.end, None))
-        if spans := next(filter(None, (_of_path(asked, wanted, passages, path) for path in paths)), ()):
+        of_paths = (_of_path(asked, wanted, passages, path) for path in paths)
+        if spans := _of_two(asked, wanted, named, sentences) or next(filter(None, of_paths), ()):
             return spans
+    return ()
+
+
+def _of_two(
+    asked: _Question, wanted: Sequence[str], named: Sequence[_Numbered], sentences: Sequence[_Numbered]
+) -> tuple[Span, ...]:
+    """The spans of a sentence with the answer and of one with the question's names, if the latter has the title of the
+    other's passage; () if there are none. named: the sentences with these names."""
+    for (first, other), (number, sentence) in product(named, sentences):
+        title = _sequence(sentence.title)
+        is_joint = number != first and title and {*title} != {*wanted} and _has_run(other.terms, title)
+        says_more = is_joint and any(other.places(word) and not sentence.places(word) for word, _ in asked.words)
+        if not says_more or _has_names(asked, [sentence]):
+            continue
+        for place in _places(sentence, wanted, asked.kind == "number"):
+            if _fits(asked, wanted, sentence, place, [other], frozenset(title)):
+                return (_span(number, sentence, place), Span(first, other.start, other.end, None))
     return ()
 
 
@@ -330,12 +341,10 @@ def _wanted(asked: _Question, answer: str, evidence: Set[str]) -> list[tuple[str
     repeated = {_term(low) for low, unit in units if any(_same(word, unit) for word in asking)}
     new = tuple(dict.fromkeys(term for term in terms if term not in asked.terms | repeated))
     figures = {term for term in terms if _FIGURE.match(term)}
-    if asked.kind == "person":  # "supplied by the council" names an agent without a capital
+    if asked.kind in ("person", "place"):  # "supplied by the council" names an agent without a capital
         fits = not figures | _TIME_TERMS >= {*new}
     elif asked.kind == "date":
         fits = bool(figures) or not _TIME_TERMS.isdisjoint(terms)
-    elif asked.kind == "place":
-        fits = not figures | _TIME_TERMS >= {*new}
     else:
         fits = asked.kind != "number" or bool(figures)
     core: Set[str] = figures.union(*_question(answer).names, _TIME_TERMS if asked.kind == "date" else ())

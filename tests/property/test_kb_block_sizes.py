@@ -75,7 +75,7 @@ def what_is_read(source: NamedSource) -> dict[str, Any]:
 
 
 def check_sizes(source: NamedSource, sizes: tuple[int, int, int]) -> dict[str, Any]:
-    """What is read of a source, equal in blocks of these sizes."""
+    """The tables of a source, which are equal in blocks of these sizes."""
     expected = what_is_read(source)
     with blocks_of(*sizes):
         assert what_is_read(source) == expected

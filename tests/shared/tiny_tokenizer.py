@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerFast
 
 
 def byte_tokenizer(texts: Sequence[str], size: int) -> PreTrainedTokenizerFast:
-    """Of `size` tokens, of which <|e|> ends and pads and <|s|> starts a turn."""
+    """A tokenizer of `size` tokens; <|e|> ends and pads a turn, <|s|> starts it."""
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     raw.decoder = decoders.ByteLevel()

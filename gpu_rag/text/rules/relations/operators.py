@@ -25,25 +25,7 @@ _NOT = frozenset({"not", "never", "no", "none", "neither", "nor", "without"})
 _NOBODY = frozenset({"nobody", "nothing", "noone"})  # the rules understand them only as topics
 _NONE = re.compile(r"(?:no|none|nobody|nothing|noone)\b", re.IGNORECASE)  # begins a topic such as "no band"
 _EXCEPT = frozenset({"except", "excluding", "besides"})
-_CUTS = frozenset(
-    {
-        ",",
-        ";",
-        "and",
-        "or",
-        "but",
-        "that",
-        "who",
-        "which",
-        "whom",
-        "nor",
-        "without",
-        "yet",
-        "while",
-        "whereas",
-        *_EXCEPT,
-    }
-)
+_CUTS = word_set(", ; and or but that who which whom nor without yet while whereas") | _EXCEPT
 _NEGATION = re.compile(r"(\w)n['’]t\b", re.IGNORECASE)
 _TOKEN = re.compile(r"#\d+|[^\W_]+(?:[.,\-/][^\W_]+)*(?:['’][^\W_]+)*|[,;]|['’]s\b")
 _COUNT = (("how", "many"), ("the", "number", "of"), ("number", "of"), ("count", "the"))
@@ -67,14 +49,9 @@ COUNTED = word_set("fewest fewer least less most more")  # may compare the numbe
 _OF_TWO = frozenset({word for word in _FIRST | _LAST if word.endswith("er")} | {"more", "less"})
 _NUMBER = re.compile(r"\d[\d.,]*(?:-\d\d){0,2}")
 _PLAIN = STOP_WORDS | AUX | _CUTS | {"both", "either"}
-_OUT = (
-    ("other", "than"),
-    ("apart", "from"),
-    ("not", "counting"),
-    ("leaving", "out"),
-    ("setting", "aside"),
-    ("if", "not"),
-)
+_OUT = {
+    ("other", "than"), ("apart", "from"), ("not", "counting"), ("leaving", "out"), ("setting", "aside"), ("if", "not"),
+}  # fmt: skip
 _BEHIND = frozenset({"aside", "excepted", "excluded"})  # behind the topics that are left out
 _BESIDE_VALUES = AUX | word_set("a an the of its their his her with and that which who ,")
 _JOINS = frozenset({"and", "or", ","})
