@@ -35,7 +35,7 @@ from gpu_rag.models.set import ModelSet
 from gpu_rag.program.decide import RULE, decider_of
 from gpu_rag.program.models import Models
 from gpu_rag.program.rerank import DEPTH, reranked
-from gpu_rag.program.run import Decider, Run
+from gpu_rag.program.run import Decider, OnChoice, Run
 from gpu_rag.program.steps import LLMCalls
 from gpu_rag.program.steps import llm as llm_step
 from gpu_rag.program.support import grounded, supported
@@ -158,9 +158,12 @@ class Engine:
         no `decider` is given."""
         if not retrieval_only or not self.models.has_llm():
             return self.models.has_llm()
-        chosen = self.settings.models
-        decides = chosen.decider == "model" or (chosen.decider == "auto" and self.models.is_capable())
-        return decider is None and decides
+        return decider is None and self.model_decides()
+
+    def model_decides(self) -> bool:
+        """Whether the settings let a language model decide."""
+        chosen = self.settings.models.decider
+        return self.models.has_llm() and (chosen == "model" or (chosen == "auto" and self.models.is_capable()))
 
     def config(
         self,
@@ -235,6 +238,7 @@ class Engine:
         support: bool = False,
         where: str = "",
         decider: Decider | None = None,
+        on_choice: OnChoice | None = None,
     ) -> Prepared:
         """Bind a method to this index, for `run` or for a live driver. Most arguments are as for `run`.
 
@@ -264,7 +268,7 @@ class Engine:
                 if index is None:
                     return _nothing()
                 ctx.resources = {"index": index, **own}  # a driver may outlive this index
-                run = Run(ctx, index, models, decider, reader, k, on_text, keep)
+                run = Run(ctx, index, models, decider, reader, k, on_text, keep, on_choice=on_choice)
                 if history:
                     return _after(history, question, run, lambda asked: program_of(asked, run, chosen), support)
                 coroutine = program_of(question, run, chosen)
@@ -342,6 +346,7 @@ class Engine:
         support: bool = False,
         where: str = "",
         decider: Decider | None = None,
+        on_choice: OnChoice | None = None,
     ) -> RunResult:
         """Answer all questions with one method. Without a language model, answers have evidence but no text.
 
@@ -355,7 +360,7 @@ class Engine:
         oracle, which knows what no method may know.
         support: whether each answer includes the sentences that are relevant to its question.
         where: a metadata filter, see `index.where`; the method sees only the documents that match.
-        decider: replaces the decider of the settings.
+        decider: replaces the decider of the settings. on_choice: see `Run`.
 
         If a question fails, its answer has status "failed". Raises MissingLayer and IndexMismatch before any work, and
         ModelError if a model is down.
@@ -368,6 +373,7 @@ class Engine:
             support=support,
             where=where,
             decider=decider,
+            on_choice=on_choice,
         )
         answers: dict[str, Answer] = {}
         self._stats = stats = RunStats() if stats is None else stats

@@ -142,6 +142,11 @@ def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) 
     for name, entry in methods.items():
         if entry.get("by_rule"):
             parts.append(f"{name}: decisions without gold, taken by rule: {', '.join(entry['by_rule'])}")
+        if entry.get("choices"):
+            rows = [
+                [choice, f"{n['n']:,}", *(f"{n[by]:.2f}" for by in CHOOSERS)] for choice, n in entry["choices"].items()
+            ]
+            parts += [f"{name}: share of choices that lead to gold", table(rows, ["choice", "choices", *CHOOSERS])]
     if "judge" in document:
         parts.append(judge_line(document))
     for name, entry in methods.items():
@@ -152,6 +157,9 @@ def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) 
     if lines := places_lines(document):
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
+
+
+CHOOSERS = ("right", "rule", "chance")  # the model, the rule, and a random option
 
 
 def ceiling_table(ceiling: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from gpu_rag.engine import Engine, check_unique
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.evaluation.bootstrap import intervals, paired_difference
 from gpu_rag.evaluation.ceiling import ceiling_scores, check_ceiling, oracle_of
+from gpu_rag.evaluation.choices import ChoiceShares
 from gpu_rag.evaluation.judge import Judge, check_rows, judge_answers
 from gpu_rag.evaluation.kb import DEPTH, KG_MEASURES, KbGold, by_hops, pool_shares
 from gpu_rag.evaluation.metrics import (
@@ -85,7 +86,8 @@ def compare(
 
     where: a filter of documents, see `index.where`; gold that it excludes is missed.
     ceiling: whether the document includes the ceiling of each method, see `evaluation.ceiling`.
-    p_oracle: lets an oracle decide that is right with this probability; decisions without gold are then listed.
+    p_oracle: lets an oracle decide that is right with this probability; decisions without gold are then listed. If a
+    model decides, `choices` has the shares of its choices that lead to gold, see `evaluation.choices`.
     only: the only decision that the oracle takes, by name; rules take the others.
     judge: judges the answers of all methods after the last one has run; see `evaluation.judge`.
     """
@@ -108,7 +110,8 @@ def compare(
     for method in methods:
         oracle = None if p_oracle is None else oracle_of(rows, p_oracle, gold, only=only)
         report = None if on_answer is None else partial(on_answer, method)
-        _run_method(comparison, engine, method, rows, gold, oracle, at, retrieval_only, where, report)
+        shares = ChoiceShares(oracle_of(rows, base=gold)) if engine.model_decides() and oracle is None else None
+        _run_method(comparison, engine, method, rows, gold, oracle, shares, at, retrieval_only, where, report)
     if ceiling:
         document["ceiling"] = {}
         for method in methods:
@@ -122,10 +125,11 @@ def compare(
 
 def _run_method(
     comparison: Comparison, engine: Engine, method: str, rows: Sequence[QuestionRow], gold: KbGold,
-    oracle: Oracle | None, at: Sequence[int], retrieval_only: bool, where: str,
+    oracle: Oracle | None, shares: ChoiceShares | None, at: Sequence[int], retrieval_only: bool, where: str,
     on_answer: Callable[[Answer], None] | None,
 ) -> None:  # fmt: skip
-    """Add the answers, scores and costs of a method. Arguments: as of `compare`; oracle: decides, if given."""
+    """Add the answers, scores and costs of a method. Arguments: as of `compare`; oracle: decides, if given; shares:
+    counts the choices, if given."""
     answers, depth = Spool([row.question.id for row in rows]), DEPTH if any(map(gold.is_skb, rows)) else 0
 
     def keep(answer: Answer) -> None:
@@ -142,6 +146,7 @@ def _run_method(
         keep=False,
         where=where,
         decider=oracle,
+        on_choice=None if shares is None else shares.see,
     )
     scores = score(engine, answers, rows, at, retrieval_only, gold)
     comparison.answers[method], comparison.scores[method] = answers, scores
@@ -154,6 +159,8 @@ def _run_method(
     }
     if oracle is not None:
         entry["by_rule"] = sorted(oracle.by_rule)
+    if shares is not None:
+        entry["choices"] = shares.entry()
 
 
 def _judge(comparison: Comparison, judge: Judge, rows: Sequence[QuestionRow]) -> None:

@@ -61,6 +61,8 @@ async def decide(run: Run, ask: Any, /, **fields: Any) -> Any:
         lines = tuple(options.texts[i][:_NOTE_CHARS] for i in taken.value)
         if options.texts and (lines or ask.rule is None or taken.by != "rule"):
             run.note(f"{options.name}/{taken.by}", len(options.texts), lines, taken.reply)
+        if run.on_choice is not None:
+            await run.on_choice(run, ask, fields, taken.value)
         return taken.value
     taken = await decider.reply(run, ask, fields)
     words = () if ask.words is None else tuple(call(ask.words, fields, taken.value))
@@ -86,7 +88,11 @@ async def decide_all(
 ) -> list[list[int]]:
     """The positions of several choices. together: makes all of them in fewer requests, for a capable model."""
     if together is not None and decider_in(run, "") is MODEL and run.models.language_model.capable:
-        return await together()
+        taken = await together()
+        if run.on_choice is not None:
+            for fields, positions in zip(several, taken, strict=True):
+                await run.on_choice(run, choose, fields, positions)
+        return taken
     return list(await gather(*(decide(run, choose, **fields) for fields in several)))
 
 

@@ -71,7 +71,7 @@ class Oracle:
 
     async def reply(self, run: Run, ask: Ask[Any], fields: Fields) -> Taken:
         """The gold reply to an Ask, or the reply of its rule."""
-        gold = self._known(run, ask.name)
+        gold = self.known(run, ask.name)
         right = None if ask.gold is None or gold is None else await awaited(call(ask.gold, fields, gold))
         if right is None:
             self.by_rule.add(ask.name)
@@ -83,27 +83,24 @@ class Oracle:
 
     async def choice(self, run: Run, choose: Choose, options: Options, fields: Fields) -> Taken:
         """The options that lead to gold."""
-        gold = self._known(run, choose.name)
+        gold = self.known(run, choose.name)
         if choose.helps is None or gold is None:
             self.by_rule.add(choose.name)
             return await self.otherwise.choice(run, choose, options, fields)
         self.n_decisions[run.ctx.question.id] += 1
-        positions = range(len(options.texts))
-        verdicts: Any = [call(choose.helps, fields, gold, i) for i in positions]
-        if any(map(inspect.isawaitable, verdicts)):
-            verdicts = await gather(*verdicts)
-        helpful = [i for i in positions if verdicts[i]]
+        helpful = await helpful_among(len(options.texts), choose, fields, gold)
         right = helpful[: options.k] or ([] if options.allow_none else [0])
         draw = self._draw(run, options.name, *options.texts[:1])  # before a watch: its calls have slots of their own
         if self.watch is not None:
             believed = await self.otherwise.choice(run, choose, options, fields)
             self.watch(gold, choose.name, fields, right, believed.value)
-        wrong = [i for i in positions if i not in helpful]
+        wrong = [i for i in range(len(options.texts)) if i not in helpful]
         if draw.random() < self.p or not wrong:
             return Taken(right, "oracle")
         return Taken(sorted(draw.sample(wrong, min(max(len(right), 1), len(wrong)))), "oracle")
 
-    def _known(self, run: Run, name: str) -> Known | None:
+    def known(self, run: Run, name: str) -> Known | None:
+        """The gold of the question for a decision by its name; None if it is not known, or not to be used."""
         gold = self.gold.get(run.ctx.question.id) if self.only in ("", name) else None
         if gold is None:
             return None
@@ -112,6 +109,15 @@ class Oracle:
 
     def _draw(self, run: Run, *names: str) -> Random:
         return Random("|".join((str(run.ctx.request_seed(run.ctx.slot)), *names)))
+
+
+async def helpful_among(n: int, choose: Choose, fields: Fields, gold: Known) -> list[int]:
+    """The positions of those of n options that lead to gold, ascending. choose: has `helps`."""
+    assert choose.helps is not None
+    verdicts: Any = [call(choose.helps, fields, gold, i) for i in range(n)]
+    if any(map(inspect.isawaitable, verdicts)):
+        verdicts = await gather(*verdicts)
+    return [i for i in range(n) if verdicts[i]]
 
 
 def _passages_of(index: Index) -> dict[str, list[int]]:

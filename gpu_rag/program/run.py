@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,14 +27,17 @@ class Decider(Protocol):
         ...
 
 
+OnChoice = Callable[["Run", Choose, Fields, Sequence[int]], Awaitable[None]]
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One question over one index.
 
     limit: number of passages that `retrieve` returns; keep: how many of them a reranker keeps, 0 for all. on_text:
     called in a thread of the model with each new piece of the answer. on_saw: called with the passages that the
-    structure of a method reached, for evaluation. most_calls: limit of model requests for the question; rules take a
-    decision that would exceed it.
+    structure of a method reached; on_choice: awaited with each choice, its fields and the positions taken; both for
+    evaluation. most_calls: limit of model requests for the question; rules take a decision that would exceed it.
     """
 
     ctx: Context
@@ -47,6 +50,7 @@ class Run:
     keep: int = 0
     on_saw: Callable[[Iterable[int]], None] | None = None
     most_calls: int | None = None
+    on_choice: OnChoice | None = None
 
     def note(self, name: str, n_candidates: int, chosen: tuple[str, ...] = (), reply: Reply | None = None) -> None:
         """Note a decision in the trace, with the hash of its reply."""

@@ -12,14 +12,16 @@ import gpu_rag
 from gpu_rag.errors import UsageError
 from gpu_rag.evaluation import ceiling as ceilings
 from gpu_rag.evaluation.ceiling import ceiling_scores, oracle_of
+from gpu_rag.evaluation.choices import ChoiceShares
 from gpu_rag.evaluation.compare import compare
 from gpu_rag.methods.bubblerag.asks import ENOUGH, GROUPS, Grouping, Sorted, stated_by_gold
 from gpu_rag.methods.bubblerag.graph import node_texts
 from gpu_rag.methods.bubblerag.rules import Keyword
 from gpu_rag.methods.higra.asks import of_gold
 from gpu_rag.methods.higra.graph import entity_options, passages_of_entities
-from gpu_rag.models.ask import Choose
-from gpu_rag.program.decide import decide
+from gpu_rag.models.ask import Choose, Fields, Options, Taken
+from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.program.decide import Rule, decide
 from gpu_rag.program.embed import embed
 from gpu_rag.program.oracle import Gold, Known, Oracle
 from gpu_rag.program.questions import planned
@@ -286,8 +288,6 @@ def test_a_method_over_a_knowledge_base_is_refused(index: gpu_rag.Index) -> None
 
 
 def test_a_model_with_a_short_context_is_shown_less(index: gpu_rag.Index) -> None:
-    from gpu_rag.models.llm.scripted import ScriptedLLM
-
     shown = {}
     for context in (20, 300, 8192):
         llm = ScriptedLLM(lambda _: "x", context_tokens=context)
@@ -313,3 +313,39 @@ def test_the_command_prints_it(index: gpu_rag.Index, tmp_path: Path, capsys: pyt
     assert main([*words, *off, "--json"]) == 0
     document = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert document["ceiling"]["hoprag"]["index"] == 1.0
+
+
+class Firsts(Rule):
+    """A decider that takes the first k options."""
+
+    async def choice(self, run: Run, choose: Choose, options: Options, fields: Fields) -> Taken:
+        return Taken(list(range(min(options.k, len(options.texts)))), "model")
+
+
+def test_choices_that_lead_to_gold_are_counted_beside_the_rule(index: gpu_rag.Index) -> None:
+    """Options 1 and 2 of HELPFUL help. A choice that cannot fail, or whose gold is not known, is not counted."""
+    shares = ChoiceShares(Oracle({"q": Gold(frozenset())}))
+
+    async def program(question: Question, run: Run, params: Any) -> Draft:
+        await decide(run, HELPFUL, options="abcd", scores=(0.9, 0.1, 0.2, 0.8), k=2)  # rule: 0 and 3
+        await decide(run, HELPFUL, options="abc", scores=(0.1, 0.9, 0.8), k=1)  # rule: 1
+        await decide(run, replace(HELPFUL, helps=lambda gold, i: True), options="abc", scores=(1, 2, 3))
+        await decide(run, replace(HELPFUL, helps=None), options="abc", scores=(1, 2, 3))
+        return Draft(None)
+
+    questions = [Question("q", "which?"), Question("no gold", "which?")]
+    index.engine(SETTINGS).run("dense", questions, program=program, decider=Firsts(), on_choice=shares.see)
+    chance = pytest.approx((2 / 4 + 2 / 3) / 2)
+    assert shares.entry() == {"pick": {"n": 2, "right": 0.25, "rule": 0.5, "chance": chance}}
+
+
+def test_an_evaluation_tells_how_often_the_model_chose_right(index: gpu_rag.Index) -> None:
+    models = {"embedder": "hash", "decider": "model"}
+    for hops in ("joint", "single"):
+        llm = ScriptedLLM(lambda request: "none", capable=True)
+        engine = index.engine({"models": models, "method": {"hoprag": {"hops": hops}}}, llm=llm)
+        document = compare(engine, ["hoprag"], [asked("d0", "d1")], at=(2,), retrieval_only=True).document
+        (entry,) = document["methods"]["hoprag"]["choices"].values()
+        assert entry["n"] > 0 and entry["right"] == 0.0 < entry["chance"]
+    without = compare(index.engine(SETTINGS), ["hoprag"], [asked("d0")], at=(2,)).document
+    assert "choices" not in without["methods"]["hoprag"]
