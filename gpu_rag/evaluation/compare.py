@@ -87,7 +87,7 @@ def compare(
     where: a filter of documents, see `index.where`; gold that it excludes is missed.
     ceiling: whether the document includes the ceiling of each method, see `evaluation.ceiling`.
     p_oracle: lets an oracle decide that is right with this probability; decisions without gold are then listed. If a
-    model decides, `choices` has the shares of its choices that lead to gold, see `evaluation.choices`.
+    model decides, `choice_shares` has the shares of its choices that lead to gold, see `evaluation.choices`.
     only: the only decision that the oracle takes, by name; rules take the others.
     judge: judges the answers of all methods after the last one has run; see `evaluation.judge`.
     """
@@ -160,7 +160,7 @@ def _run_method(
     if oracle is not None:
         entry["by_rule"] = sorted(oracle.by_rule)
     if shares is not None:
-        entry["choices"] = shares.entry()
+        entry["choice_shares"] = shares.entry()
 
 
 def _judge(comparison: Comparison, judge: Judge, rows: Sequence[QuestionRow]) -> None:

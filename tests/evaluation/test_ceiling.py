@@ -345,7 +345,7 @@ def test_an_evaluation_tells_how_often_the_model_chose_right(index: gpu_rag.Inde
         llm = ScriptedLLM(lambda request: "none", capable=True)
         engine = index.engine({"models": models, "method": {"hoprag": {"hops": hops}}}, llm=llm)
         document = compare(engine, ["hoprag"], [asked("d0", "d1")], at=(2,), retrieval_only=True).document
-        (entry,) = document["methods"]["hoprag"]["choices"].values()
+        (entry,) = document["methods"]["hoprag"]["choice_shares"].values()
         assert entry["n"] > 0 and entry["right"] == 0.0 < entry["chance"]
     without = compare(index.engine(SETTINGS), ["hoprag"], [asked("d0")], at=(2,)).document
-    assert "choices" not in without["methods"]["hoprag"]
+    assert "choice_shares" not in without["methods"]["hoprag"]
