@@ -142,10 +142,8 @@ def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) 
     for name, entry in methods.items():
         if entry.get("by_rule"):
             parts.append(f"{name}: decisions without gold, taken by rule: {', '.join(entry['by_rule'])}")
-        if entry.get("choice_shares"):
-            rows = [
-                [choice, f"{n['n']:,}", *(f"{n[by]:.2f}" for by in CHOOSERS)] for choice, n in entry["choice_shares"].items()
-            ]
+        if shares := entry.get("choice_shares"):
+            rows = [[choice, f"{n['n']:,}", *(f"{n[by]:.2f}" for by in CHOOSERS)] for choice, n in shares.items()]
             parts += [f"{name}: share of choices that lead to gold", table(rows, ["choice", "choices", *CHOOSERS])]
     if "judge" in document:
         parts.append(judge_line(document))
