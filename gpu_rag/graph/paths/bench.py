@@ -12,7 +12,17 @@ import numpy as np
 import torch
 
 from gpu_rag.bench.case import Case, Checked, Config, check_sample
-from gpu_rag.bench.inputs import check_memory, csr_on, drawn, graph_of, linked_nodes, lists_of, seeded, unit_rows
+from gpu_rag.bench.inputs import (
+    POWER_LAW,
+    check_memory,
+    csr_on,
+    drawn,
+    linked_nodes,
+    lists_of,
+    power_law,
+    seeded,
+    unit_rows,
+)
 from gpu_rag.bench.peers import peer_file
 from gpu_rag.graph.paths import (
     Ends,
@@ -56,13 +66,13 @@ class World:
 
 
 def cases(config: Config) -> Iterator[Case]:
-    """Random pairs of topics in a generated graph, for every size and kind."""
-    for n, kind in itertools.product(config.sizes, config.graphs):
-        csr = graph_of(kind, n, config.seed)
+    """Random pairs of topics in a generated graph, for every size."""
+    for n in config.sizes:
+        csr = power_law(n, config.seed)
         check_memory(f"vectors of {csr.m // 2:,} edges", 2 * csr.m * 4 * DIMS, config)
         world = world_of(csr, config)
         for depth in config.hops or DEPTH:
-            yield _case(kind, replace(world, depth=depth), config)
+            yield _case(replace(world, depth=depth), config)
 
 
 def world_of(csr: CSR, config: Config) -> World:
@@ -77,7 +87,7 @@ def world_of(csr: CSR, config: Config) -> World:
     return World(graph, vectors, unit_rows(config.pool, DIMS, generator), pairs, DEPTH[0])
 
 
-def _case(kind: str, world: World, config: Config) -> Case:
+def _case(world: World, config: Config) -> Case:
     own_world, candidates = world.to(config.device), _candidates(world)
 
     def run(questions: torch.Tensor) -> list[tuple[PathSet, torch.Tensor]]:
@@ -87,7 +97,8 @@ def _case(kind: str, world: World, config: Config) -> Case:
         op="paths",
         implementation=pick_implementation(own_world.graph.device),
         labels={
-            "graph": kind, "n": world.graph.n, "m": world.graph.csr.m, "hops": world.depth, "k": BEAM, "dims": DIMS,
+            "graph": POWER_LAW, "n": world.graph.n, "m": world.graph.csr.m, "hops": world.depth, "k": BEAM,
+            "dims": DIMS,
         },
         inputs=lambda start, count: torch.arange(start, start + count, device=own_world.topics.device),
         run=run,
