@@ -849,7 +849,7 @@ def ops(plan: Plan) -> Result:
     config = Config(
         sizes=(DRY[0],) if plan.small else (10_000, 1_000_000), batches=(3,) if plan.small else (1, 64, 1000),
         dampings=(DAMPING,), index=None, generated=True, peers=False, device=device, threads=1,
-        rounds=1, hops=(),
+        rounds=1,
     )  # fmt: skip
 
     def benched(op: str) -> Result:

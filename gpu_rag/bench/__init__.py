@@ -5,4 +5,4 @@ turns in interleaved rounds of one run, so a noisy machine slows all of them equ
 not. The cases of an op are in the `bench` file of its folder, which is imported when the op is measured.
 """
 
-OPS = ("pagerank", "bubble", "ego", "nearest", "paths")  # folders of gpu_rag.graph
+OPS = ("pagerank", "bubble", "ego", "nearest")  # folders of gpu_rag.graph

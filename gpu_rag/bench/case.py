@@ -26,8 +26,7 @@ class Config:
     """The settings of a run. Raises UsageError if one is out of range.
 
     sizes: nodes or vectors; index: an index folder whose graph is measured,
-    or None; generated: whether PageRank is also measured on generated graphs; hops: number of hops for ego and paths,
-    empty for their defaults.
+    or None; generated: whether PageRank is also measured on generated graphs.
     """
 
     sizes: tuple[int, ...]
@@ -40,12 +39,11 @@ class Config:
     threads: int = 1
     rounds: int = 3
     seed: int = 0
-    hops: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name, values, allowed in (
             ("threads", (self.threads,), COUNT), ("rounds", (self.rounds,), COUNT), ("batch", self.batches, COUNT),
-            ("sizes", self.sizes, Range(16)), ("hops", self.hops, COUNT), ("damping", self.dampings, DAMPING),
+            ("sizes", self.sizes, Range(16)), ("damping", self.dampings, DAMPING),
         ):  # fmt: skip
             for value in values:
                 check_value(f"--{name}", value, allowed)
@@ -133,7 +131,7 @@ class Row:
     reason.
 
     graph: its kind, or "index"; n: nodes or vectors; m: stored entries of the graph; B: questions of a call;
-    hops: radius, or steps; ms: time of a call: the mean over the `asked` questions of a round, then the median over
+    hops: radius; ms: time of a call: the mean over the `asked` questions of a round, then the median over
     rounds; bytes: what a call must move; pct_of_copy_bandwidth: 100 * bytes / ms / the bandwidth of a plain copy with
     as many threads in the same rounds (copy_gb_s); peer_ms: the peer's time for B questions, scaled from `sampled`
     questions of a round; ratio: peer_ms / ms; l1_error, peer_l1_error: largest L1 distance from an f64 solution;

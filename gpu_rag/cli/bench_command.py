@@ -31,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sizes", metavar="N,...", help="nodes or vectors (100000,1000000; none with --index)")
     parser.add_argument("--batch", metavar="B,...", help="questions of a call (default 1,16,64,256,1000)")
     parser.add_argument("--damping", metavar="D,...", help="of PageRank (default 0.5,0.85)")
-    parser.add_argument("--hops", metavar="H,...", help="of ego and paths (default 2)")
     parser.add_argument("--index", type=Path, metavar="DIR", help="PageRank on the graph of this index")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="of the ops and of the copy (default 1)")
     parser.add_argument("--rounds", type=int, metavar="N", help="interleaved rounds (default 3)")
@@ -60,7 +59,6 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         device=str(check_device(options.device)),
         threads=options.threads,
         rounds=chosen["rounds"],
-        hops=tuple(numbers(options.hops)) if options.hops else (),
     )
     ops = list(OPS) if not options.ops or "all" in options.ops else options.ops
     rows = run_bench(list(dict.fromkeys(ops)), config, lambda text: say(f"gpu-rag: {text}"))
@@ -97,7 +95,7 @@ def _fraction(text: str) -> float:
 def command_line(options: argparse.Namespace) -> str:
     """The command that measures the same again, without --json."""
     words = ["gpu-rag", "bench", *options.ops, *(f"--{name}" for name in ("peers", "quick") if getattr(options, name))]
-    for name in ("index", "sizes", "batch", "damping", "hops", "device", "threads", "rounds"):
+    for name in ("index", "sizes", "batch", "damping", "device", "threads", "rounds"):
         value = getattr(options, name)
         words += [] if value is None else [f"--{name}", str(value)]
     return shlex.join(words)

@@ -110,7 +110,6 @@ def test_what_does_not_fit_is_said(run, monkeypatch):
     [
         ("bench", "nearest", "--sizes", "3"),
         ("bench", "nearest", "--batch", "0"),
-        ("bench", "ego", "--hops", "two"),
         ("bench", "pagerank", "--damping", "1"),
         ("bench", "pagerank", "walk"),
         ("bench", "nearest", "--device", "abacus"),

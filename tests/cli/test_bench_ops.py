@@ -5,18 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gpu_rag.bench.case import Config
-from gpu_rag.bench.inputs import power_law
-from gpu_rag.bench.peers import peer_file
-from gpu_rag.graph import paths as search
 from gpu_rag.graph.bubble import bench as bubble
 from gpu_rag.graph.ego import bench as ego
 from gpu_rag.graph.nearest import bench as nearest
 from gpu_rag.graph.pagerank import bench as pagerank
-from gpu_rag.graph.paths import bench as paths
 from gpu_rag.types import Blocks, TopK
 
-SEVERAL = ("bubble", "paths")  # whose function is called for the inputs or the check too
+SEVERAL = ("bubble",)  # whose function is called for the inputs or the check too
 
 
 pytestmark = pytest.mark.usefixtures("small_bench")
@@ -32,7 +27,6 @@ OPS = {
     "nearest": (nearest, "nearest"),
     "bubble": (bubble, "bubble_expansion"),
     "ego": (ego, "ego_balls"),
-    "paths": (paths, "searched"),
 }  # the function that is timed
 right = {name: getattr(module, name) for module, name in (*OPS.values(), (ego, "induced_subgraphs"))}
 
@@ -70,18 +64,6 @@ def one_entry_lost(*given, **options):
     return Blocks(replace(blocks.csr, indptr=last, indices=blocks.csr.indices[:-1]), blocks.offsets, blocks.global_ids)
 
 
-def scores_of_others(world, asked, threads=1, sizes=None):
-    found, scores = right["searched"](world, asked, threads, sizes)
-    return found, scores.roll(1)
-
-
-def one_path_lost(world, asked, threads=1, sizes=None):
-    found, scores = right["searched"](world, asked, threads, sizes)
-    last = torch.ones(found.size, dtype=torch.bool)
-    last[-1:] = False
-    return found.rows(last), scores[last]
-
-
 def loose(name):
     """The op, which stops before it is exact."""
     return lambda *given, **options: right[name](*given, **{**options, "tol": 1e-3})
@@ -97,7 +79,6 @@ WRONG = {
     "nearest": [second_best_nearest, unsorted_nearest],
     "bubble": [equal_costs, fewer_trees],
     "ego": [one_hop, one_entry_lost],
-    "paths": [scores_of_others, one_path_lost],
 }
 ELSEWHERE = {one_entry_lost: "induced_subgraphs"}  # not the function of OPS
 
@@ -124,18 +105,3 @@ def test_a_wrong_op_is_refused_and_not_timed(op, wrong, run, monkeypatch):
     measured = ("ms", "peer", "peer_ms", "ratio", "bytes", "pct_of_copy_bandwidth")
     assert [row[key] for key in measured] == [None] * len(measured)
     assert len(calls) == 1 or op in SEVERAL
-
-
-def test_the_peers_paths_are_all_paths():
-    """With a beam that keeps everything the op finds what igraph finds."""
-    igraph = pytest.importorskip("igraph")
-    world = paths.world_of(power_law(60, 0), Config(sizes=(), batches=(3,)))
-    graph = igraph.Graph(world.graph.n, edges=peer_file("paths").pairs(world.graph))
-    topics = search.Ragged(world.topics[:3].flatten(), torch.tensor([0, 2, 4, 6]))
-    closed, least = torch.zeros(3).bool(), torch.zeros(3).long()
-    found = search.search_paths(world.graph, topics, 2, search.Ends(closed, closed), search.Window(least, least + 4))
-    for question in range(3):
-        one, other = world.topics[question].tolist()
-        every = sorted(tuple(path) for path in graph.get_all_simple_paths(one, to=other, maxlen=4))
-        ours = [tuple(v for v in row if v >= 0) for row in found.nodes[found.question == question].tolist()]
-        assert ours == every
