@@ -25,15 +25,13 @@ REFUSED = "refused: "  # prefix of the note of an op that failed its check and w
 class Config:
     """The settings of a run. Raises UsageError if one is out of range.
 
-    sizes: nodes, vectors or items; graphs: kinds of generated graphs; index: an index folder whose graph is measured,
-    or None; generated: whether PageRank is also measured on generated graphs; hops: number of hops for ego, reach,
-    paths and frontier, empty for their defaults.
+    sizes: nodes or vectors; index: an index folder whose graph is measured,
+    or None; generated: whether PageRank is also measured on generated graphs.
     """
 
     sizes: tuple[int, ...]
     batches: tuple[int, ...]
     dampings: tuple[float, ...] = (0.5, 0.85)
-    graphs: tuple[str, ...] = ("power-law",)
     index: Path | None = None
     generated: bool = True
     peers: bool = False
@@ -41,12 +39,11 @@ class Config:
     threads: int = 1
     rounds: int = 3
     seed: int = 0
-    hops: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name, values, allowed in (
             ("threads", (self.threads,), COUNT), ("rounds", (self.rounds,), COUNT), ("batch", self.batches, COUNT),
-            ("sizes", self.sizes, Range(16)), ("hops", self.hops, COUNT), ("damping", self.dampings, DAMPING),
+            ("sizes", self.sizes, Range(16)), ("damping", self.dampings, DAMPING),
         ):  # fmt: skip
             for value in values:
                 check_value(f"--{name}", value, allowed)
@@ -113,8 +110,8 @@ class Case:
     labels: columns of its rows (graph, n, m, damping, hops, k, dims). inputs(start, count) and run(inputs): the op on
     these questions of the pool, as in `Peer`; torch has as many threads as the settings say. check(result, count):
     check the result of questions 0..count. bytes_of(B): bytes that a call must move. memory_of(B): bytes that a call
-    allocates. peers: makes the peers, called only if they are wanted. batches: (1,) for an op that takes its whole
-    input at once; None: the batches of the settings. implementation: None: the one that ops pick on the device.
+    allocates. peers: makes the peers, called only if they are wanted. implementation: None: the one that
+    ops pick on the device.
     """
 
     op: str
@@ -125,7 +122,6 @@ class Case:
     bytes_of: Callable[[int], int]
     memory_of: Callable[[int], int]
     peers: Callable[[], list[Peer]]
-    batches: tuple[int, ...] | None = None
     implementation: str | None = None
 
 
@@ -134,8 +130,8 @@ class Row:
     """One op at one size and batch, compared with one peer. None: does not apply, or was not measured; `note` gives the
     reason.
 
-    graph: its kind, or "index"; n: nodes, vectors or items; m: stored entries of the graph; B: questions of a call;
-    hops: radius, or steps; ms: time of a call: the mean over the `asked` questions of a round, then the median over
+    graph: its kind, or "index"; n: nodes or vectors; m: stored entries of the graph; B: questions of a call;
+    hops: radius; ms: time of a call: the mean over the `asked` questions of a round, then the median over
     rounds; bytes: what a call must move; pct_of_copy_bandwidth: 100 * bytes / ms / the bandwidth of a plain copy with
     as many threads in the same rounds (copy_gb_s); peer_ms: the peer's time for B questions, scaled from `sampled`
     questions of a round; ratio: peer_ms / ms; l1_error, peer_l1_error: largest L1 distance from an f64 solution;

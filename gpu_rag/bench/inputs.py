@@ -1,4 +1,4 @@
-"""Inputs of the cases: the graphs of the settings, random questions, and parts of a question pool."""
+"""Inputs of the cases: graphs, random questions, and parts of a question pool."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ def measured_graphs(config: Config) -> Iterator[tuple[str, CSR]]:
         graph = Index.open(str(config.index)).graph
         yield "index", graph.pull if graph.symmetric else transpose(graph.pull)
     for n in config.sizes if config.generated else ():
-        for kind in config.graphs:
-            yield kind, graph_of(kind, n, config.seed)
+        yield POWER_LAW, power_law(n, config.seed)
 
 
 def linked_nodes(csr: CSR) -> torch.Tensor:
@@ -62,11 +61,6 @@ def part(rows: Rows, start: int, count: int) -> Rows:
     return part_of(rows, start, start + count)
 
 
-def moved(lists: Ragged, device: torch.device) -> Ragged:
-    """The same lists on a device."""
-    return Ragged(lists.values.to(device), lists.offsets.to(device))
-
-
 def lists_in(result: Any) -> list[list[int]]:
     """Lists as Python lists; a peer's result already has this form."""
     if not isinstance(result, Ragged):
@@ -82,11 +76,9 @@ def check_memory(what: str, needed: int, config: Config) -> None:
         raise UsageError("the input does not fit", given=given, expected=expected)
 
 
-EDGES = 5  # undirected edges drawn for each node of a power-law or uniform graph
+POWER_LAW = "power-law"  # the kind of generated graphs
+EDGES = 5  # undirected edges drawn for each of their nodes
 QUADRANTS = (0.57, 0.19, 0.19)  # R-MAT probabilities of (0, 0), (0, 1) and (1, 0); the rest is (1, 1)
-ENTITIES = 5  # entities for each passage
-MENTIONS = 20  # mentions drawn for each passage
-SKEW = 0.7  # the chance of the entity of rank r falls as r^-SKEW
 
 
 def power_law(n: int, seed: int) -> CSR:
@@ -112,36 +104,6 @@ def power_law(n: int, seed: int) -> CSR:
     names = torch.randperm(n, generator=generator)
     src, dst = names[torch.cat(kept, 1)]
     return csr_from_edges(src, dst, n)
-
-
-def uniform(n: int, seed: int) -> CSR:
-    """A graph with random ends of every edge. Undirected, without weights."""
-    generator = torch.Generator().manual_seed(seed)
-    src, dst = torch.randint(n, (2, n * EDGES), generator=generator)
-    return csr_from_edges(src, dst, n)
-
-
-def bipartite(n: int, seed: int) -> CSR:
-    """Nodes [entities | passages], one edge a mention: every entity is in a passage, others by popularity."""
-    generator = torch.Generator().manual_seed(seed)
-    n_passages = max(1, n // (ENTITIES + 1))
-    n_entities = n - n_passages
-    drawn = torch.rand(n_passages * MENTIONS, generator=generator, dtype=torch.float64)
-    rank = (n_entities * drawn ** (1 / (1 - SKEW))).long().clamp_max(n_entities - 1)
-    entity = torch.cat([torch.arange(n_entities), torch.randperm(n_entities, generator=generator)[rank]])
-    first = torch.randint(n_passages, (n_entities,), generator=generator)
-    passage = torch.cat([first, torch.arange(n_passages).repeat_interleave(MENTIONS)])
-    return csr_from_edges(entity, passage + n_entities, n)
-
-
-GRAPHS = {"power-law": power_law, "uniform": uniform, "bipartite": bipartite}
-
-
-def graph_of(kind: str, n: int, seed: int) -> CSR:
-    """The generated graph of a kind; the same seed gives the same bits. Raises UsageError."""
-    if kind not in GRAPHS:
-        raise UsageError("unknown graph", given=kind, expected=" | ".join(GRAPHS))
-    return GRAPHS[kind](n, seed)
 
 
 def csr_on(csr: CSR, device: torch.device) -> CSR:

@@ -36,8 +36,7 @@ def run_bench(ops: Sequence[str], config: Config, say: Say = lambda text: None) 
 
 def cases_of(op: str, config: Config) -> Iterator[Case]:
     """The cases of an op, from the bench file in its folder."""
-    folder, _, function = OPS[op].partition(":")
-    yield from getattr(import_module(f"gpu_rag.graph.{folder}.bench"), function)(config)
+    yield from import_module(f"gpu_rag.graph.{op}.bench").cases(config)
 
 
 class _Measurement:
@@ -51,7 +50,7 @@ class _Measurement:
 
     def rows(self) -> list[Row]:
         """Check, time, and assemble the rows."""
-        checked = {batch: self._check(batch) for batch in self.case.batches or self.config.batches}
+        checked = {batch: self._check(batch) for batch in self.config.batches}
         good = [batch for batch, outcome in checked.items() if isinstance(outcome, Checked)]
         peers = [self._ready(peer) for peer in self.case.peers()] if self.config.peers and good else []
         copy = Copy(self.device, self.config.threads)

@@ -2,28 +2,16 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
-from gpu_rag.bench.case import Config
-from gpu_rag.bench.inputs import power_law
-from gpu_rag.bench.peers import peer_file
-from gpu_rag.graph import paths as search
 from gpu_rag.graph.bubble import bench as bubble
-from gpu_rag.graph.cluster import bench as cluster
 from gpu_rag.graph.ego import bench as ego
-from gpu_rag.graph.frontier import FrontierQuery
-from gpu_rag.graph.frontier import bench as frontier
-from gpu_rag.graph.join import bench as join
 from gpu_rag.graph.nearest import bench as nearest
 from gpu_rag.graph.pagerank import bench as pagerank
-from gpu_rag.graph.paths import bench as paths
-from gpu_rag.graph.reach import bench as reach
-from gpu_rag.types import Blocks, Ragged, TopK
+from gpu_rag.types import Blocks, TopK
 
-WHOLE = ("clusters",)
-SEVERAL = ("bubble", "paths")  # whose function is called for the inputs or the check too
+SEVERAL = ("bubble",)  # whose function is called for the inputs or the check too
 
 
 pytestmark = pytest.mark.usefixtures("small_bench")
@@ -34,30 +22,11 @@ def test_the_graph_of_an_index(run, index):
     assert [(row["graph"], row["B"], row["rounds"]) for row in document["rows"]] == [("index", 2, 1)]
 
 
-def test_a_walk_that_does_not_move_on_is_refused(run, monkeypatch):
-    whole = frontier.frontier_topk
-
-    def from_the_start(asked, edges, front, *given, **options):
-        first.setdefault(len(asked.vectors), front)
-        return whole(asked, edges, first[len(asked.vectors)], *given, **options)
-
-    first: dict = {}
-    monkeypatch.setattr(frontier, "frontier_topk", from_the_start)
-    result = run("bench", "frontier", "--hops", "1,2", "--sizes", 300, "--batch", 3, "--rounds", 1, "--json")
-    assert result.status == 1
-    assert [row["note"][:8] for row in result.document["rows"]] == ["", "refused:"]
-
-
 OPS = {
     "pagerank": (pagerank, "personalized_pagerank"),
     "nearest": (nearest, "nearest"),
     "bubble": (bubble, "bubble_expansion"),
     "ego": (ego, "ego_balls"),
-    "reach": (reach, "reachable"),
-    "clusters": (cluster, "radius_clusters"),
-    "join": (join, "join_index"),
-    "frontier": (frontier, "frontier_topk"),
-    "paths": (paths, "searched"),
 }  # the function that is timed
 right = {name: getattr(module, name) for module, name in (*OPS.values(), (ego, "induced_subgraphs"))}
 
@@ -95,35 +64,6 @@ def one_entry_lost(*given, **options):
     return Blocks(replace(blocks.csr, indptr=last, indices=blocks.csr.indices[:-1]), blocks.offsets, blocks.global_ids)
 
 
-def one_direction(graph, starts, chain, ways, **options):
-    return right["reachable"](graph, starts, chain, Ragged(ways.values * 0 + 1, ways.offsets), **options)
-
-
-def without(words):
-    return Ragged(words.values[:0], torch.zeros_like(words.offsets))
-
-
-def step_by_meaning(asked, edges, lists, k, **options):
-    asked = FrontierQuery(asked.vectors, without(asked.keywords))
-    return right["frontier_topk"](asked, edges, lists, k, **options)
-
-
-def step_of_others(asked, edges, lists, k, **options):
-    return right["frontier_topk"](asked, edges, Ragged(lists.values.flip(0), lists.offsets), k, **options)
-
-
-def scores_of_others(world, asked, threads=1, sizes=None):
-    found, scores = right["searched"](world, asked, threads, sizes)
-    return found, scores.roll(1)
-
-
-def one_path_lost(world, asked, threads=1, sizes=None):
-    found, scores = right["searched"](world, asked, threads, sizes)
-    last = torch.ones(found.size, dtype=torch.bool)
-    last[-1:] = False
-    return found.rows(last), scores[last]
-
-
 def loose(name):
     """The op, which stops before it is exact."""
     return lambda *given, **options: right[name](*given, **{**options, "tol": 1e-3})
@@ -139,11 +79,6 @@ WRONG = {
     "nearest": [second_best_nearest, unsorted_nearest],
     "bubble": [equal_costs, fewer_trees],
     "ego": [one_hop, one_entry_lost],
-    "reach": [one_direction],
-    "clusters": [lambda vectors, eps: right["radius_clusters"](vectors, 2.0)],
-    "join": [lambda vectors, words: right["join_index"](vectors, without(words))],
-    "frontier": [step_by_meaning, step_of_others],
-    "paths": [scores_of_others, one_path_lost],
 }
 ELSEWHERE = {one_entry_lost: "induced_subgraphs"}  # not the function of OPS
 
@@ -162,8 +97,7 @@ def test_a_wrong_op_is_refused_and_not_timed(op, wrong, run, monkeypatch):
         return wrong(*given, **options)
 
     monkeypatch.setattr(module, ELSEWHERE.get(wrong, name), counted)
-    batch = 1 if op in WHOLE else 40
-    arguments = ("--damping", "0.85", "--sizes", 300, "--batch", batch, "--rounds", 3, "--peers", "--json")
+    arguments = ("--damping", "0.85", "--sizes", 300, "--batch", 40, "--rounds", 3, "--peers", "--json")
     result = run("bench", op, *arguments)
     assert result.status == 1 and "1 rows were refused" in result.err
     (row,) = result.document["rows"]
@@ -171,25 +105,3 @@ def test_a_wrong_op_is_refused_and_not_timed(op, wrong, run, monkeypatch):
     measured = ("ms", "peer", "peer_ms", "ratio", "bytes", "pct_of_copy_bandwidth")
     assert [row[key] for key in measured] == [None] * len(measured)
     assert len(calls) == 1 or op in SEVERAL
-
-
-def test_labels_are_compared_as_groups():
-    wanted = np.array([0, 0, 2, -1])
-    assert cluster.check_labels(torch.tensor([5, 5, 1, -1]), wanted).ok
-    for labels in ([5, 5, 5, -1], [5, 4, 1, -1], [5, 5, 1, 2], [5, 5, -1, -1], [5, 5, 1]):
-        assert not cluster.check_labels(torch.tensor(labels), wanted).ok
-
-
-def test_the_peers_paths_are_all_paths():
-    """With a beam that keeps everything the op finds what igraph finds."""
-    igraph = pytest.importorskip("igraph")
-    world = paths.world_of(power_law(60, 0), Config(sizes=(), batches=(3,)))
-    graph = igraph.Graph(world.graph.n, edges=peer_file("paths").pairs(world.graph))
-    topics = search.Ragged(world.topics[:3].flatten(), torch.tensor([0, 2, 4, 6]))
-    closed, least = torch.zeros(3).bool(), torch.zeros(3).long()
-    found = search.search_paths(world.graph, topics, 2, search.Ends(closed, closed), search.Window(least, least + 4))
-    for question in range(3):
-        one, other = world.topics[question].tolist()
-        every = sorted(tuple(path) for path in graph.get_all_simple_paths(one, to=other, maxlen=4))
-        ours = [tuple(v for v in row if v >= 0) for row in found.nodes[found.question == question].tolist()]
-        assert ours == every

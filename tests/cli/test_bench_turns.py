@@ -103,7 +103,7 @@ def rows_of(
             clock.work(0.001)
             clock.last = "copy"
 
-    monkeypatch.setitem(runner.OPS, "made up", "")
+    monkeypatch.setattr(runner, "OPS", ("made up",))
     monkeypatch.setattr(runner, "cases_of", lambda op, config: [case])
     monkeypatch.setattr(runner, "Copy", Copied)
     rows = runner.run_bench(["made up"], Config(sizes=(16,), batches=batches, peers=True))

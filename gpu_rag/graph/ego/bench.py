@@ -1,4 +1,4 @@
-"""The case `ego`: the nodes within two hops (or `--hops`) of each of B seeds, and the subgraphs on them."""
+"""The case `ego`: the nodes within two hops of each of B seeds, and the subgraphs on them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpu_rag.bench.peers import peer_file
 from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, induced_subgraphs
 from gpu_rag.types import CSR, Blocks, Ragged
 
-RADIUS = (2,)
+RADIUS = 2
 HUBS = 100  # a seed has at most so many neighbours
 
 Ball = tuple[list[int], int]  # ascending nodes, and the number of entries between them
@@ -34,18 +34,17 @@ def cases(config: Config) -> Iterator[Case]:
         nodes = ((degrees > 0) & (degrees <= HUBS)).nonzero()[:, 0].cpu()
         seeds = drawn(nodes, (config.pool,), seeded(config))
         graph = checked(csr_on(csr, torch.device(config.device)))
-        for hops in config.hops or RADIUS:
-            yield _case(name, csr, graph, seeds, hops, config)
+        yield _case(name, csr, graph, seeds, config)
 
 
-def _case(name: str, csr: CSR, graph: CheckedGraph, seeds: torch.Tensor, hops: int, config: Config) -> Case:
+def _case(name: str, csr: CSR, graph: CheckedGraph, seeds: torch.Tensor, config: Config) -> Case:
     device = graph.csr.indptr.device
 
     def inputs(start: int, count: int) -> Ragged:
         return lists_of(part(seeds, start, count)[:, None], device)
 
     def run(given: Ragged) -> Blocks:
-        return induced_subgraphs(graph, ego_balls(graph, given, hops, threads=config.threads))
+        return induced_subgraphs(graph, ego_balls(graph, given, RADIUS, threads=config.threads))
 
     @cache
     def size(batch: int) -> tuple[int, int, int]:
@@ -56,17 +55,16 @@ def _case(name: str, csr: CSR, graph: CheckedGraph, seeds: torch.Tensor, hops: i
     def nodes(start: int, count: int) -> list[int]:
         return part(seeds, start, count).tolist()
 
-    widest = 8 * hops * int(csr.indptr.diff().max())  # rough upper bound: the entries of a hub's row, for every hop
-    per_question = widest if hops <= 2 else 8 * csr.m  # farther balls are most of the graph
+    widest = 8 * RADIUS * int(csr.indptr.diff().max())  # rough upper bound: the entries of a hub's row, for every hop
     return Case(
         op="ego",
-        labels={"graph": name, "n": csr.n, "m": csr.m, "hops": hops},
+        labels={"graph": name, "n": csr.n, "m": csr.m, "hops": RADIUS},
         inputs=inputs,
         run=run,
-        check=lambda result, count: check(result, csr, nodes(0, count), hops),
+        check=lambda result, count: check(result, csr, nodes(0, count), RADIUS),
         bytes_of=lambda batch: ego_bytes(*size(batch)),
-        memory_of=lambda batch: batch * per_question,
-        peers=lambda: [make(csr, nodes, hops) for make in peer_file("ego").PEERS],
+        memory_of=lambda batch: batch * widest,
+        peers=lambda: [make(csr, nodes, RADIUS) for make in peer_file("ego").PEERS],
     )
 
 
