@@ -50,6 +50,7 @@ def _pairs(settings: Settings, sizes: Mapping[str, float]) -> float:
 @stage(
     "hop_edges",
     needs=("passages", "hop_vertices", "hop_questions", "hop_keywords", "hop_in_vectors", "hop_out_vectors"),
+    version=2,
     params=_params,
     pairs=Pairs("questions squared", _pairs),
     graph=True,
