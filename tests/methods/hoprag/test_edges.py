@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Callable
-from pathlib import Path
-from tempfile import gettempdir
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.join import candidates
-from gpu_rag.graph.join.candidates import WordBuckets
+from gpu_rag.graph.join.candidates import SharedKeywords
 from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores
 from gpu_rag.graph.ragged import some_lists
 from gpu_rag.methods.hoprag.stages.edges import cut_to_budget, edge_budget, edges_of_matches, strongest_parallel
@@ -194,34 +193,44 @@ def test_rows_without_a_pair_have_no_best() -> None:
     assert hybrid_scores(*sides, empty, empty).shape == (0,)
 
 
-def buckets(rows: torch.Tensor, lists: Ragged) -> WordBuckets:
-    return WordBuckets(rows, lists, Path(gettempdir()))
+Vectors = tuple[torch.Tensor, torch.Tensor]
 
 
-def pairs_of(made: WordBuckets, rows: torch.Tensor, lists: Ragged) -> set[tuple[int, int]]:
-    i, j = made.pairs(rows, lists)
-    pairs = list(zip(i.tolist(), j.tolist()))
-    assert pairs == sorted(set(pairs))
-    return set(pairs)
+def pairs_of(left: Ragged, right: Ragged, vectors: Vectors) -> set[tuple[int, int]]:
+    """All candidates of two sides."""
+    shared, found = SharedKeywords(left, right), set[tuple[int, int]]()
+    for first in range(0, left.batch, 4):  # pieces of left rows, as callers ask for them
+        for i, j in shared.rare_pairs(first, min(first + 4, left.batch)):
+            assert (i.diff() >= 0).all()
+            found |= set(zip((i + first).tolist(), j.tolist()))
+    for block in shared.common_blocks():
+        for part in block:
+            for i, j in shared.joins(*part, *vectors):
+                assert (i.diff() > 0).all() and (j.diff() > 0).all()
+                found |= set(product(i.tolist(), j.tolist()))
+    return found
 
 
-def sharing_a_rare_word(left: Ragged, right: Ragged, words: int) -> set[tuple[int, int]]:
-    holders: dict[int, list[int]] = {}
-    for j, held in enumerate(sets(right)):
-        for word in held:
-            holders.setdefault(word, []).append(j)
-    known = [sorted((len(holders[w]), w) for w in own if w in holders) for own in sets(left)]
-    return {(i, j) for i, own in enumerate(known) for _, word in own[:words] for j in holders[word]}
-
-
-@QUICK
-@given(st.integers(0, 10**6), st.integers(1, 3))
-def test_rare_words_bring_their_holders(seed: int, words: int) -> None:
+def check_shared(seed: int) -> None:
     left, left_words, right, right_words = drawn_sides(seed)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(candidates, "WORDS", words)
-        found = pairs_of(buckets(right, right_words), left, left_words)
-    assert found == sharing_a_rare_word(left_words, right_words, words)
+    pairs = {(i, j) for (i, a), (j, b) in product(enumerate(sets(left_words)), enumerate(sets(right_words))) if a & b}
+    assert pairs_of(left_words, right_words, (left, right)) == pairs
+
+
+@pytest.mark.parametrize("ratio", [0, 1, 10**6])  # all keywords are common, some are, none is
+def test_rows_that_share_a_keyword_are_candidates(ratio: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "RATIO", ratio)
+    monkeypatch.setattr(candidates, "LEFT_ROWS", 2)
+    for seed, block in product(range(40), (1, 1 << 30)):
+        monkeypatch.setattr(candidates, "BLOCK", block)
+        check_shared(seed)
+
+
+def test_a_lost_part_of_a_common_keyword_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "RATIO", 0)
+    monkeypatch.setattr(candidates, "pairwise", lambda cuts: [(0, cuts[-1] - 1)])
+    with pytest.raises(AssertionError):
+        check_shared(1)
 
 
 def common_word(n: int, seed: int) -> tuple[torch.Tensor, Ragged]:
@@ -236,61 +245,41 @@ def check_common_word(n: int = 1500) -> None:
     """Few rows with a common word are candidates, and most near rows are among these."""
     (left, left_words), (right, right_words) = common_word(n, 1), common_word(n, 2)
     right[: n // 2] = left[: n // 2]
-    pairs = pairs_of(buckets(right, right_words), left, left_words)
+    pairs = pairs_of(left_words, right_words, (left, right))
     near = {(i, j) for i, j in (left.float() @ right.float().T > 0.9).nonzero().tolist()}
-    assert len(near & pairs) > 0.9 * len(near) > n and len(pairs) < n * n / 8
+    assert len(near & pairs) > 0.9 * len(near) > n and len(pairs) < n * n / 2
 
 
-def test_near_rows_of_a_common_word_are_candidates() -> None:
+@pytest.fixture
+def short_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "BUCKET", 200)
+
+
+@pytest.mark.usefixtures("short_buckets")
+def test_near_rows_of_a_very_common_word_are_candidates() -> None:
     check_common_word()
 
 
-@pytest.mark.parametrize(("name", "value"), [("DRAWS", 1), ("CAP", 4), ("BUCKET", 10**6)])
-def test_too_few_draws_short_buckets_and_whole_lists_are_caught(
-    name: str, value: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("short_buckets")
+@pytest.mark.parametrize(("name", "value"), [("DRAWS", 1), ("BUCKET", 10**6)])
+def test_too_few_draws_and_whole_lists_are_caught(name: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(candidates, name, value)
     with pytest.raises(AssertionError):
         check_common_word()
 
 
-def check_sets(n: int = 1500) -> None:
-    """Far rows are candidates if all their words are among those of a left row."""
-    right, _ = common_word(n, 2)
-    made = buckets(right, ragged([[0], [0, 1], *([0, 1, 2 + i] for i in range(n - 2))], torch.int32))
-    pairs = pairs_of(made, -right[:2], ragged([[0, 1, n], [0, 1]], torch.int32))
-    assert {(0, 0), (0, 1), (1, 0), (1, 1)} <= pairs and len(pairs) < n / 2
-
-
-def test_rows_whose_words_are_a_part_of_the_others_are_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_sets()
-    monkeypatch.setattr(candidates, "_with_sets", lambda row, word, n: (row, word))
-    with pytest.raises(AssertionError):
-        check_sets()
-
-
+@pytest.mark.usefixtures("short_buckets")
 def test_the_order_of_rows_does_not_show_in_candidates() -> None:
     (left, left_words), (right, right_words) = common_word(300, 1), common_word(300, 2)
     order = torch.from_numpy(np.random.default_rng(3).permutation(300))
-    moved = buckets(right[order], some_lists(right_words, order))
-    found = {(i, int(order[j])) for i, j in pairs_of(moved, left, left_words)}
-    assert found == pairs_of(buckets(right, right_words), left, left_words)
-    alone = pairs_of(moved, left[7:8], some_lists(left_words, torch.tensor([7])))
-    assert {int(order[j]) for _, j in alone} == {j for i, j in found if i == 7}
+    moved = pairs_of(left_words, some_lists(right_words, order), (left, right[order]))
+    pairs = pairs_of(left_words, right_words, (left, right))
+    assert {(i, int(order[j])) for i, j in moved} == pairs and len(pairs) < 300 * 300
 
 
-def test_the_number_of_keys_sorted_at_a_time_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    (left, left_words), (right, right_words) = common_word(300, 1), common_word(300, 2)
-    pairs = pairs_of(buckets(right, right_words), left, left_words)
-    monkeypatch.setattr(candidates, "_KEYS", 7)
-    monkeypatch.setattr(candidates, "_ROWS", 50)
-    assert pairs_of(buckets(right, right_words), left, left_words) == pairs
-
-
-def test_what_is_no_row_or_no_word_is_refused() -> None:
-    rows, lists = common_word(3, 1)
+def test_lists_that_do_not_ascend_and_negative_words_are_refused() -> None:
+    _, lists = common_word(3, 1)
     for bad in (Ragged(lists.values - 1, lists.offsets), Ragged(lists.values.flip(0), lists.offsets)):
-        with pytest.raises(BadInput):
-            buckets(rows, bad)
-    with pytest.raises(BadInput):
-        buckets(rows * 3, lists)
+        for sides in ((bad, lists), (lists, bad)):
+            with pytest.raises(BadInput):
+                SharedKeywords(*sides)

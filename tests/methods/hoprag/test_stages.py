@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gpu_rag.errors import UsageError
-from gpu_rag.graph.join import join_index
+from gpu_rag.graph.join import candidates, join_index
 from gpu_rag.graph.ragged import ragged_of_lists
 from gpu_rag.index import tables
 from gpu_rag.index.work import Sources
@@ -246,7 +246,13 @@ def test_edges_against_brute_force(bench: Any, seed: int, factor: float, monkeyp
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_above_the_limit_questions_that_share_a_rare_word_are_matched(bench: Any, seed: int) -> None:
+@pytest.mark.parametrize("ratio", [0, 64])  # all keywords are common, or none
+def test_above_the_limit_questions_that_share_a_word_are_matched(
+    bench: Any, seed: int, ratio: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, "RATIO", ratio)
+    monkeypatch.setattr(candidates, "BLOCK", 30)
+    monkeypatch.setattr(hop_matching, "NEAR_ROWS", 7)
     sides = drawn(seed)
     put_sides(bench, 5, sides)
     counts = bench.run(edges_stage, {"hops": {"exact_limit": 10}})

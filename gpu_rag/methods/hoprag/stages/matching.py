@@ -11,11 +11,10 @@ import torch
 
 from gpu_rag.graph.frontier import Described, FrontierQuery, described, score_lists
 from gpu_rag.graph.join import JoinIndex, join_index
-from gpu_rag.graph.join.candidates import WordBuckets
+from gpu_rag.graph.join.candidates import SharedKeywords
 from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores
 from gpu_rag.graph.nearest.pairs import SAMPLE
 from gpu_rag.graph.ragged import some_lists
-from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.stages.search import rows_by_key
 from gpu_rag.index.work import Work
 from gpu_rag.types import Ragged
@@ -115,33 +114,61 @@ def _best(left: Side, right: Side, threads: int) -> tuple[np.ndarray, np.ndarray
 
 
 def match_nearly(work: Work, outs: Side, ins: Side) -> tuple[np.ndarray, np.ndarray]:
-    """Variant of `match_exactly` that compares each out-question only with candidates, see `WordBuckets`, and carries
+    """Variant of `match_exactly` that compares only questions that share a keyword, see `SharedKeywords`, and carries
     nothing over. SIM is exact."""
-    with storage_errors(work.partial):
-        work.partial.mkdir(parents=True, exist_ok=True)
-        buckets = WordBuckets(ins.vectors, ins.keywords, work.partial)
+    shared, n = SharedKeywords(outs.keywords, ins.keywords), len(outs.vertex)
+    work.progress.start("hop_edges", n + shared.n_common, "look-ups")
     things = described(ins.vectors, ins.keywords, 2**31)
 
-    def block(rows: np.ndarray) -> np.ndarray:
-        left = outs.part(torch.from_numpy(rows))
-        i, j = buckets.pairs(left.vectors, left.keywords)
-        other = left.vertex[i] != ins.vertex[j]
-        i, j = _nearly_best(left, things, i[other], j[other])
-        used, j = j.unique(return_inverse=True)
-        right = ins.part(used)
-        index, score = hybrid_best_of(left.vectors, left.keywords, right.vectors, right.keywords, i, j)
-        return np.stack([np.append(used.numpy(), -1)[index.numpy()], score.numpy()])
+    def rare(rows: np.ndarray) -> np.ndarray:
+        first, last = int(rows[0]), int(rows[-1]) + 1
+        left, best = outs.part(torch.arange(first, last)), _no_matches(len(rows))
+        for i, j in shared.rare_pairs(first, last):
+            other = left.vertex[i] != ins.vertex[j]
+            _keep_better(best, np.arange(len(rows)), *_best_of_pairs(left, ins, things, i[other], j[other]))
+        return np.stack(best)
 
-    return _in_blocks(work, len(outs.vertex), NEAR_ROWS, block)
+    def common(block: list[tuple[int, int, int]]) -> np.ndarray:
+        best = _no_matches(n)
+        for part in block:
+            for i, j in shared.joins(*part, outs.vectors, ins.vectors):
+                index, sim = _best(outs.part(i), ins.part(j), work.settings.models.threads)
+                _keep_better(best, i.numpy(), np.append(j.numpy(), -1)[index], sim)
+            work.progress.advance(part[2] - part[1])
+        rows = np.flatnonzero(best[0] >= 0)
+        return np.stack([rows, best[0][rows], best[1][rows]])
+
+    best = _in_blocks(work, n, NEAR_ROWS, rare)
+    for number, block in enumerate(shared.common_blocks()):
+        rows, index, sim = work.array_block(f"common-{number}", partial(common, block))
+        _keep_better(best, rows.astype(np.int64), index, sim)
+    return best
 
 
-def _nearly_best(left: Side, things: Described, i: torch.Tensor, j: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The pairs (i, j) whose SIM in f32 is the largest of their out-question i. The given i ascend."""
+def _no_matches(n: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.full(n, -1, np.int32), np.full(n, -np.inf)
+
+
+def _keep_better(best: tuple[np.ndarray, np.ndarray], rows: np.ndarray, index: np.ndarray, sim: np.ndarray) -> None:
+    """Put matches of distinct rows into `best` where their SIM is larger, or equal with a lower in-question."""
+    known, known_sim = best[0][rows], best[1][rows]
+    wins = (sim > known_sim) | ((sim == known_sim) & (index < known))
+    best[0][rows[wins]], best[1][rows[wins]] = index[wins], sim[wins]
+
+
+def _best_of_pairs(
+    left: Side, ins: Side, things: Described, i: torch.Tensor, j: torch.Tensor
+) -> tuple[np.ndarray, np.ndarray]:
+    """(index i64, SIM f64) of each left row's best in-question among the pairs (i, j), by ascending i; (-1, -inf) if
+    there is none."""
     lists = Ragged(j, torch.searchsorted(i, torch.arange(len(left.vertex) + 1)))
     sim = score_lists(FrontierQuery(left.vectors.float(), left.keywords), things, lists)
     best = sim.new_full(left.vertex.shape, -torch.inf).scatter_reduce(0, i, sim, "amax")
-    near = sim == best[i]
-    return i[near], j[near]
+    near = sim == best[i]  # all that are best before SIM is rounded to f32
+    used, place = j[near].unique(return_inverse=True)
+    right = ins.part(used)
+    index, score = hybrid_best_of(left.vectors, left.keywords, right.vectors, right.keywords, i[near], place)
+    return np.append(used.numpy(), -1)[index.numpy()], score.numpy()
 
 
 def sampled_matches(work: Work, outs: Side, ins: Side, sim: np.ndarray) -> tuple[int, int]:
