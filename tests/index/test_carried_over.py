@@ -2,6 +2,8 @@
 
 import json
 import random
+import sys
+import unicodedata
 import zlib
 from collections.abc import Iterator
 from itertools import product
@@ -32,6 +34,7 @@ from gpu_rag.models import packaged
 from gpu_rag.settings import IndexSettings
 from gpu_rag.sources import corpus
 from gpu_rag.sources.corpus import read_corpus, read_file
+from gpu_rag.text.mentions import ascii_words
 
 FREE = settings(
     max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -425,12 +428,14 @@ PLACES = {
     "the": ["the"],
     "Ölo": ["Ölo", "ORLO,"],
     "東京": ["東京"],
+    "Strasse": ["Strasse", "x strasse"],
 }
 TOWNS = st.dictionaries(
     st.sampled_from("abcdef"),
-    st.lists(st.sampled_from(["Orlo", "orlo,", "kerling", "the town", "ÖLO", "東京都", "the"]), max_size=5).map(
-        " ".join
-    ),
+    st.lists(
+        st.sampled_from(["Orlo", "orlo,", "kerling", "the town", "ÖLO", "東京都", "the", "ＯＲＬＯ", "Straße", "x"]),
+        max_size=5,
+    ).map(" ".join),
 )
 STATED = st.dictionaries(st.sampled_from(sorted(PLACES)), st.sets(st.sampled_from("abcdef")))
 
@@ -457,6 +462,17 @@ def test_mentions(
         files_of(before, mentions.mentions_stage)
         assert files_of(bench, mentions.mentions_stage, before) == files_of(other, mentions.mentions_stage)
     assert bench.report.reused == len(old.items() & new.items())
+
+
+def test_no_other_character_folds_to_words_of_ascii() -> None:
+    """Otherwise a text that names something would be left out."""
+    characters = (chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000)
+    others = {
+        character
+        for character in characters
+        if {*"".join(*ascii_words([character]))} - {*unicodedata.normalize("NFKC", character).lower()}
+    }
+    assert others <= {*mentions._FOLDS_TO_ASCII}
 
 
 @pytest.mark.parametrize("wrong", ["new names", "left passages", "rare again", "extracted"])
