@@ -120,12 +120,19 @@ def _joined_table(limit: int) -> np.ndarray:
     return np.fromiter((_joins(chr(code)) for code in range(limit)), dtype=bool, count=limit)
 
 
+def _are_joined(codes: np.ndarray) -> np.ndarray:
+    """Whether each code point joins a word. The rare ones from 0x10000 on are looked up one by one."""
+    limit = 0x3000 if codes.max(initial=0) < 0x3000 else 0x10000
+    joined: np.ndarray = _joined_table(limit)[np.minimum(codes, limit - 1)]
+    rare = np.flatnonzero(codes >= limit)
+    joined[rare] = [_joins(chr(code)) for code in codes[rare].tolist()]
+    return joined
+
+
 def _word_starts(text: str) -> np.ndarray:
     """bool[len + 1]: whether a word may begin or end before each character; not between two characters that join."""
     codes = codes_of(text)
-    top = int(codes.max(initial=0))
-    limit = next(size for size in (0x3000, 0x10000, 0x110000) if top < size)  # the whole table costs 0.2 s
-    joined = _joined_table(limit)[codes]
+    joined = _are_joined(codes)
     boundary = np.ones(codes.size + 1, dtype=bool)
     boundary[1:-1] = ~(joined[1:] & joined[:-1])
     return boundary

@@ -2,6 +2,8 @@
 
 import json
 import random
+import sys
+import unicodedata
 import zlib
 from collections.abc import Iterator
 from itertools import product
@@ -19,6 +21,7 @@ from hypothesis import strategies as st
 import gpu_rag
 from gpu_rag.index import tables, work
 from gpu_rag.index.folder import CARRIED
+from gpu_rag.index.metadata import LANGUAGE
 from gpu_rag.index.removed import DOCUMENT, key_of
 from gpu_rag.index.stage import Stage
 from gpu_rag.index.stages import kept, mentions, passages, search, synonyms
@@ -31,6 +34,7 @@ from gpu_rag.models import packaged
 from gpu_rag.settings import IndexSettings
 from gpu_rag.sources import corpus
 from gpu_rag.sources.corpus import read_corpus, read_file
+from gpu_rag.text.mentions import ascii_words
 
 FREE = settings(
     max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -193,7 +197,7 @@ def test_files_that_did_not_change_are_not_read_again(
         "order of rejects": (passages, "in_order", lambda kept, items: [*kept.rejects, *items]),
         "settings": (kept, "_new_removals", lambda params, earlier: set()),
         "claims": (kept, "_meet", lambda db, taken: False),
-        "numbers": (kept, "_is_exact", lambda path, some_leave: True),
+        "numbers": (kept, "_is_exact", lambda path, some_leave, is_given: True),
         "copies": (kept, "_are_apart", lambda documents, rejects, gone, sources: True),
     }
     with patch.object(*planted[wrong]):
@@ -227,6 +231,54 @@ def test_files_of_a_folder_that_did_not_change_are_not_read_again(
         assert opened == [name] * bool(text) and bench.report.reused
         assert files == passage_files(next(benches), Sources((folder,)))
         before = bench
+
+
+GERMAN = "Der Leuchtturm steht auf einer Insel und wird aus der Ferne gesteuert."
+
+
+@pytest.mark.parametrize("given", [{}, {LANGUAGE: "cy"}, {"year": 1908}], ids=str)
+@pytest.mark.parametrize("leaves", [False, True])
+def test_files_are_kept_where_languages_are_detected(
+    benches: Iterator[Any], tmp_path: Path, given: dict[str, Any], leaves: bool
+) -> None:
+    """A language from a file cannot be told from a detected one later; other metadata may change when rows leave."""
+    rows: dict[str, list[Any]] = {
+        "1.jsonl": [{"id": "a", "text": LONG}, {"id": "b", "text": GERMAN}],
+        "2.jsonl": [{"id": "c", "text": "a b", **given}],
+        "3.jsonl": [{"id": "d", "text": "Anna Stroud was mayor of Tamsin."}],
+    }
+    new = {**rows, "4.jsonl": [{"id": "e", "text": GERMAN}]}
+    if leaves:
+        del new["3.jsonl"]
+    before, bench, fresh = (next(benches) for _ in range(3))
+    passage_files(before, sources_in(tmp_path / "old", rows, set()))
+    sources = sources_in(tmp_path / "new", new, set())
+    assert passage_files(bench, sources, before=before) == passage_files(fresh, sources)
+    is_read = LANGUAGE in given or (leaves and given)
+    assert bench.report.reused == (0 if is_read else 5 - leaves)
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_sources_in_a_subfolder_are_kept_unless_two_have_one_name(
+    benches: Iterator[Any], tmp_path: Path, twice: bool
+) -> None:
+    texts = {
+        "x/c.jsonl": '{"id": "c", "text": "a b"}',
+        "x/sub/f/a.txt": LONG,
+        "x/sub/d.jsonl": '{"id": "d", "text": "c"}',
+    }
+    if twice:
+        texts["y/sub/f/a.txt"] = "x/sub/f/a.txt and y/sub/f/a.txt have one name in the index."
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    paths = ["x/c.jsonl", "x/sub/d.jsonl", "x/sub/f", *(["y/sub"] if twice else [])]
+    sources = Sources(tuple(tmp_path / path for path in paths))
+    before, bench, fresh = (next(benches) for _ in range(3))
+    passage_files(before, sources)
+    (tmp_path / "x/sub/d.jsonl").write_text('{"id": "d", "text": "changed"}')
+    assert passage_files(bench, sources, before=before) == passage_files(fresh, sources)
+    assert bench.report.reused == (0 if twice else 2)
 
 
 TEXTS = st.lists(
@@ -376,12 +428,14 @@ PLACES = {
     "the": ["the"],
     "Ölo": ["Ölo", "ORLO,"],
     "東京": ["東京"],
+    "Strasse": ["Strasse", "x strasse"],
 }
 TOWNS = st.dictionaries(
     st.sampled_from("abcdef"),
-    st.lists(st.sampled_from(["Orlo", "orlo,", "kerling", "the town", "ÖLO", "東京都", "the"]), max_size=5).map(
-        " ".join
-    ),
+    st.lists(
+        st.sampled_from(["Orlo", "orlo,", "kerling", "the town", "ÖLO", "東京都", "the", "ＯＲＬＯ", "Straße", "x"]),
+        max_size=5,
+    ).map(" ".join),
 )
 STATED = st.dictionaries(st.sampled_from(sorted(PLACES)), st.sets(st.sampled_from("abcdef")))
 
@@ -408,6 +462,17 @@ def test_mentions(
         files_of(before, mentions.mentions_stage)
         assert files_of(bench, mentions.mentions_stage, before) == files_of(other, mentions.mentions_stage)
     assert bench.report.reused == len(old.items() & new.items())
+
+
+def test_no_other_character_folds_to_words_of_ascii() -> None:
+    """Otherwise a text that names something would be left out."""
+    characters = (chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000)
+    others = {
+        character
+        for character in characters
+        if {*"".join(*ascii_words([character]))} - {*unicodedata.normalize("NFKC", character).lower()}
+    }
+    assert others <= {*mentions._FOLDS_TO_ASCII}
 
 
 @pytest.mark.parametrize("wrong", ["new names", "left passages", "rare again", "extracted"])

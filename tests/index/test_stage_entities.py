@@ -2,11 +2,16 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any
+from unittest.mock import patch
 
+import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpu_rag.index.stages import entities as stage
 from gpu_rag.index.stages.entities import MAX_NAME_CHARS, entities_stage
 from gpu_rag.text.normalise import normalise_name
 
@@ -74,3 +79,67 @@ FOUND = st.lists(
 @settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_against_brute_force(benches: Iterator[Any], found: Found) -> None:
     assert run_layer(next(benches), found) == brute_force(found)
+
+
+def files_after(bench: Any, found: Found, before: Any = None) -> tuple[dict[str, bytes], dict[str, int]]:
+    bench.put_extractions(found)
+    counts = bench.run(entities_stage, before=before)
+    return {path.name: path.read_bytes() for path in sorted(bench.folder("entities").iterdir())}, counts
+
+
+@given(FOUND, FOUND, st.lists(st.booleans(), min_size=5, max_size=5))
+@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_tables_of_an_earlier_run_are_brought_up_to_date(
+    benches: Iterator[Any], old: list[Any], more: list[Any], stay: list[bool]
+) -> None:
+    """An earlier run leaves no trace in the files, whatever came and left."""
+    new = [*more, *(row for row, stays in zip(old, stay) if stays)]
+    before, bench, fresh = (next(benches) for _ in range(3))
+    with patch.object(stage, "_MOST_CHANGED", 99):
+        files_after(before, old)
+        assert files_after(bench, new, before) == files_after(fresh, new)
+    assert bench.report.reused == (Counter(map(repr, old)) & Counter(map(repr, new))).total()
+
+
+X: Any = (["York", "Orlo"], [("York", "in", "Orlo")])
+CHANGES: dict[str, tuple[list[Any], list[Any]]] = {
+    "copies": ([X, X, (["Orlo"], [])], [X, (["Orlo"], [])]),
+    "triples": ([X, X], [X, (X[0], [("York", "near", "Orlo")])]),
+    "others": ([X, X], [X, X, (["YORK"], [])]),
+}
+
+
+@pytest.mark.parametrize("wrong", CHANGES)
+def test_wrong_updates_are_noticed(benches: Iterator[Any], wrong: str) -> None:
+    before, bench, fresh = (next(benches) for _ in range(3))
+    chosen, calls = stage._chosen, count()
+
+    def first_match(before: np.ndarray, now: np.ndarray) -> np.ndarray:
+        return np.array([[*now].index(one) if one in now else -1 for one in before])
+
+    planted: dict[str, Any] = {
+        "copies": ("_same_rows", first_match),
+        "triples": ("_row_hashes", lambda table: np.array([hash(str(row)) for row in table["entities"].to_pylist()])),
+        "others": ("_chosen", lambda table, mask: chosen(table, mask & (next(calls) < 2))),
+    }
+    old, new = CHANGES[wrong]
+    with patch.object(stage, "_MOST_CHANGED", 99):
+        files_after(before, old)
+        expected = files_after(fresh, new)
+        with patch.object(stage, *planted[wrong]):
+            assert files_after(bench, new, before) != expected
+        assert files_after(bench, new, before) == expected
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "row"), [("extracted", "entity", 9), ("extracted", "passage", -1), ("relations", "object", 9)]
+)
+def test_an_earlier_table_that_points_outside_is_made_anew(
+    benches: Iterator[Any], table: str, column: str, row: int
+) -> None:
+    before, bench, fresh = (next(benches) for _ in range(3))
+    files_after(before, [X, X])
+    before.put(table, [{**one, column: row} for one in before.rows(table)])
+    with patch.object(stage, "_MOST_CHANGED", 99):
+        assert files_after(bench, [X], before) == files_after(fresh, [X])
+    assert not bench.report.reused

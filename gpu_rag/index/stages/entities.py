@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +13,9 @@ import pyarrow.compute as pc
 
 from gpu_rag.errors import IndexCorrupt
 from gpu_rag.index import tables
+from gpu_rag.index.checks import outside
 from gpu_rag.index.database import Database, database
-from gpu_rag.index.names import changed, normalised
+from gpu_rag.index.names import TextColumn, changed, normalised, one_array, rows_of
 from gpu_rag.index.stage import stage
 from gpu_rag.index.work import Work
 
@@ -44,8 +47,16 @@ def entities_stage(work: Work) -> dict[str, int]:
     the entities of each passage (sorted by passage, entity).
 
     Names that are equal when normalised become one. Names that are empty after that, or longer than MAX_NAME_CHARS, are
-    counted as dropped. Memory: `index.memory`, for any number of names.
+    counted as dropped. Where an earlier run had most of the extractions, its tables are brought up to date in memory.
+    Otherwise memory is `index.memory`, for any number of names.
     """
+    counts = _updated(work) or _counted(work)
+    work.carry(np.array([counts["dropped_names"]]))
+    return counts
+
+
+def _counted(work: Work) -> dict[str, int]:
+    """Write the tables from all extractions; counts."""
     path, dropped = work.stage_folders["extraction"] / "extractions.parquet", 0
     work.progress.start("entities", tables.n_rows(path), "passages")
     with database(work) as db:
@@ -146,17 +157,22 @@ def _write_entities(work: Work, db: Database) -> int:
     counts, n = db.column(_COUNTS), 0
     with tables.TableWriter(work.out / "entities.parquet", tables.ENTITIES) as writer:
         for run in runs_of(db.batches(_RANKED), ("key",)):
-            firsts = run.starts[:-1]
-            keys, spellings = run.rows["key"].take(pa.array(firsts)), run.rows["spelling"]
-            is_alias = np.ones(len(spellings), bool)
-            is_alias[firsts] = False
-            offsets = pa.array(run.starts - np.arange(len(run.starts)), pa.int32())
-            aliases = pa.ListArray.from_arrays(offsets, spellings.filter(pa.array(is_alias)))
-            numbers = np.arange(n, n + len(firsts), dtype=np.int32)
-            writer.add([keys, spellings.take(pa.array(firsts)), aliases, counts[numbers]])
-            db.add("entities", pa.table([keys, pa.array(numbers)], names=["key", "entity"]))
-            n += len(firsts)
+            columns = _spelled(run)
+            numbers = np.arange(n, n + len(columns[0]), dtype=np.int32)
+            writer.add([*columns, counts[numbers]])
+            db.add("entities", pa.table([columns[0], pa.array(numbers)], names=["key", "entity"]))
+            n += len(numbers)
     return n
+
+
+def _spelled(run: Runs) -> list[pa.Array]:
+    """(id, name, aliases) of each key. run: columns key and spelling, by key, the commonest spelling first."""
+    firsts, spellings = run.starts[:-1], run.rows["spelling"]
+    is_alias = np.ones(len(spellings), bool)
+    is_alias[firsts] = False
+    offsets = pa.array(run.starts - np.arange(len(run.starts)), pa.int32())
+    aliases = pa.ListArray.from_arrays(offsets, spellings.filter(pa.array(is_alias)))
+    return [run.rows["key"].take(pa.array(firsts)), spellings.take(pa.array(firsts)), aliases]
 
 
 def _write_extracted(work: Work, db: Database) -> None:
@@ -176,3 +192,178 @@ def _write_relations(work: Work, db: Database) -> int:
             writer.add([ids, subjects, labels, objects, passages, origins])
             n += len(firsts)
     return n
+
+
+# --- tables of an earlier run ------------------------------------------------------------------------
+
+_MOST_CHANGED = 0.2  # share of extractions that may differ; above, all names are counted
+
+
+def _updated(work: Work) -> dict[str, int] | None:
+    """Write the tables of an earlier run brought up to date. None if there is none, if too many extractions differ, or
+    if its tables do not fit together.
+
+    A passage is known by its extraction, on which alone the tables depend. Names in extractions that came or left are
+    counted again; all other entities and relations only get new numbers.
+    """
+    dropped, columns = work.carried(np.int64, 1), ["passage", "entities", "triples"]
+    if not work.previous or not work.previous_inputs or dropped is None:
+        return None
+    folders = (work.previous_inputs["extraction"], work.stage_folders["extraction"])
+    old, now = (tables.read_table(f / "extractions.parquet", tables.EXTRACTIONS, columns) for f in folders)
+    entities = tables.read_table(work.previous / "entities.parquet", tables.ENTITIES)
+    relations = tables.read_table(work.previous / "relations.parquet", tables.RELATIONS)
+    extracted = tables.read_table(work.previous / "extracted.parquet", tables.EXTRACTED)
+    if any(c.num_chunks != 1 for table in (old, now, entities, relations) for c in table.columns):
+        return None  # more than 2 GiB of text
+    passage, entity = (extracted[name].to_numpy() for name in ("passage", "entity"))
+    ends = [relations[name].to_numpy() for name in ("subject", "object")]
+    stated = relations["passages"].chunk(0)
+    if any(outside(rows, len(entities)) for rows in (entity, *ends)) or any(
+        outside(rows, len(old)) for rows in (passage, stated.flatten().to_numpy())
+    ):  # made by other code
+        return None
+    passage_now = _same_rows(_row_hashes(old), _row_hashes(now))
+    is_new, is_gone = np.ones(len(now) + 1, bool), passage_now < 0
+    is_new[passage_now[~is_gone]] = False
+    if is_new[:-1].sum() + is_gone.sum() > _MOST_CHANGED * len(now):
+        return None
+    names, triples, n_dropped = _normalised(_chosen(now, is_new[:-1]))
+    names_gone, _, n_gone = _normalised(_chosen(old, is_gone))
+    keys = pc.unique(one_array(pa.chunked_array([*names["key"].chunks, *names_gone["key"].chunks])))
+    ids = one_array(entities["id"])
+    is_counted = np.zeros(len(ids) + 1, bool)
+    is_counted[rows_of(keys, ids)] = True  # new names have row -1
+    also = np.zeros(len(now) + 1, bool)
+    also[passage_now[passage[is_counted[entity]]]] = True
+    others = _normalised(_chosen(now, (also & ~is_new)[:-1]))[0]
+    counted = pa.concat_tables([names, others.filter(pc.is_in(one_array(others["key"]), value_set=keys))])
+    run = _ranked(counted)
+    found = pa.table(_spelled(run), names=["id", "name", "aliases"])
+
+    # numbers of the earlier entities that stay, and of the counted ones
+    stay = np.flatnonzero(~is_counted[:-1])
+    kept: TextColumn[str] = TextColumn(pa.chunked_array([ids.take(pa.array(stay))]))
+    places = [bisect_left(kept, key) for key in found["id"].to_pylist()]
+    order = np.insert(stay, places, len(ids) + np.arange(len(found)))
+    number = np.full(len(ids) + len(found) + 1, -1)
+    number[order] = np.arange(len(order))
+    number, number_found = number[: len(ids) + 1].copy(), number[len(ids) : -1]
+    found_ids = one_array(found["id"])
+    number[rows_of(found_ids, ids)] = number_found  # new names have row -1
+
+    def numbers_of(column: pa.ChunkedArray) -> np.ndarray:
+        """The number of the entity of each key that was counted."""
+        return number_found[rows_of(one_array(column), found_ids)]
+
+    stays = passage_now[passage] >= 0
+    of_stated = pc.list_parent_indices(stated).to_numpy()[passage_now[stated.flatten().to_numpy()] >= 0]
+    if any((number[rows] < 0).any() for rows in (entity[stays], *(rows[of_stated] for rows in ends))):
+        return None
+    pairs = np.unique(
+        np.concatenate(
+            [
+                passage_now[passage[stays]] << 32 | number[entity[stays]],
+                names["passage"].to_numpy().astype(np.int64) << 32 | numbers_of(names["key"]),
+            ]
+        )
+    )
+    of_pairs = pairs & 0xFFFFFFFF
+    tables.write_columns(work.out / "extracted.parquet", tables.EXTRACTED, [pairs >> 32, of_pairs])
+    table = pa.concat_tables([entities.select(found.column_names), found.cast(_SPELLED)]).combine_chunks()
+    rows = table.take(pa.array(order))
+    counts = np.bincount(of_pairs, minlength=len(order))
+    parts = [*(column.combine_chunks() for column in rows.columns), pa.array(counts, pa.int32())]
+    tables.write_columns(work.out / "entities.parquet", tables.ENTITIES, parts)
+    new = triples.group_by(triples.column_names).aggregate([])
+    new_ends = [numbers_of(new[name]) for name in ("subject", "object")]
+    n_relations = _write_updated_relations(work, relations, [number[rows] for rows in ends], passage_now, new, new_ends)
+    work.report.reused = int((~is_gone).sum())
+    work.progress.advance(len(now))
+    n_dropped += int(dropped[0]) - n_gone
+    return {"entities": len(order), "relations": n_relations, "dropped_names": n_dropped}
+
+
+_SPELLED = pa.schema([tables.ENTITIES.field(name) for name in ("id", "name", "aliases")])
+
+
+def _chosen(extractions: pa.Table, mask: np.ndarray) -> pa.RecordBatch:
+    """The rows of a table in memory where a mask is True, as one batch."""
+    rows = extractions.take(pa.array(np.flatnonzero(mask)))
+    return pa.RecordBatch.from_arrays([column.combine_chunks() for column in rows.columns], schema=rows.schema)
+
+
+def _ranked(names: pa.Table) -> Runs:
+    """The spellings of each key, as `_RANKED` orders them."""
+    spellings = names.group_by(["key", "spelling"]).aggregate([([], "count_all")])
+    order = [("key", "ascending"), ("count_all", "descending"), ("spelling", "ascending")]
+    ranked = spellings.sort_by(order).select(["key", "spelling"])
+    rows = pa.RecordBatch.from_arrays([column.combine_chunks() for column in ranked.columns], schema=ranked.schema)
+    return Runs(rows, np.append(_starts(rows, ("key",)), rows.num_rows))
+
+
+def _write_updated_relations(
+    work: Work,
+    relations: pa.Table,
+    ends: list[np.ndarray],
+    passage_now: np.ndarray,
+    new: pa.Table,
+    new_ends: list[np.ndarray],
+) -> int:
+    """Write the relations of an earlier run and new statements. ends, new_ends: numbers of subjects and objects;
+    passage_now: the row of each earlier passage, -1 if it left."""
+    stated = relations["passages"].chunk(0)
+    rows = np.append(pc.list_parent_indices(stated).to_numpy(), len(relations) + np.arange(len(new)))
+    passages = np.append(passage_now[stated.flatten().to_numpy()], new["passage"].to_numpy())
+    rows, passages = rows[passages >= 0], passages[passages >= 0]
+    labels = one_array(pa.chunked_array([*relations["label"].chunks, *new["label"].cast(pa.string()).chunks]))
+    encoded = labels.dictionary_encode()
+    rank = np.empty(len(encoded.dictionary), np.int64)
+    rank[pc.sort_indices(encoded.dictionary).to_numpy()] = np.arange(len(rank))
+    label = rank[encoded.indices.to_numpy()]
+    subject, object_ = (np.append(*both) for both in zip(ends, new_ends))
+    order = np.lexsort((passages, object_[rows], label[rows], subject[rows]))
+    rows, passages = rows[order], passages[order]
+    key = np.stack([subject[rows], label[rows], object_[rows]])
+    starts = np.flatnonzero(np.append(True, (key[:, 1:] != key[:, :-1]).any(0))[: len(rows)])
+    firsts = rows[starts]
+    names = (new[name].cast(pa.string()) for name in ("subject", "label", "object"))
+    ids = one_array(pa.chunked_array([*relations["id"].chunks, *pc.binary_join_element_wise(*names, " | ").chunks]))
+    lists = pa.ListArray.from_arrays(pa.array(np.append(starts, len(rows)), pa.int32()), pa.array(passages, pa.int32()))
+    columns = [ids.take(pa.array(firsts)), subject[firsts], labels.take(pa.array(firsts)), object_[firsts], lists]
+    origins = pa.repeat("extraction", len(firsts))
+    return tables.write_columns(work.out / "relations.parquet", tables.RELATIONS, [*columns, origins])
+
+
+def _row_hashes(extractions: pa.Table) -> np.ndarray:
+    """A hash of the names and triples of each row for `_same_rows`, i64[n]. Python's hash has a secret key, so that
+    nobody can prepare two rows with one hash."""
+    both = zip(*(_bytes_of_lists(extractions[name].chunk(0)) for name in ("entities", "triples")))
+    return np.fromiter(map(hash, both), np.int64, len(extractions))
+
+
+def _bytes_of_lists(column: pa.ListArray) -> Iterator[tuple[bytes, bytes]]:
+    """The texts of each list, joined, and their lengths. column: lists of texts, or of lists of three texts."""
+    bounds, values = column.offsets.to_numpy(), column.values
+    while pa.types.is_list(values.type):
+        bounds, values = values.offsets.to_numpy()[bounds], values.values
+    _, offsets, data = values.buffers()
+    ends = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
+    text, lengths = memoryview(data or b""), memoryview(np.diff(ends).tobytes())
+    for (a, b), (first, last) in zip(pairwise(bounds.tolist()), pairwise(ends[bounds].tolist())):
+        yield bytes(text[first:last]), bytes(lengths[4 * a : 4 * b])
+
+
+def _same_rows(before: np.ndarray, now: np.ndarray) -> np.ndarray:
+    """i64[M]: for each of M earlier rows a row with the same hash, each at most once; -1 if there is none left."""
+    keys = []
+    for hashes in (before, now):
+        order = np.argsort(hashes, kind="stable")
+        ascending = hashes[order]
+        copies = np.empty(len(hashes), np.uint64)
+        copies[order] = np.arange(len(hashes)) - np.searchsorted(ascending, ascending)
+        keys.append(hashes.view(np.uint64) + copies * np.uint64(0x9E3779B97F4A7C15))
+    _, rows_before, rows = np.intersect1d(keys[0], keys[1], return_indices=True)
+    same = np.full(len(before), -1)
+    same[rows_before] = rows
+    return same

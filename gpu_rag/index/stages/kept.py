@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +35,11 @@ _VIEWS = (
     "CREATE VIEW kept_passages AS FROM earlier_passages WHERE doc_id IN (SELECT id FROM kept_documents)",
 )
 _COLUMNS = {
-    "documents": f"""* EXCLUDE file_row_number, '{ENGLISH}' AS language
-        FROM kept_documents JOIN kept_metadata USING (file_row_number)""",
+    "documents": "* EXCLUDE file_row_number FROM kept_documents JOIN kept_metadata USING (file_row_number)",
     "passages": "* EXCLUDE file_row_number FROM kept_passages JOIN earlier_lines USING (file_row_number)",
 }
+_GIVEN = "given"  # a key among hashes of names: a document has metadata named LANGUAGE from its file
+_ABOUT = pa.schema([("file_row_number", pa.int64()), ("metadata", pa.large_string()), ("language", pa.large_string())])
 PASSAGE_ID = "its passage id "  # begins the reason of a reject because of the ids of its passages
 
 
@@ -75,13 +78,15 @@ class Kept:
         db.run(*_VIEWS)
         if _meet(db, taken):
             return False
-        db.create("kept_metadata", pa.schema([("file_row_number", pa.int64()), ("metadata", pa.large_string())]))
+        db.create("kept_metadata", _ABOUT)
         n = db.count("earlier_documents")
         table = read_metadata(self.folder / METADATA, n) if (self.folder / METADATA).exists() else None
+        missing = "" if table is not None and LANGUAGE in table.column_names else ENGLISH
         for first in range(0, n, tables.ROWS_A_GROUP):
             rows = range(first, min(first + tables.ROWS_A_GROUP, n))
-            texts = map(to_text, rows_of(table, rows))
-            db.add("kept_metadata", pa.table({"file_row_number": rows, "metadata": pa.array(texts, pa.large_string())}))
+            about = rows_of(table, rows)
+            languages = [row.pop(LANGUAGE, missing) for row in about]
+            db.add("kept_metadata", pa.table([rows, [*map(to_text, about)], languages], _ABOUT))
         db.run(*(f"INSERT INTO {name} BY NAME SELECT {columns}" for name, columns in _COLUMNS.items()))
         if sources.removed:
             db.create("removed", pa.schema([SCHEMAS["documents"].field("id")]))
@@ -112,6 +117,7 @@ def kept_files(work: Work, hashes: dict[str, str]) -> Kept | None:
         return None
     try:
         read = msgspec.json.decode(carried.tobytes(), type=dict[str, str])
+        is_given = bool(read.pop(_GIVEN, "yes"))
         new_removals = _new_removals(work.params, work.previous_params)
     except msgspec.MsgspecError:  # of an index that no build wrote
         return None
@@ -120,8 +126,7 @@ def kept_files(work: Work, hashes: dict[str, str]) -> Kept | None:
     gone = {key for key, sha256 in read.items() if not sha256 or known.get(key) != sha256}
     if new_removals is None or len(gone) == len(read):
         return None
-    # tables name a source only by the first part of the names of its files
-    if any(short_name(shown(path), sources.corpus) != path.name for path in sources.corpus):
+    if not _are_distinct(sources):
         return None
     rejects = rejects_of(folder / "rejects.jsonl")
     documents = tables.read_table(folder / "documents.parquet", tables.DOCUMENTS, ["id", "file"])
@@ -131,7 +136,9 @@ def kept_files(work: Work, hashes: dict[str, str]) -> Kept | None:
         return None
     left = {file for file, key in files_read.items() if key in gone}
     some_leave = bool(new_removals or not left.isdisjoint(files))
-    if not _is_exact(folder / METADATA, some_leave) or (left and not _are_apart(documents, rejects, left, sources)):
+    if not _is_exact(folder / METADATA, some_leave, is_given) or (
+        left and not _are_apart(documents, rejects, left, sources)
+    ):
         return None
     stay = [r for r in rejects if r.file not in left and not has_removed(sources, r.id)]
     stays = read.keys() - gone
@@ -181,16 +188,33 @@ def _are_apart(documents: pa.Table, rejects: list[Reject], gone: set[str], sourc
     )
 
 
-def _is_exact(path: Path, some_leave: bool) -> bool:
-    """Whether a table of metadata, if there is one, equals what the files gave: all documents are in English, no name
+def _is_exact(path: Path, some_leave: bool, is_given: bool) -> bool:
+    """Whether a table of metadata, if there is one, equals what the files gave: languages were all detected, no name
     was left out, and no number can have been changed. A number that differs in kind from other values is kept as a
-    text; it would become a number again when the others leave."""
+    text; it would become a number again when the others leave. is_given: whether a file gave a language."""
     if not path.exists():
         return True
     schema = pq.read_schema(path)
-    return not (
-        some_leave or LANGUAGE in schema.names or len(schema.names) >= MOST_COLUMNS or pa.float64() in schema.types
-    )
+    detected = LANGUAGE in schema.names
+    if (detected and is_given) or schema.names == [LANGUAGE]:
+        return not is_given
+    return not (some_leave or len(schema.names) >= MOST_COLUMNS or pa.float64() in schema.types)
+
+
+def _are_distinct(sources: Sources) -> bool:
+    """Whether no source has the name of another one, or of a folder above it, so that a name tells the source."""
+    names = [short_name(shown(path), sources.corpus) for path in sources.corpus]
+    above = {folder for name in names for folder in accumulate(name.split("/")[:-1], "{}/{}".format)}
+    return len({*names}) == len(names) and above.isdisjoint(names)
+
+
+def carry_hashes(work: Work, hashes: dict[str, str], is_given: bool) -> None:
+    """Carry the hashes of the files for `kept_files`, unless names stand for several files. is_given: whether a file
+    gave a language."""
+    if _are_distinct(work.sources):
+        known = {sha256_text(name): sha256 for name, sha256 in hashes.items()}
+        content = json.dumps({**known, _GIVEN: "yes" if is_given else ""}).encode()
+        work.carry(np.frombuffer(content, np.uint8))
 
 
 def in_order(kept: Kept, new: Iterable[Parts | Reject]) -> Iterator[Parts | Reject]:

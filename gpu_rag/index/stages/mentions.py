@@ -188,6 +188,8 @@ def _is_in(values: np.ndarray, ascending: np.ndarray) -> np.ndarray:
 # --- mentions of an earlier run ----------------------------------------------------------------------
 
 _ROWS = 1 << 14  # passages of a block
+_ASCII_RUN, _NOT_ASCII = "[a-z0-9_]+", r"[^\x00-\x7f]"
+_FOLDS_TO_ASCII = "ßẞİ"  # characters that NFKC leaves as they are, and that fold to letters of ASCII
 _MOST_WORDS = 1000  # with more words to look for, all texts are searched
 
 
@@ -246,7 +248,7 @@ def _found_again(path: Path, is_searched: np.ndarray, folder: Path, wanted: np.n
         return is_searched[entities]
 
     names = _written_names(path, tables.ENTITIES, [], searched)
-    longest = {max(words, key=len) for words in ascii_words(names) if words}
+    longest = {max(words, key=len, default=_NOT_ASCII) for words in ascii_words(names)}
     texts = _texts(folder, wanted, longest if len(longest) <= _MOST_WORDS else None)
     return _found(_Names(path, tables.ENTITIES, searched), texts)
 
@@ -264,14 +266,13 @@ def _n_passages(occurrences: np.ndarray, n: int) -> np.ndarray:
 
 
 def _texts(folder: Path, wanted: np.ndarray, words: set[str] | None = None) -> Iterator[tuple[np.ndarray, pa.Array]]:
-    """(rows, texts) of the `wanted` passages, bool[n], by block. words: texts in ASCII without any of them are left
-    out."""
-    first = 0
+    """(rows, texts) of the `wanted` passages, bool[n], by block. words: patterns of runs of ASCII in folded names; a
+    text without any of them is left out."""
+    first, pattern = 0, f"(?i){'|'.join([*sorted(words or ()), *_FOLDS_TO_ASCII])}"
     for batch in tables.read_batches(folder / PASSAGES_FILE, tables.PASSAGES, ("text",)):
         texts, mask = batch["text"], pa.array(wanted[first : first + batch.num_rows])
         if words is not None:
-            has_one = pc.match_substring_regex(texts, f"(?i){'|'.join(sorted(words)) or '$^.'}")
-            mask = pc.and_(mask, pc.or_(has_one, pc.invert(pc.string_is_ascii(texts))))
+            mask = pc.and_(mask, pc.match_substring_regex(pc.utf8_normalize(texts, "NFKC"), pattern))
         yield first + np.flatnonzero(mask), texts.filter(mask)
         first += batch.num_rows
 
@@ -283,10 +284,11 @@ def _found(names: _Names, texts: Iterator[tuple[np.ndarray, pa.Array]]) -> np.nd
 
 
 def _may_occur(names: pa.Array, words: set[str]) -> np.ndarray:
-    """Whether names are not ASCII, or their first word is one of `words`: bool[n]."""
-    first = pc.struct_field(pc.extract_regex(pc.ascii_lower(names), "(?P<word>[a-z0-9_]+)"), "word")
-    is_known = pc.is_in(first, value_set=pa.array(sorted(words), pa.string()))
-    return pc.or_(is_known, pc.invert(pc.string_is_ascii(names))).to_numpy(zero_copy_only=False)
+    """Whether names are not ASCII, or their first and last word are among `words`: bool[n]."""
+    known, lower = pa.array(sorted(words), pa.string()), pc.ascii_lower(names)
+    ends = (f"(?P<word>{_ASCII_RUN})", f"(?P<word>{_ASCII_RUN})[^a-z0-9_]*$")
+    first, last = (pc.is_in(pc.struct_field(pc.extract_regex(lower, end), "word"), value_set=known) for end in ends)
+    return pc.or_(pc.and_(first, last), pc.invert(pc.string_is_ascii(names))).to_numpy(zero_copy_only=False)
 
 
 def _by_block(occurrences: np.ndarray, links: np.ndarray, is_frequent: np.ndarray, n: int) -> Iterator[list[Any]]:

@@ -20,14 +20,13 @@ import pyarrow.compute as pc
 from gpu_rag.errors import BadInput
 from gpu_rag.index import tables
 from gpu_rag.index.database import Database, database
-from gpu_rag.index.folder import sha256_text
 from gpu_rag.index.knowledge_base.tables import ORIGINS
 from gpu_rag.index.metadata import FILE as METADATA
 from gpu_rag.index.metadata import LANGUAGE, read_metadata, to_text, write_metadata
 from gpu_rag.index.removed import has_removed, left_out, removed_params
 from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.held import HeldDocument, held_readers
-from gpu_rag.index.stages.kept import PASSAGE_ID, Kept, in_order, kept_files
+from gpu_rag.index.stages.kept import PASSAGE_ID, Kept, carry_hashes, in_order, kept_files
 from gpu_rag.index.stages.node_documents import SCHEMAS, Parts, Taken, node_documents
 from gpu_rag.index.stages.rejected import Rejects, checked, short_name
 from gpu_rag.index.tables import TableWriter
@@ -57,8 +56,8 @@ def corpus_hash(paths: tuple[Path, ...], left_out: Callable[[str], bool] = none_
 
 
 def file_hashes(sources: Sources) -> dict[str, str]:
-    """{name: sha256} of the corpus, in its order: of each file where files are read one by one, by its name in rejects;
-    else of a source as a whole. "" for a file whose content is not read."""
+    """{name: sha256} of the corpus, in its order: of each file where files are read one by one, else of a source as a
+    whole; named as in rejects. "" for a file whose content is not read."""
     hashes, held, removed = dict[str, str](), {source.path: source.sha256 for source in sources.held}, left_out(sources)
     for path in sources.corpus:
         if path not in held and is_read_by_file(path):
@@ -67,7 +66,7 @@ def file_hashes(sources: Sources) -> dict[str, str]:
             )
             hashes |= {name: _file_hash(file) if file else "" for name, file in files}
         else:
-            hashes[path.name] = held.get(path) or corpus_hash((path,), removed)
+            hashes[short_name(shown(path), sources.corpus)] = held.get(path) or corpus_hash((path,), removed)
     return hashes
 
 
@@ -125,7 +124,8 @@ def read_documents(
         raise BadInput("no corpus given", expected="one or more files or folders, or --kg, --skb, --source")
     rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
     limits = Limits(settings.index.max_document_chars, columns=columns_of(settings.index.columns), part=sources.part)
-    paths, removed = [path for path in sources.corpus if path.name not in kept], left_out(sources)
+    paths = [path for path in sources.corpus if short_name(shown(path), sources.corpus) not in kept]
+    removed = left_out(sources)
     skipped = (lambda file: removed(file) or short_name(file, sources.corpus) in kept) if kept else removed
     corpus = read_corpus(paths, limits, skipped, held_readers(sources)) if paths else ()
     for row in corpus:
@@ -317,18 +317,17 @@ def passages_stage(work: Work) -> dict[str, int]:
     are read, for their unique ids.
     """
     hashes = file_hashes(work.sources)
-    content = json.dumps({sha256_text(name): sha256 for name, sha256 in hashes.items()}).encode()
-    work.carry(np.frombuffer(content, np.uint8))
     kept = kept_files(work, hashes)
-    counts = _made(work, kept) if kept else None
+    counts = _made(work, hashes, kept) if kept else None
     if counts is None:
-        counts = _made(work, None)
+        counts = _made(work, hashes, None)
         assert counts is not None
     return counts
 
 
-def _made(work: Work, kept: Kept | None) -> dict[str, int] | None:
-    """Write the tables. None if kept documents and new ones claim one id, so that all must be read."""
+def _made(work: Work, hashes: dict[str, str], kept: Kept | None) -> dict[str, int] | None:
+    """Write the tables, and carry the hashes of the files. None if kept documents and new ones claim one id, so that
+    all must be read."""
     sources, taken = work.sources, Taken()
     with Rejects(work) as rejects, database(work) as db:
 
@@ -345,6 +344,8 @@ def _made(work: Work, kept: Kept | None) -> dict[str, int] | None:
         n_read = db.count("documents")
         if kept and not kept.add_to(db, sources, taken):
             return None
+        is_given = db.count(f"documents WHERE contains(metadata, '\"{LANGUAGE}\"')") > 0
+        carry_hashes(work, hashes, is_given)
         n_documents, n_passages = db.count("documents"), db.count("passages")
         work.report.reused = n_documents - n_read
         may_be_none = sources.part[1] > 1 or (sources.named and not sources.corpus)
