@@ -51,8 +51,8 @@ class Known:
 class Oracle:
     """A decider that knows the gold and is right with probability p.
 
-    gold: by question id. only: the name of the only decision that the oracle takes, "" for all. otherwise: the decider
-    for decisions without gold. n_decisions: {question id: number of
+    gold: by question id. only: the name of the only decision that the oracle takes, "" for all; left: decisions that it
+    leaves. otherwise: the decider for these and for decisions without gold. n_decisions: {question id: number of
     decisions with gold}; by_rule: names of decisions without gold. watch: called with each choice that gold settles:
     the question's gold, name, fields, right positions, and the positions that `otherwise` would take.
     """
@@ -60,6 +60,7 @@ class Oracle:
     gold: Mapping[str, Gold]
     p: float = 1.0
     only: str = ""
+    left: frozenset[str] = frozenset()
     otherwise: Decider = RULE
     watch: Callable[[Known, str, Fields, Sequence[int], Sequence[int]], None] | None = None
     n_decisions: Counter[str] = field(default_factory=Counter)
@@ -101,7 +102,8 @@ class Oracle:
 
     def known(self, run: Run, name: str) -> Known | None:
         """The gold of the question for a decision by its name; None if it is not known, or not to be used."""
-        gold = self.gold.get(run.ctx.question.id) if self.only in ("", name) else None
+        takes = self.only in ("", name) and name not in self.left
+        gold = self.gold.get(run.ctx.question.id) if takes else None
         if gold is None:
             return None
         rows = run.index.loaded("passages of documents", _passages_of)

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from msgspec import structs
 
 from gpu_rag.methods.hybgrag.examples import Experience, Validation, fenced
-from gpu_rag.methods.hybgrag.gold import answers_question, holds_answer, proves
+from gpu_rag.methods.hybgrag.gold import answers_question, holds_answer, proves, route
 from gpu_rag.methods.hybgrag.state import Action
 from gpu_rag.models.ask import Ask, Choose, read_prompt
 from gpu_rag.program.knowledge_base.query import Query, Topic
@@ -47,6 +47,7 @@ ROUTE = Ask(
     show=lambda shown: shown.slots,
     check=merged,
     schema=lambda shown: shown.schema,
+    gold=route,
 )
 
 MODULE = Choose(

@@ -3,7 +3,8 @@
 In each iteration the router names topic entities with their relations, and picks a module. The hybrid module ranks the
 nodes that the relations of all entities lead to; the text module ranks all documents. The validator finds the first
 node that answers the question, and moves it to the front. If there is none, the commentor names the fault, and the
-router tries again. The result of the last of `iterations` is returned without validation.
+router tries again. The result of the last of `iterations` is returned without validation, or, unless chains=false,
+the first result of a sure route that leads to nodes.
 
 If the route is not sure of the relations, the rankings of the modules are fused. If the result then has no document,
 the answer is `unsupported`, and the trace lists possible relations. If a model decides, it is asked at most
@@ -61,14 +62,14 @@ async def refined(question: str, run: Run, params: Params) -> Refined:
     """Run the loop. The trace records actions and feedback. An accepted result is returned unchanged."""
     (vector,) = await embed([question])
     router, history, kb = await router_of(question, vector, run, params), History(question), kb_of(run.index)
-    last: tuple[Action, Retrieved] | None = None
+    tries = list[tuple[Action, Retrieved]]()
     for turn in range(1, params.iterations + 1):
         action = await router.route(history)
         if action is None:
             break
         result = await _retrieved(action, router)
         history.actions.append(action)
-        last = action, result
+        tries.append((action, result))
         flags = () if result.met else ("no intersection: nodes of any entity",)
         first = (f"node: {kb.node_names[row]}" for row in result.rows[:N_PATHS])
         run.note(f"hybgrag_action_{turn}", len(result.rows), (*action.lines(), *flags, *first))
@@ -76,13 +77,13 @@ async def refined(question: str, run: Run, params: Params) -> Refined:
             break
         place = await fitting(run, params, question, action, result)
         if place is not None:
-            last = action, result.promoted(place)
+            tries = [(action, result.promoted(place))]
             break
         feedback = await comment(run, params, question, action, result)
         history.feedback.append(feedback)
         run.note(f"hybgrag_feedback_{turn}", 0, (f"{feedback.kind}: {feedback.text()}",))
-    assert last is not None  # the first action is always new
-    action, result = last
+    sure = (pair for pair in tries if params.chains and pair[0].sure and pair[1].met and pair[1].rows)
+    action, result = next(sure, tries[-1])  # the first action is always new
     if params.chains and not action.sure:
         chains = tuple(dict.fromkeys(topic.text() for candidate in router.ranked for topic in candidate.chains))
         run.note("hybgrag_unsure", len(chains), chains)

@@ -47,7 +47,8 @@ class Router:
         self.proposed.append(route_of(proposal))
         if not kb_of(self.run.index).n_relations:
             return proposal
-        route = await decide(self.run, ROUTE, proposal=proposal, shown=self._prompt(history, proposal))
+        shown, ranked = self._prompt(history, proposal), self.ranked
+        route = await decide(self.run, ROUTE, proposal=proposal, shown=shown, candidates=ranked, history=history)
         topics = route.entities
         modules = (HYBRID, TEXT) if topics else (TEXT,)
         possible = [Action(name, topics, route.sure, route.operations, route.types) for name in modules]

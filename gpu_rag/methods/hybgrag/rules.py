@@ -106,7 +106,7 @@ async def candidates(question: str, run: Run, params: Params) -> tuple[list[Cand
     kept = [(e, n, r) for e, n, r in zip(linked, near, spoken.topics + spoken.others) if not {*e.nodes} <= left_out]
     scored = [_candidate(e, n, r, kb) for e, n, r in kept if any(n.first)]
     scored.sort(key=lambda pair: (-pair[0].linked.score, pair[0].linked.start, -pair[1]))  # stable
-    return [candidate for candidate, _ in scored], spoken, unknown_names(question, [e.name for e, _, _ in kept], kb)
+    return [candidate for candidate, _ in scored], spoken, unknown_names(question, [e.name for e in linked], kb)
 
 
 def _clear(linked: Sequence[Linked], index: Index, question: str, limit: int) -> list[Linked]:

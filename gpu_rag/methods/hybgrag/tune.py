@@ -17,6 +17,7 @@ from gpu_rag.evaluation.ceiling import oracle_of
 from gpu_rag.evaluation.kb import SKB_MEASURES, KbGold
 from gpu_rag.index.folder import sha256_text
 from gpu_rag.methods.hybgrag import examples as known
+from gpu_rag.methods.hybgrag.asks import ROUTE
 from gpu_rag.methods.hybgrag.lessons import Lessons
 from gpu_rag.methods.hybgrag.program import retrieve
 from gpu_rag.methods.method import Shown, Tuned
@@ -102,7 +103,8 @@ def collect(engine: Engine, rows: Sequence[QuestionRow]) -> Collected:
 def _collected(engine: Engine, rows: Sequence[QuestionRow], gold: KbGold) -> Lessons:
     """Lessons from a loop whose critic knows the gold; the model decides the rest."""
     lessons = Lessons()
-    _answered(engine, rows, oracle_of(rows, base=gold, otherwise=MODEL, watch=lessons.watch))
+    left = frozenset({ROUTE.name})
+    _answered(engine, rows, oracle_of(rows, base=gold, left=left, otherwise=MODEL, watch=lessons.watch))
     return lessons
 
 

@@ -214,7 +214,8 @@ class ChainReader:
         start = next((i for i, word in enumerate(words) if word in _ASKS and words[0] not in ASKS_FOR), 0)
         if any(word in NO_TYPE and _asking(words, i) for i, word in enumerate(words)):
             return set()
-        return next((types for unit in units_of(text) if unit.at >= start and (types := self.types_of(unit))), set())
+        units = sorted(units_of(text), key=lambda unit: unit.at < start)  # stable
+        return next((types for unit in units if (types := self.types_of(unit))), set())
 
     def unread_of(self, text: str, order: str) -> tuple[str, ...]:
         """The word before the type that a question asks for, if it narrows the type down and is not understood, such as

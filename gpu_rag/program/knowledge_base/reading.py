@@ -114,7 +114,9 @@ class Reading:
         self.says_no_relation = all(unit.stem in _SERVES for unit in units)
         self.spare = len(spare)
         askers = {"what", "which"}  # a word behind them may name a relation or not, as may a type
-        free = (words[max(cue.at - 1, 0)] in askers or bool(reader.types_of(cue)) for cue in self.cues)
+        names_type = [bool(reader.types_of(cue)) for cue in self.cues]
+        free = (words[max(cue.at - 1, 0)] in askers or of_type for cue, of_type in zip(self.cues, names_type))
+        self.names_type = names_type
         self.missed = np.array(
             [
                 UNHEARD * (1 + cue.marked) * (cue.stem not in {MEANT, *NO_TYPE} and not f)
@@ -170,7 +172,10 @@ class Reading:
         question asks for one."""
         plain = []
         for d in np.flatnonzero(self.is_named & self.is_allowed).tolist():
-            covers = [self.reader.cover(cue, side, d) for cue, side in zip(self.cues, self.sides)]
+            pairs = [pair for *pair, of_type in zip(self.cues, self.sides, self.names_type) if not of_type]
+            covers = [self.reader.cover(cue, side, d) for cue, side in pairs] or [
+                [0.0] * len(self.reader.units[d // 2])
+            ]
             share = float(np.max(covers, axis=0) @ self.reader.weights[d // 2])
             if share >= least and self.asks_value in (None, bool(self.reader.to_values[d])):
                 plain.append(d)

@@ -49,6 +49,9 @@ _REQUEST = re.compile(  # "I'd like to know", "could you tell me": words that sa
     re.IGNORECASE,
 )
 _ARTICLE = re.compile(r"\b(?:the|an?) (?=#)", re.IGNORECASE)
+_MODAL = re.compile(
+    r"\b(?:should|must|may|can|could)\s((?:(?!\b(?:and|or|but|that|wh\w+)\b)[^,;:.?!])+?)\s(not|never)\b", re.I
+)
 _NEGATES = re.compile(r"\b(?:not|never|no|nor|neither|without)\b|n['’]t\b", re.IGNORECASE)
 _NEWEST = re.compile(
     r"\b(?:these days|nowadays|now|currently|at present|present|current|(?:(?:according to|going by|by) )?(?:the )?"
@@ -143,6 +146,7 @@ async def spoken_of(
     may mean; longest: maximum length of a chain; k: maximum number of chains of a topic."""
     kb, reader = kb_of(index), reader_of(index)
     text, source, newest = _without_source(index, _REQUEST.sub(lambda match: " " * len(match[0]), text))
+    text, (topics, others) = _with_modals(text, topics, others)
     places = sorted([*topics, *_unnamed(index, text, topics)], key=lambda topic: topic.start)
     spans = [(topic.start, topic.end) for topic in places]
     operators = operators_of(text, spans, reader.groups, reader.valued, reader.pairs)
@@ -282,6 +286,20 @@ def _without_source(index: Index, text: str) -> tuple[str, str, bool]:
     return text, source, True
 
 
+def _with_modals(text: str, *lists: Sequence[Named]) -> tuple[str, list[list[Named]]]:
+    """A question with "should not #" for "should # not", so that "should not" is one phrase, and its names."""
+    moved = [list(names) for names in lists]
+    for match in _MODAL.finditer(text):
+        (start, end), width = match.span(1), len(match[2]) + 1
+        text = f"{text[:start]}{match[2]} {text[start:end]}{text[match.end() :]}"
+        for names in moved:
+            names[:] = [
+                replace(name, start=name.start + width, end=name.end + width) if start <= name.start < end else name
+                for name in names
+            ]
+    return text, moved
+
+
 def _unnamed(index: Index, text: str, topics: Sequence[Named]) -> list[Named]:
     """The topics of a question that stand for all things of a type: "no band", "any band" with a negation, "nobody";
     and "a band" in a question that names no topic. Their nodes are a sample, enough to read the relations."""
@@ -336,7 +354,7 @@ def stands_as_name(index: Index, text: str, start: int, end: int) -> bool:
         return False
     behind, before = _WORD_BEHIND.match(text[end:]), _WORD_BEFORE.search(text[:start].casefold())
     word = before[1] if before else ""
-    leads = is_verb(word, "") or word in ("neither", "nor")
+    leads = is_verb(word, "") or word in ("both", "either", "neither", "nor", "and", "or")
     leads = leads or not {word, word.removesuffix("s")}.isdisjoint(BASE_VERBS | _words_of_relations(index))
     return bool(behind and reader_of(index).asked_types(behind[1])) or word in PREPOSITIONS or leads
 

@@ -17,6 +17,7 @@ from gpu_rag.errors import BadInput
 from gpu_rag.index.tuned import keep
 from gpu_rag.methods.hybgrag import critic as hybgrag_critic
 from gpu_rag.methods.hybgrag import tune as tune_kb
+from gpu_rag.methods.hybgrag.asks import ROUTE
 from gpu_rag.methods.hybgrag.critic import comment
 from gpu_rag.methods.hybgrag.examples import Experience, chosen_examples, examples_of, read_examples
 from gpu_rag.methods.hybgrag.retrieve import retrieve_by
@@ -317,12 +318,15 @@ def test_a_question_without_names_searches_documents(index: gpu_rag.Index, monke
     assert len(names(answer)) == len(NODES)
 
 
-def oracle_for(gold: Sequence[str]) -> Oracle:
-    return Oracle({"q": Gold(nodes=tuple(gold))})
+def oracle_for(gold: Sequence[str], left: Sequence[str] = ()) -> Oracle:
+    return Oracle({"q": Gold(nodes=tuple(gold))}, left=frozenset(left))
 
 
-def with_oracle(index: gpu_rag.Index, gold: list[str], question: str = QUESTION, **params: Any) -> Answer:
-    engine, oracle = index.engine(merge(FAST, {"method": {"hybgrag": params}})), oracle_for(gold)
+def with_oracle(
+    index: gpu_rag.Index, gold: list[str], question: str = QUESTION, left: Sequence[str] = (ROUTE.name,), **params: Any
+) -> Answer:
+    """The answer of an oracle that leaves some decisions, by default the route, to the rules."""
+    engine, oracle = index.engine(merge(FAST, {"method": {"hybgrag": params}})), oracle_for(gold, left)
     (answer,) = engine.run("hybgrag", [Question("q", question)], retrieval_only=True, decider=oracle).answers
     engine.models.close()
     assert answer.error is None, answer.error
@@ -344,6 +348,27 @@ def test_the_oracle_finds_what_the_rules_alone_do_not(index: gpu_rag.Index) -> N
     answer = with_oracle(index, missed, question, n_relations=1, radius=1)
     assert feedback(answer)[0] == INCORRECT and len(actions(answer)) > 1
     assert set(missed) & {node.id for node in answer.nodes}
+
+
+@pytest.mark.parametrize(
+    ("gold", "relations"),
+    [(["f1", "f2"], ["directed_by"]), (["f4"], ["starred"]), (["f1"], ["directed_by", "has_genre"])],
+)
+def test_the_oracle_gives_the_route_whose_nodes_are_gold(
+    index: gpu_rag.Index, gold: list[str], relations: list[str]
+) -> None:
+    """Whatever the question says, the relations are those that lead to gold, and a topic is added if it helps."""
+    answer = with_oracle(index, gold, "Which drama did Marta Orlo direct?", left=())
+    assert len(actions(answer)) == 1 and sorted(node.id for node in answer.nodes) == gold
+    assert all(relation in " ".join(actions(answer)[0]) for relation in relations)
+
+
+def test_of_rejected_results_the_first_of_a_sure_route_is_returned(index: gpu_rag.Index) -> None:
+    """With chains=false, as in the paper, it is the last one."""
+    script = [route(entity("Lena Voss", "person", "directed_by")), route(MARTA), route(PIET)]  # different nodes
+    first = run(index, Script(script[0], valid="yes"), iterations=3)
+    assert names(run(index, Script(*script, valid="no"), iterations=3)) == names(first)
+    assert names(run(index, Script(*script, valid="no"), iterations=3, chains=False)) != names(first)
 
 
 @pytest.mark.parametrize(

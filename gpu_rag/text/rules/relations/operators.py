@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal
 
 from gpu_rag.text.rules.decomposition.phrases import AUX, COPULAS
@@ -55,7 +56,9 @@ _OUT = {
 _BEHIND = frozenset({"aside", "excepted", "excluded"})  # behind the topics that are left out
 _BESIDE_VALUES = AUX | word_set("a an the of its their his her with and that which who ,")
 _JOINS = frozenset({"and", "or", ","})
-_PERMITS = word_set("safe safely suitable allowed permitted tolerated")  # the opposite of "contraindicated"
+_PERMITS = word_set(
+    "safe safely suitable allowed permitted tolerated compatible acceptable harmless"
+)  # the opposite of "contraindicated"
 _FORBIDDEN = "contraindicated"
 _DO = frozenset({"do", "does", "did"})
 TOPIC, NOT, EXCEPT, CUT, WORD = range(5)
@@ -186,7 +189,7 @@ def _kinds(words: Sequence[str], known: frozenset[str]) -> _Words:
     words that turn a question round begin a clause."""
     units = [unit for unit in units_of(" ".join(map(_bare, words))) if unit.groups & known]
     spoken = {i for unit in units for i in range(unit.at, unit.at + unit.width)}
-    turns = {unit.at for unit in units if unit.marked}
+    turns = {unit.at for unit in units if unit.marked and _names_topic(words[unit.at + unit.width :])}
     kinds = _Words()
     for i, word in enumerate(words):
         if word in _PERMITS and i not in spoken and _FORBIDDEN in known:
@@ -204,6 +207,11 @@ def _kinds(words: Sequence[str], known: frozenset[str]) -> _Words:
             kind = NOT if word in _NOT else CUT if word in _CUTS else WORD
         kinds.append((word, kind))
     return kinds
+
+
+def _names_topic(words: Sequence[str]) -> bool:
+    """Whether a topic stands before the next clause."""
+    return any(word[0] == "#" for word in takewhile(lambda word: word not in _CUTS, words))
 
 
 def _without(words: _Words) -> tuple[_Words, list[str]]:
@@ -246,7 +254,9 @@ def _parts(words: _Words) -> list[_Words]:
             continue  # "that Ann did not"
         if kind in (CUT, EXCEPT) or word in ("without", "nor"):
             begins = i
-            while begins and words[begins - 1][0] in AUX:  # "are contraindicated in"
+            while begins and (
+                words[begins - 1][0] in AUX or words[begins - 1][1] == NOT
+            ):  # "are not contraindicated in"
                 begins -= 1
             cuts.append(begins)
         elif kind == NOT and i and not ends(i + 1):  # as in "that Ann did not"
