@@ -52,7 +52,8 @@ from gpu_rag.text.sentences import split_sentences, word_set
 from gpu_rag.text.tokens import STOP_WORDS, tokenize
 
 _ASKS = re.compile(
-    r"\b(?:(?P<person>who|whom|whose)|(?P<date>when|(?:what|which) (?:year|date|day|month|century))|"
+    r"\b(?:(?P<person>who|whom|whose)|(?P<date>when|(?:what|which) (?:year|date|day|month|century)|"
+    r"what(?= (?:is|was) (?:\S+ ){1,3}date\b))|"
     r"(?P<number>how (?:many|much|long|high|deep|large|big|wide|far|old|tall|heavy|fast|often)|at what (?:time|age)|"
     r"what (?:number|percentage|share|height|length|age|population|price))|(?P<place>where)|"
     r"(?P<other>what|which|how|why))\b",
@@ -98,7 +99,7 @@ _OF_THE = re.compile(r"\bof the\b")  # a name on each side
 _SUBORDINATORS = word_set("when where before after while although though because that")
 _OBJECTS = word_set("him her it them his its their")
 _ORDINALS = frozenset(tokenize("first second third fourth fifth sixth seventh eighth ninth tenth last next"))
-_FIGURE = re.compile(r"\d")
+_FIGURE, _YEAR = re.compile(r"\d"), re.compile(r"1\d{3}|20\d{2}")
 _BOUNDARY = 6  # words that a boundary counts as
 _MOST_WORDS, _MOST_TOKENS = 12, 200  # of an answer, and of a sentence, that are looked at
 
@@ -342,7 +343,8 @@ def _wanted(asked: _Question, answer: str, evidence: Set[str]) -> list[tuple[str
     new = tuple(dict.fromkeys(term for term in terms if term not in asked.terms | repeated))
     figures = {term for term in terms if _FIGURE.match(term)}
     if asked.kind in ("person", "place"):  # "supplied by the council" names an agent without a capital
-        fits = not figures | _TIME_TERMS >= {*new}
+        is_dated = asked.kind == "person" and _YEAR.fullmatch("".join(new[:1]))  # "1931 German" names nobody
+        fits = not (is_dated or figures | _TIME_TERMS >= {*new})
     elif asked.kind == "date":
         fits = bool(figures) or not _TIME_TERMS.isdisjoint(terms)
     else:

@@ -88,6 +88,8 @@ def test_the_core_of_a_sentence_is_enough_but_another_name_in_it_is_not() -> Non
         ("I planted tulips beside the well on Sunday.", "Where were the tulips planted?", "On Sunday", "the well"),
         ("Ott was the teacher of Ilse Brandt.", "Who was the teacher of Ilse Brandt?", "Ilse Brandt", "Ott"),
         ("His rug belongs to his pupil Hana Ito.", "Who taught him?", "Hana Ito", None),
+        ("Nur Ves is a 1931 German film directed by Ott.", "Who directed Nur Ves?", "1931 German", None),
+        ("Ott (born 2 May 1971) is a Danish poet.", "What is the birth date of Ott?", "Danish", "2 May 1971"),
     ],
 )
 def test_a_word_beside_the_answer_is_none(text: str, question: str, wrong: str, right: str | None) -> None:
