@@ -63,13 +63,15 @@ def options() -> dict[str, str]:
             if action.option_strings:
                 takers.setdefault(line(action), []).append(name)
     shared = {text: names for text, names in takers.items() if len(names) > 1}
-    said = [
-        f"{text} [{', '.join(names) if len(names) < 9 else 'all' if len(names) == len(actions) else 'most'}]"
-        for text, names in shared.items()
-    ]
-    return {"shared": block(said)} | {
-        name: block(text for text in map(line, own) if text not in shared) for name, own in actions.items()
-    }
+    parts = {name: block(text for text in map(line, own) if text not in shared) for name, own in actions.items()}
+    return {"shared": block(f"{text} [{named(names, len(actions))}]" for text, names in shared.items())} | parts
+
+
+def named(names: list[str], n_commands: int) -> str:
+    """Commands in words."""
+    if len(names) < 9:
+        return ", ".join(names)
+    return "all" if len(names) == n_commands else "most"
 
 
 def page(written: str) -> str:

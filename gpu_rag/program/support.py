@@ -24,8 +24,8 @@ async def supported(question: str, draft: Draft) -> tuple[Sentence, ...]:
 
     score(s) = cos(q, s) + WORDS_SHARE * sum of idf(w) over words w in q and s / sum of idf(w) over words w in q
 
-    Vectors have the title in front of the sentence. idf(w) = ln((1 + n) / (1 + sentences with w)) of n sentences; a word
-    is known by its first LETTERS letters, since endings differ in every language. Ties go to the earlier sentence.
+    Vectors have the title in front of the sentence. idf(w) = ln((1 + n) / (1 + sentences with w)) of n sentences. The
+    first LETTERS letters stand for a word, since endings differ in every language. Ties go to the earlier sentence.
     """
     spans = [(e, start, end) for e in draft.evidence[:PASSAGES] for start, end in _statements(e.text)]
     if not spans:
