@@ -9,12 +9,14 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections import Counter
+import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 
 from gpu_rag.cli.main import build_parser
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
+WIDTH = 18  # of an option with its value; longer ones push their words to the right
 MADE = re.compile(r"(?<=^<!-- made: )([\w-]+)( -->\n)(?:.*?\n)??(?=<!-- end -->$)", re.M | re.S)
 
 
@@ -36,22 +38,40 @@ def line(action: argparse.Action) -> str:
     needed = "; required" if action.required and action.option_strings else ""
     default = f" (default {action.default})" if action.default not in (None, False, [], "") else ""
     shown = "" if str(action.default) in words else default
-    return f"- `{usage(action)}`: {words}{shown}{needed}"
+    return f"{usage(action):<{WIDTH}}  {words}{shown}{needed}"
+
+
+def wrap(text: str) -> str:
+    """A line in at most 120 columns."""
+    return textwrap.fill(text, 120, subsequent_indent=" " * (WIDTH + 2), break_long_words=False, break_on_hyphens=False)
+
+
+def block(lines: Iterable[str]) -> str:
+    """Lines as code."""
+    return "\n".join(["```text", *map(wrap, lines), "```"])
 
 
 def options() -> dict[str, str]:
-    """The lines of each command and, under `shared`, the lines of options that several commands share."""
+    """The block of each command and, under `shared`, options of several commands, with the commands that take them."""
     actions = {
         name: [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
         for name, parser in commands().items()
     }
-    uses = Counter(line(action) for own in actions.values() for action in own if action.option_strings)
-    parts = {"shared": "\n".join(text for text, count in uses.items() if count > 1)}
+    takers: dict[str, list[str]] = {}
     for name, own in actions.items():
-        shared = [action.option_strings[0] for action in own if uses[line(action)] > 1]
-        lines = [line(action) for action in own if uses[line(action)] <= 1]
-        parts[name] = "\n".join([*lines, f"- [shared](#shared-options): {' '.join(f'`{text}`' for text in shared)}"])
-    return parts
+        for action in own:
+            if action.option_strings:
+                takers.setdefault(line(action), []).append(name)
+    shared = {text: names for text, names in takers.items() if len(names) > 1}
+    parts = {name: block(text for text in map(line, own) if text not in shared) for name, own in actions.items()}
+    return {"shared": block(f"{text} [{named(names, len(actions))}]" for text, names in shared.items())} | parts
+
+
+def named(names: list[str], n_commands: int) -> str:
+    """Commands in words."""
+    if len(names) < 9:
+        return ", ".join(names)
+    return "all" if len(names) == n_commands else "most"
 
 
 def page(written: str) -> str:

@@ -3,32 +3,61 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from gpu_rag.program.embed import embed
 from gpu_rag.text.language import ENGLISH, language_of
 from gpu_rag.text.sentences import split_sentences
+from gpu_rag.text.tokens import STOP_WORDS, words_of
 from gpu_rag.types import Draft, Evidence, Grounding, GroundingSentence, Path, RankedNode, Sentence
 
 _CITED = re.compile(r"\[\d{1,2}\]")  # an answer cites passages by number
+_HEADING = re.compile(r"[^\t]*[^\t.!?:;…。！？\"'”’»)]")  # ends as no sentence does, and is no row of a table
 PASSAGES, SENTENCES = 5, 3  # passages searched, sentences returned
+WORDS_SHARE, LETTERS, HEADING_WORDS = 0.3, 5, 8
 
 
 async def supported(question: str, draft: Draft) -> tuple[Sentence, ...]:
-    """The sentences nearest to the question, best first: at most three, from the first five passages.
+    """The sentences that bear on the question, best first: at most three, from the first five passages.
 
-    They are ranked by the cosine of their vectors and the question's, with titles in front of sentences; ties to the
-    earlier.
+    score(s) = cos(q, s) + WORDS_SHARE * sum of idf(w) over words w in q and s / sum of idf(w) over words w in q
+
+    Vectors have the title in front of the sentence. idf(w) = ln((1 + n) / (1 + sentences with w)) of n sentences. The
+    first LETTERS letters stand for a word, since endings differ in every language. Ties go to the earlier sentence.
     """
-    spans = [(e, start, end) for e in draft.evidence[:PASSAGES] for start, end in split_sentences(e.text)]
+    spans = [(e, start, end) for e in draft.evidence[:PASSAGES] for start, end in _statements(e.text)]
     if not spans:
         return ()
     vectors = await embed([question, *(_titled(e, e.text[start:end]) for e, start, end in spans)])
-    scores = vectors[1:] @ vectors[0]
+    texts = [e.text[start:end] for e, start, end in spans]
+    scores = vectors[1:] @ vectors[0] + WORDS_SHARE * _shared_words(question, texts)
     best = [(*spans[i], float(scores[i])) for i in np.argsort(-scores, kind="stable")[:SENTENCES]]
     return tuple(Sentence(e.passage_id, start, end, e.text[start:end], score) for e, start, end, score in best)
+
+
+def _statements(text: str) -> Iterator[tuple[int, int]]:
+    """Spans of sentences; a heading or label on a line of its own goes with the sentence that follows it."""
+    first = None
+    for start, end in split_sentences(text):
+        words = text[start:end]
+        if first is None and _HEADING.fullmatch(words) and len(words.split()) <= HEADING_WORDS:
+            first = start
+            continue
+        yield (start if first is None else first), end
+        first = None
+    if first is not None:
+        yield first, len(text.rstrip())
+
+
+def _shared_words(question: str, sentences: Sequence[str]) -> np.ndarray:
+    """The share of the question's words, weighted by rarity, that each sentence has: f64[sentences], 0 to 1."""
+    wanted = sorted({word[:LETTERS] for word in words_of(question) if word not in STOP_WORDS})
+    held = [{word[:LETTERS] for word in words_of(sentence)} for sentence in sentences]
+    has = np.array([[word in words for word in wanted] for words in held], np.float64).reshape(len(held), len(wanted))
+    idf = np.log((1 + len(held)) / (1 + has.sum(0)))
+    return np.asarray(has @ idf / max(idf.sum(), 1e-9))
 
 
 def _titled(evidence: Evidence, sentence: str) -> str:

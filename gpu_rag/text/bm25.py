@@ -25,7 +25,7 @@ import numpy as np
 
 from gpu_rag.errors import BadInput, IndexCorrupt, IndexMismatch, StorageError
 from gpu_rag.text.language import ENGLISH, language_among
-from gpu_rag.text.tokens import TOKENS_VERSION, stems, stop_words, tokenize, words_of
+from gpu_rag.text.tokens import TOKENS_VERSION, stems, stop_words, words_of
 
 ARRAYS_FILE = "bm25.safetensors"
 VOCABULARY_FILE = "bm25.json"
@@ -37,7 +37,7 @@ class Bm25:
     """A BM25 index of N passages, in memory. Build it with `Bm25.build`, or read a saved one with `Bm25.load`.
 
     Passage ids are positions in the given texts. The index is immutable after building, so threads may share it. A
-    query is read in the likeliest of the index's languages.
+    query loses the stop words of the likeliest of the index's languages.
     """
 
     def __init__(
@@ -129,10 +129,16 @@ class Bm25:
         return parts
 
     def ids(self, query: str) -> list[int]:
-        """Ids of the tokens of a query that the index knows, in the order of the query, with repeats."""
-        words = tokenize(query, language_among(query, self.languages))
-        places = (bisect_left(self.tokens, word) for word in words)
-        return [place for place, word in zip(places, words) if place < len(self.tokens) and self.tokens[place] == word]
+        """Ids of the tokens of a query that the index knows, in the order of the query, with repeats.
+
+        A word stands for its token in each language of the index: a name is stemmed as its passage is.
+        """
+        own = language_among(query, self.languages)
+        words = [word for word in words_of(query) if word not in stop_words(own)]
+        of_word = zip(*(stems(words, language) for language in self.languages))
+        tokens = [token for tokens in of_word for token in dict.fromkeys(tokens)]
+        places = ((bisect_left(self.tokens, token), token) for token in tokens)
+        return [place for place, token in places if place < len(self.tokens) and self.tokens[place] == token]
 
     def search(self, queries: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
         """The best k passages of each of B queries: ids i32[B, k] and scores f32[B, k].

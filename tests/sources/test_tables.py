@@ -205,7 +205,7 @@ def test_columns_that_the_user_names(tmp_path, ending, in_folder):
     assert all(document.line > 0 for document in documents)
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("ending", ["csv", "parquet", "jsonl"])
 def test_a_table_without_texts_has_all_columns_as_text(tmp_path, ending):
     path = products(tmp_path / f"products.{ending}")
     (chair, lamp), rejects = read(path)
@@ -222,9 +222,14 @@ def test_a_column_of_the_same_name_gives_way(tmp_path):
     assert document.text == "long" and "short" not in document.metadata.values() and not rejects
 
 
-def test_a_json_row_without_a_text_says_how_to_name_it(tmp_path):
-    _, rejects = read(products(tmp_path / "a.jsonl"))
-    assert len(rejects) == 2 and all("--columns" in reject.reason for reject in rejects)
+def test_json_rows_without_a_text_are_rejects_where_others_have_one(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"title": "A", "text": "a"}\n{"name": "B", "price": 3}\n')
+    (document,), rejects = read(path)
+    assert document.text == "a" and len(rejects) == 1 and "--columns" in rejects[0].reason
+    path.write_text('{"name": "B", "price": 3, "tags": ["x"]}\n{"title": "A", "text": "a"}\n')
+    documents, rejects = read(path)
+    assert [d.text for d in documents] == ["name: B\nprice: 3", "a"] and not rejects
 
 
 @pytest.mark.parametrize("text", ["name", "body=text", "text=a,text=b", "text=", "=a"])

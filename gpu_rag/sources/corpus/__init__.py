@@ -11,7 +11,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpu_rag.errors import BadInput, MissingBackend
 from gpu_rag.sources.columns import ROLES, Columns, composed, is_composable, renamed, title_column
@@ -166,8 +166,8 @@ def _unread_endings(names: list[bytes]) -> dict[str, tuple[int, str]]:
 
 
 def guessed(paths: Sequence[Path], limits: Limits) -> list[str]:
-    """One line for each table without a column `text`."""
-    suffixes = CSV_SUFFIXES + TSV_SUFFIXES + TABLE_SUFFIXES
+    """One line for each table, or file of rows, without a column `text`."""
+    suffixes = LINES_SUFFIXES + ARRAY_SUFFIXES + CSV_SUFFIXES + TSV_SUFFIXES + TABLE_SUFFIXES
     tables = [file for path in paths for _, file in files_to_read(path) if file and has_suffix(file, suffixes)]
     first = ((file, next(_row_reader(file)(file, limits), None)) for file in tables)
     return [
@@ -291,21 +291,33 @@ def _rows(path: Path, limits: Limits, parser: Parser) -> Iterator[Outcome]:
 
 
 def _json_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
+    """Rows of a file; if its first object has no text, and no column for it was named, those without are composed."""
+    composes = None
     for row in read_rows(path, limits):
-        yield row if isinstance(row, Reject) else Row(row.line, renamed(row.value, limits.columns))
+        if isinstance(row, Reject):
+            yield row
+            continue
+        value = renamed(row.value, limits.columns)
+        if composes is None:
+            composes = not brings_pages(value) and all(role != "text" for role, _ in limits.columns)
+            composes &= is_composable([name for name in value if name not in ("id", "_id")])
+        yield _composed_row(row.line, value) if composes else Row(row.line, value)
 
 
 def _parquet_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
     named = tuple((column,) for role, column in limits.columns if role == "text")
     for row in read_parquet(path, replace(DOCUMENTS, required=DOCUMENTS.required + named)):
-        if isinstance(row, Reject):
-            yield row
-            continue
-        value = renamed(row.value, limits.columns)
-        if names := [name for name in value if name not in ("id", "_id")] if is_composable([*value]) else []:
-            title, text = value[title_column(names)], composed((name, value[name]) for name in names)
-            value |= {"title": None if title is None else str(title), "text": text}
-        yield Row(row.line, value, bool(names))
+        yield row if isinstance(row, Reject) else _composed_row(row.line, renamed(row.value, limits.columns))
+
+
+def _composed_row(line: int, value: dict[str, Any]) -> Row:
+    """The row, whose title and text are made of its other columns if it has no text."""
+    if not is_composable([*value]):
+        return Row(line, value)
+    names = [name for name in value if name not in ("id", "_id")]
+    title = value[title_column(names)]
+    cells = ((name, value[name]) for name in names if not isinstance(value[name], list | dict))
+    return Row(line, {**value, "title": None if title is None else str(title), "text": composed(cells)}, True)
 
 
 _ROWS: dict[tuple[str, ...], Callable[[Path, Limits], Iterator[Row | Reject]]] = {
