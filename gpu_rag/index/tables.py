@@ -278,6 +278,18 @@ def write_raw(file: IO[bytes], array: np.ndarray) -> None:
     file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
+def narrow(numbers: np.ndarray) -> np.ndarray:
+    """Numbers from 0 on in the smallest unsigned type that holds the largest."""
+    return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))
+
+
+def starts_of(counts: np.ndarray) -> np.ndarray:
+    """i64[N + 1]: where each of N lists begins, and the end of the last, from the number of their values."""
+    starts = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=starts[1:])
+    return starts
+
+
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """Map safetensors: pages are read when used, and writing to an array changes a private copy.
     Raises IndexCorrupt naming the file."""
