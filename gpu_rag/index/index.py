@@ -297,11 +297,6 @@ class Index:
 
         return self.loaded(f"{stage}/{file}", load)
 
-    def tensors(self, stage: str, file: str, *names: str) -> list[torch.Tensor]:
-        """Arrays of a file of a stage, on the device of the index. Mapped on a CPU."""
-        arrays = self.arrays(stage, file, *names)
-        return [torch.from_numpy(arrays[name]).to(self.device) for name in names]
-
     @property
     def n_entities(self) -> int:
         """Number of entities: passage row p is graph node n_entities + p."""

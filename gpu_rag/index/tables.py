@@ -78,7 +78,6 @@ EXTRACTED = pa.schema(  # the entities that each passage states, sorted by (pass
 )
 RELATIONS = pa.schema(
     [
-        ("id", pa.string()),
         ("subject", pa.int32()),  # rows of ENTITIES
         ("label", pa.string()),
         ("object", pa.int32()),
@@ -323,6 +322,7 @@ class _Array(msgspec.Struct, forbid_unknown_fields=True):
         return data[start:end].view(kind).reshape(self.shape)
 
 
+_FORM = {"compression": "zstd", "compression_level": 6, "version": "2.6"}  # level 6: 7 % smaller than level 1
 _GROUPS = 8  # row groups cast and written at a time: their texts must stay below 2 GiB
 
 
@@ -348,7 +348,7 @@ class TableWriter:
         self._waiting: list[pa.RecordBatch] = []
         self._n_waiting, self._wrote = 0, False
         with storage_errors(path):
-            self._writer = pq.ParquetWriter(path, schema, compression="zstd", version="2.6", **_encodings(schema))
+            self._writer = pq.ParquetWriter(path, schema, **_FORM, **_encodings(schema))
 
     def __enter__(self) -> TableWriter:
         return self

@@ -44,10 +44,7 @@ def put(
     bench.put_passages([f"text {i}" for i in range(n_passages)], titles)
     bench.put(
         "relations",
-        [
-            {"id": f"r{i}", "subject": s, "label": "r", "object": o, "passages": [0], "origin": "extraction"}
-            for i, (s, o) in enumerate(relations)
-        ],
+        [{"subject": s, "label": "r", "object": o, "passages": [0], "origin": "extraction"} for s, o in relations],
     )
     bench.put(
         "mentions",

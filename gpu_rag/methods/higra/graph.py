@@ -13,7 +13,7 @@ import torch
 from gpu_rag.graph.ego import CheckedGraph, checked
 from gpu_rag.graph.pagerank import PageRankGraph
 from gpu_rag.index.index import Index
-from gpu_rag.index.name_table import NAMES, NameTable, words_of
+from gpu_rag.index.name_table import ARRAYS, NAMES, NameTable, words_of
 from gpu_rag.index.titles import TITLE_WEIGHT
 from gpu_rag.index.walk import chosen_entries, host_arrays
 from gpu_rag.methods.higra.tables import ints, read_of, take_rows
@@ -126,7 +126,7 @@ def _load(index: Index) -> HigraGraph:
     entity, full = (
         CSR(*(torch.from_numpy(array).to(index.device) for array in parts[name])) for name in ("entity", "full")
     )
-    return HigraGraph(index, entity, full, NameTable(index.arrays("higra_graph", NAMES)))
+    return HigraGraph(index, entity, full, NameTable(index.arrays("higra_graph", NAMES, *ARRAYS)))
 
 
 def graph_parts(walk: Mapping[str, np.ndarray], n: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
