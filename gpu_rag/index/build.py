@@ -251,7 +251,7 @@ def _bring_up_to_date(
     if old is not None and whole and old.version == stage.version:
         before = out / old.folder
         if (old.params, old.models) == (params, made_by):
-            before_inputs = _inputs_of(out, standing, was_whole, old)
+            before_inputs = _inputs_of(out, manifest, standing, was_whole, old)
     report = StageReport()
     progress.start(stage.name, None, "rows")
     name = f"{stage.name}-{fingerprint[:12]}"
@@ -289,9 +289,14 @@ def _put_in_place(temporary: Path, final: Path, files: Mapping[str, Any]) -> Non
         sync(final.parent)
 
 
-def _inputs_of(out: Path, standing: Manifest, was_whole: Callable[[str], bool], record: StageRecord) -> dict[str, Path]:
-    """Folders of the stages that a stage was made from, by name; empty if one of them is gone or damaged."""
+def _inputs_of(
+    out: Path, manifest: Manifest, standing: Manifest, was_whole: Callable[[str], bool], record: StageRecord
+) -> dict[str, Path]:
+    """Folders of the stages that a stage was made from, by name; empty if one of them is gone, damaged or of another
+    version than that of `manifest`, since its tables may have other columns."""
     records = {name: standing.stages.get(name) for name in record.inputs}
+    if any(made and made.version != manifest.stages.get(name, made).version for name, made in records.items()):
+        return {}
     if any(made is None or made.output_hash != record.inputs[name] for name, made in records.items()):
         return {}
     return {name: out / made.folder for name, made in records.items() if made} if all(map(was_whole, records)) else {}

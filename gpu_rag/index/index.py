@@ -18,11 +18,12 @@ from gpu_rag.index import metadata, tables
 from gpu_rag.index.folder import Reading
 from gpu_rag.index.manifest import Manifest, checked_folder
 from gpu_rag.index.names import SortedRows, TextColumn, rows_of
+from gpu_rag.index.walk import STORED, walk_of
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR, Evidence, Scalar
 
 T = TypeVar("T")
-GRAPH, PARTS = "graph.safetensors", "parts.safetensors"  # files of the stages of graphs
+GRAPH = "graph.safetensors"  # the file of a stage of a graph
 MAPPED_FROM = 1 << 28  # larger vectors, in bytes, are mapped on a CPU, not copied into memory
 
 
@@ -132,9 +133,14 @@ class Index:
         """One column of the table `name`; the others are not read."""
         return self.table(stage, f"{name}.parquet", schema, [column])[column]
 
-    def arrays(self, stage: str, file: str = "vectors.safetensors") -> dict[str, np.ndarray]:
-        """The arrays of a file of a stage, by name. Raises MissingLayer, IndexCorrupt."""
-        return self._file(stage, file, tables.read_arrays)
+    def arrays(self, stage: str, file: str = "vectors.safetensors", *names: str) -> dict[str, np.ndarray]:
+        """The arrays of a file of a stage, by name. Raises MissingLayer, IndexCorrupt, IndexMismatch without one of
+        `names`."""
+        arrays = self._file(stage, file, tables.read_arrays)
+        if missing := set(names) - arrays.keys():
+            what, given = "a stage of the index is of another version", f"{stage}/{file} without {sorted(missing)}"
+            raise IndexMismatch(what, given=given, do="run gpu-rag index again: it makes this stage anew")
+        return arrays
 
     def words(self, stage: str, name: str = "") -> Bm25:
         """A BM25 index of a stage, from its folder or the folder `name` in it, read once. Raises MissingLayer,
@@ -282,18 +288,14 @@ class Index:
         return self.walk("graph")
 
     def walk(self, stage: str, file: str = GRAPH) -> PageRankGraph:
-        """The symmetric graph in a file of a stage, ready for PageRank, made once. Mapped on a CPU."""
+        """The symmetric graph in a file of a stage, ready for PageRank, made once. Its columns are mapped on a CPU."""
 
         def load(index: Index) -> PageRankGraph:
-            indptr, indices, weight, degree = index.tensors(stage, file, "indptr", "indices", "weight", "degree")
-            return prepared(CSR(indptr, indices, weight), degree)
+            walk = walk_of(index.arrays(stage, file, *STORED))
+            parts = {name: torch.from_numpy(array).to(index.device) for name, array in walk.items()}
+            return prepared(CSR(parts["indptr"], parts["indices"], parts["weight"]), parts["degree"])
 
         return self.loaded(f"{stage}/{file}", load)
-
-    def tensors(self, stage: str, file: str, *names: str) -> list[torch.Tensor]:
-        """Arrays of a file of a stage, on the device of the index. Mapped on a CPU."""
-        arrays = self.arrays(stage, file)
-        return [torch.from_numpy(arrays[name]).to(self.device) for name in names]
 
     @property
     def n_entities(self) -> int:

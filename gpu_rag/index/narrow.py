@@ -213,10 +213,10 @@ def masked_rows(content: Any, rows: np.ndarray) -> Any:
     memory."""
     if isinstance(content, pa.Table):
         return content.take(pa.array(rows))
-    if "offsets" in content:
-        lists = Ragged(*(torch.from_numpy(content[name]) for name in ("values", "offsets")))
-        kept = some_lists(lists, torch.from_numpy(rows))
-        return {"values": kept.values.numpy(), "offsets": kept.offsets.numpy()}
+    if "counts" in content:
+        starts = torch.from_numpy(tables.starts_of(content["counts"]))
+        kept = some_lists(Ragged(torch.from_numpy(content["values"]), starts), torch.from_numpy(rows))
+        return {"values": kept.values.numpy(), "counts": content["counts"][rows]}
     vectors = content["vectors"]
     if len(rows) * vectors[:1].nbytes <= MAPPED_FROM:
         return {"vectors": vectors[rows]}
@@ -235,12 +235,20 @@ def narrowed(base: Index, documents: np.ndarray, others: Mapping[str, Narrow]) -
 
 def _entities(view: View) -> Files:
     """Make the entities anew, so that names are written as the kept documents write them."""
-    files = view.run(entities_stage, "extraction")
-    for name, of_all in (("entities", view.base.entities), ("relations", view.base.relations)):
-        ids = files[f"{name}.parquet"]["id"]
-        rows = pc.index_in(ids, value_set=tables.whole_text(of_all["id"]).cast(ids.type)).to_numpy()
-        view.keep(f"entities/{name}", rows.astype(np.int64), of_all.num_rows)
+    files, base = view.run(entities_stage, "extraction"), view.base
+    names, all_names = files["entities.parquet"]["id"], base.entities["id"]
+    facts, all_facts = _fact_ids(files["relations.parquet"], names), _fact_ids(base.relations, all_names)
+    for table, ids, all_ids in (("entities", names, all_names), ("relations", facts, all_facts)):
+        rows = pc.index_in(ids, value_set=tables.whole_text(all_ids).cast(ids.type)).to_numpy()
+        view.keep(f"entities/{table}", rows.astype(np.int64), len(all_ids))
     return files
+
+
+def _fact_ids(relations: pa.Table, names: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Each relation as "subject | label | object". names: normalised, of the entities."""
+    ends = (tables.whole_text(names).take(relations[end]).cast(pa.string()) for end in ("subject", "object"))
+    subjects, objects = ends
+    return pc.binary_join_element_wise(subjects, relations["label"], objects, " | ")
 
 
 NARROW: dict[str, Narrow] = {  # of the stages that several methods share

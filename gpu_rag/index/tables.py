@@ -78,7 +78,6 @@ EXTRACTED = pa.schema(  # the entities that each passage states, sorted by (pass
 )
 RELATIONS = pa.schema(
     [
-        ("id", pa.string()),
         ("subject", pa.int32()),  # rows of ENTITIES
         ("label", pa.string()),
         ("object", pa.int32()),
@@ -278,6 +277,18 @@ def write_raw(file: IO[bytes], array: np.ndarray) -> None:
     file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
+def narrow(numbers: np.ndarray) -> np.ndarray:
+    """Numbers from 0 on in the smallest unsigned type that holds the largest."""
+    return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))
+
+
+def starts_of(counts: np.ndarray) -> np.ndarray:
+    """i64[N + 1]: where each of N lists begins, and the end of the last, from the number of their values."""
+    starts = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=starts[1:])
+    return starts
+
+
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """Map safetensors: pages are read when used, and writing to an array changes a private copy.
     Raises IndexCorrupt naming the file."""
@@ -311,6 +322,7 @@ class _Array(msgspec.Struct, forbid_unknown_fields=True):
         return data[start:end].view(kind).reshape(self.shape)
 
 
+_FORM = {"compression": "zstd", "compression_level": 6, "version": "2.6"}  # level 6: 7 % smaller than level 1
 _GROUPS = 8  # row groups cast and written at a time: their texts must stay below 2 GiB
 
 
@@ -336,7 +348,7 @@ class TableWriter:
         self._waiting: list[pa.RecordBatch] = []
         self._n_waiting, self._wrote = 0, False
         with storage_errors(path):
-            self._writer = pq.ParquetWriter(path, schema, compression="zstd", version="2.6", **_encodings(schema))
+            self._writer = pq.ParquetWriter(path, schema, **_FORM, **_encodings(schema))
 
     def __enter__(self) -> TableWriter:
         return self

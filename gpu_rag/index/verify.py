@@ -11,18 +11,18 @@ import pyarrow.compute as pc
 import torch
 
 from gpu_rag.errors import GpuRagError, UsageError
-from gpu_rag.graph.csr import check_csr, degrees, is_symmetric
+from gpu_rag.graph.csr import check_csr, is_symmetric
 from gpu_rag.index import tables
 from gpu_rag.index.build import rejects_of, unfinished
 from gpu_rag.index.checks import is_outside, outside, wrong_vectors
 from gpu_rag.index.folder import SOURCES, SOURCES_COPY, check_seal, checksums
-from gpu_rag.index.index import GRAPH, PARTS, Index
+from gpu_rag.index.index import GRAPH, Index
 from gpu_rag.index.knowledge_base.verify import KB_PARTS, check_kb
 from gpu_rag.index.manifest import COPY, Manifest, check_copy
 from gpu_rag.index.name_table import NAMES
-from gpu_rag.index.stages.graph import relation_parts
 from gpu_rag.index.stages.names import PROFILES, names_of_entities, names_of_titles
-from gpu_rag.index.titles import title_edges
+from gpu_rag.index.titles import TITLE_WEIGHT, title_edges
+from gpu_rag.index.walk import STORED, walk_of
 from gpu_rag.models.llm.cache import faults_of
 from gpu_rag.settings import make_settings
 from gpu_rag.types import CSR
@@ -252,13 +252,10 @@ def _entity_names(index: Index) -> Iterator[str]:
 
 
 def _graph(index: Index) -> Iterator[str]:
-    n_entities, n = index.n_entities, index.n_entities + index.n_passages
+    n_entities = index.n_entities
     entity, passage = _mentioned(index)
     ends = [index.relation_ends, _synonym_ends(index), (entity, passage + n_entities)]
     yield from wrong_walk(index, "graph", GRAPH, ends, n_entities, index.entity_rows.column)
-    ranges = index.arrays("graph", GRAPH)["ranges"].tolist()
-    if ranges != [0, n_entities, n_entities, n]:
-        yield f"graph: the ranges {ranges} are not those of its nodes"
 
 
 def _relation_graph(index: Index) -> Iterator[str]:
@@ -268,8 +265,6 @@ def _relation_graph(index: Index) -> Iterator[str]:
     ends = [*((relation, end) for end in index.relation_ends), _mentioned(index), stated]
     ends[2:] = [(node, passage + first) for node, passage in ends[2:]]
     yield from wrong_walk(index, "relation_graph", GRAPH, ends, first, index.entity_rows.column)
-    parts = relation_parts(index.arrays("relation_graph", GRAPH), first)
-    yield from wrong_arrays(index, "relation_graph", PARTS, parts)
 
 
 def wrong_walk(
@@ -278,7 +273,7 @@ def wrong_walk(
 ) -> Iterator[str]:  # fmt: skip
     """Faults of a graph with the edges of titles. ends: pairs of nodes that have an edge; first: the node of passage 0;
     names, rows: as in `title_edges`."""
-    arrays = index.arrays(stage, file)
+    arrays = walk_of(index.arrays(stage, file, *STORED))
     csr = CSR(*(torch.from_numpy(arrays[name]) for name in ("indptr", "indices", "weight")))
     n = first + index.n_passages
     check_csr(csr)
@@ -287,15 +282,18 @@ def wrong_walk(
         return
     if not is_symmetric(csr):
         yield f"{stage}: an edge lacks its other direction"
-    if not np.array_equal(arrays["degree"], degrees(csr).numpy()):
-        yield f"{stage}: degrees that are not the sums of its rows"
     titled, titles = title_edges(index.passage_titles, names, rows)
     src, dst = (np.concatenate(side) for side in zip(*ends, (titled, titles + first)))
-    stored = _pairs(np.repeat(np.arange(n), np.diff(arrays["indptr"])), arrays["indices"].astype(np.int64), n)
+    rows_of_entries, columns = np.repeat(np.arange(n), np.diff(arrays["indptr"])), arrays["indices"].astype(np.int64)
+    stored = _pairs(rows_of_entries, columns, n)
     reasons = _pairs(src.astype(np.int64), dst.astype(np.int64), n)
     lost, strange = np.setdiff1d(reasons, stored), np.setdiff1d(stored, reasons)
     if len(lost) or len(strange):
         yield f"{stage}: {len(lost)} edges are missing, {len(strange)} have no reason in the tables"
+    is_heavy = arrays["weight"] >= TITLE_WEIGHT
+    heavy = _pairs(rows_of_entries[is_heavy], columns[is_heavy], n)
+    if not np.array_equal(heavy, _pairs(titled, titles + first, n)):
+        yield f"{stage}: the weight of a title is on other edges than those of the titles"
 
 
 def wrong_arrays(index: Index, stage: str, file: str, expected: Mapping[str, np.ndarray]) -> Iterator[str]:

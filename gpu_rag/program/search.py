@@ -103,7 +103,7 @@ def _dense(index: Index, vectors: Sequence[np.ndarray], k: int) -> TopK:
 
 def best_by_words(index: Index, texts: Sequence[str], k: int, stage: str = "bm25", name: str = "") -> TopK:
     """The k rows of highest BM25 score (above 0) for each text, see `Index.words`, on the device of the index. On a GPU
-    nothing waits; bm25s ranks on a CPU, with equal bits."""
+    nothing waits; a CPU gives equal bits."""
     bm25, device = index.words(stage, name), torch.device(index.device)
     k = min(k, max(1, bm25.n))
     if is_cpu(device):
@@ -111,7 +111,7 @@ def best_by_words(index: Index, texts: Sequence[str], k: int, stage: str = "bm25
         return TopK(torch.from_numpy(ids), torch.from_numpy(scores))
 
     def load(_: Index) -> Postings:
-        indices, data = (torch.from_numpy(bm25.arrays[part]).to(device) for part in ("indices", "data"))
+        indices, data = (torch.from_numpy(part).to(device) for part in (bm25.arrays["indices"], bm25.all_scores()))
         return Postings(bm25.arrays["indptr"], indices, data, bm25.n)
 
     return best_rows(index.loaded(f"postings of {stage}/{name}", load), [bm25.ids(text) for text in texts], k)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpu_rag.index.index import Index
-from gpu_rag.index.name_table import NAMES, NameTable, Words, words_of
+from gpu_rag.index.name_table import ARRAYS, NAMES, NameTable, Words, words_of
 from gpu_rag.index.titles import BRACKET
 from gpu_rag.program.walk import Listed, scaled
 
@@ -27,7 +27,7 @@ COMMON = 0.1  # weight of a name without a capital in the question
 
 def entity_names(index: Index) -> NameTable:
     """The index's entities by name, by name without a final bracket, and by aliases that belong to only one entity."""
-    return index.loaded("names of entities", lambda index: NameTable(index.arrays("entity_names", NAMES)))
+    return index.loaded("names of entities", lambda index: NameTable(index.arrays("entity_names", NAMES, *ARRAYS)))
 
 
 def entity_seeds(table: NameTable, texts: Sequence[Words], counts: np.ndarray) -> list[dict[int, float]]:
@@ -63,7 +63,7 @@ def title_names(index: Index) -> Titles:
     """The titles of an index that at most MOST_PASSAGES passages share."""
     return index.loaded(
         "names of titles",
-        lambda index: Titles(NameTable(index.arrays("title_names", NAMES)), index.passage_titles),
+        lambda index: Titles(NameTable(index.arrays("title_names", NAMES, *ARRAYS)), index.passage_titles),
     )
 
 

@@ -1,4 +1,4 @@
-"""BM25 over passages: the index is built here in streams, and bm25s scores it. Order, ties and files are exact.
+"""BM25 over passages: built in streams, and scored from the counts of words. Order, ties and files are exact.
 
 Formula (Lucene's variant), for a query token t, a passage d of |d| tokens, mean length L, df passages that have t:
     score(t, d) = ln(1 + (N - df + 0.5) / (df + 0.5)) * tf / (tf + k1 * (1 - b + b * |d| / L))
@@ -9,16 +9,14 @@ Framework: BM25 and Beyond" (2009), with the idf of Apache Lucene, which is neve
 from __future__ import annotations
 
 import json
-import logging
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain, islice, repeat
 from operator import lt
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -29,7 +27,7 @@ from gpu_rag.text.tokens import TOKENS_VERSION, stems, stop_words, words_of
 
 ARRAYS_FILE = "bm25.safetensors"
 VOCABULARY_FILE = "bm25.json"
-_FORMAT = 1
+_FORMAT = 2
 _BLOCK = 2048  # texts whose tokens are in memory as Python objects at once
 
 
@@ -48,20 +46,15 @@ class Bm25:
         k1: float,
         b: float,
         languages: Sequence[str] = (ENGLISH,),
+        whole: Whole | None = None,
     ):
-        """tokens: V, sorted; arrays: data f32[P], indices i32[P], indptr i64[V+1], one list of (passage, score) for
-        each token, passages ascending; n: number of passages; languages: of the passages, the commonest first."""
+        """tokens: V, sorted; arrays: frequency u8|u16|u32[P], indices i32[P], indptr i64[V+1], one list of (passage,
+        how often it has the token) for each token, passages ascending, and lengths u8|u16|u32[N], of the passages in
+        tokens; n: number of passages; languages: of the passages, the commonest first. whole: statistics of the words,
+        by default those of these passages."""
         self.tokens, self.arrays, self.n, self.k1, self.b, self.languages = tokens, arrays, n, k1, b, languages
-
-    @cached_property
-    def _engine(self) -> Any:
-        """The scorer. It is made on first use, because its import takes a second, and a build does not score."""
-        import bm25s
-
-        logging.getLogger("bm25s").setLevel(logging.WARNING)  # its DEBUG would be printed by any root handler
-        engine = bm25s.BM25(k1=self.k1, b=self.b, method="lucene", dtype="float32", int_dtype="int32", backend="numpy")
-        engine.scores, engine.nonoccurrence_array = {**self.arrays, "num_docs": self.n}, None
-        return engine
+        self._whole = whole or Whole(n, np.diff(arrays["indptr"]), arrays["lengths"].mean() if n else 0.0)
+        self._longer = k1 * ((1 - b) + b * arrays["lengths"] / max(self._whole.length, 1e-9))  # f64[N]
 
     @classmethod
     def build(
@@ -89,13 +82,9 @@ class Bm25:
             raise BadInput(
                 "BM25 parameters are out of range", given=f"k1={k1}, b={b}", expected="k1 > 0 and 0 <= b <= 1"
             )
-        n, df = counts.n, np.diff(counts.indptr)
-        lengths = np.bincount(counts.indices, counts.frequency, n)
-        idf = np.array([math.log(1 + (n - have + 0.5) / (have + 0.5)) for have in df.tolist()], np.float32)
-        longer = k1 * ((1 - b) + b * lengths / max(lengths.mean(), 1e-9)) if n else np.zeros(0)
-        scores = np.repeat(idf, df) * (counts.frequency / (longer[counts.indices] + counts.frequency))
-        arrays = {"data": scores.astype(np.float32), "indices": counts.indices, "indptr": counts.indptr}
-        return cls(counts.tokens, arrays, n, k1, b, languages)
+        lengths = np.bincount(counts.indices, counts.frequency, counts.n).astype(np.int64)
+        arrays = {"frequency": narrow(counts.frequency), "indices": counts.indices, "indptr": counts.indptr}
+        return cls(counts.tokens, {**arrays, "lengths": narrow(lengths)}, counts.n, k1, b, languages)
 
     def part(self, rows: np.ndarray) -> Bm25:
         """The index of some passages (ascending rows) with the word statistics of all, so that scores do not change."""
@@ -105,15 +94,31 @@ class Bm25:
         stays = indices >= 0
         n_before = np.concatenate([[0], np.cumsum(stays)]).astype(np.int64)
         indptr = n_before[self.arrays["indptr"]]
-        arrays = {"data": self.arrays["data"][stays], "indices": indices[stays], "indptr": indptr}
-        return Bm25(self.tokens, arrays, len(rows), self.k1, self.b, self.languages)
+        arrays = {"frequency": self.arrays["frequency"][stays], "indices": indices[stays], "indptr": indptr}
+        arrays["lengths"] = self.arrays["lengths"][rows]
+        return Bm25(self.tokens, arrays, len(rows), self.k1, self.b, self.languages, self._whole)
 
     def scores(self, query: str) -> np.ndarray:
         """The score of every passage for `query`: f32[N], >= 0; 0 if no token is shared."""
-        ids = self.ids(query)
-        if not ids:
-            return np.zeros(self.n, dtype=np.float32)
-        return self._engine.get_scores_from_ids(ids)
+        scores = np.zeros(self.n, np.float32)
+        for token in self.ids(query):
+            passages, part = self.postings(token)
+            scores[passages] += part
+        return scores
+
+    def postings(self, token: int) -> tuple[np.ndarray, np.ndarray]:
+        """(passages i32, ascending, that have a token; what it adds to the score of each: f32)."""
+        part = slice(*self.arrays["indptr"][token : token + 2])
+        passages, frequency = self.arrays["indices"][part], self.arrays["frequency"][part]
+        scores = self._whole.idf(token) * (frequency / (self._longer[passages] + frequency))
+        return passages, scores.astype(np.float32)
+
+    def all_scores(self) -> np.ndarray:
+        """What each token adds to the score of each passage of its postings: f32[P]. Memory: 16 bytes a posting."""
+        counts, frequency = np.diff(self.arrays["indptr"]), self.arrays["frequency"]
+        idf = np.array([self._whole.idf(token) for token in range(len(counts))], np.float32)
+        scores = np.repeat(idf, counts) * (frequency / (self._longer[self.arrays["indices"]] + frequency))
+        return scores.astype(np.float32)  # type: ignore[no-any-return]
 
     def parts(self, query: str, rows: np.ndarray) -> np.ndarray:
         """The share of each known token of `query` in the scores of the passages `rows`, i64[R]: f32[tokens, R]. The
@@ -121,8 +126,7 @@ class Bm25:
         ids = self.ids(query)
         parts = np.zeros((len(ids), len(rows)), np.float32)
         for part, token in zip(parts, ids):
-            first, last = self.arrays["indptr"][token : token + 2]
-            holders, scores = self.arrays["indices"][first:last], self.arrays["data"][first:last]
+            holders, scores = self.postings(token)
             if len(holders):  # a filtered index keeps all tokens, also without passages
                 place = np.searchsorted(holders, rows).clip(max=len(holders) - 1)
                 part[:] = np.where(holders[place] == rows, scores[place], 0)
@@ -172,7 +176,8 @@ class Bm25:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / VOCABULARY_FILE).write_bytes(text.encode("utf-8"))
-            save_file(self.arrays, folder / ARRAYS_FILE)
+            stored = {name: array for name, array in self.arrays.items() if name != "indptr"}
+            save_file({**stored, "counts": narrow(np.diff(self.arrays["indptr"]))}, folder / ARRAYS_FILE)
         except (OSError, SafetensorError) as error:
             raise StorageError("the BM25 index cannot be written", given=f"{folder}: {error}") from error
 
@@ -201,7 +206,28 @@ class Bm25:
             )
         if problem := _problem(saved, arrays):
             raise IndexCorrupt("the BM25 index cannot be used", given=f"{problem} in {folder}")
+        arrays["indptr"] = np.append(0, np.cumsum(arrays.pop("counts"), dtype=np.int64))
         return cls(saved.tokens, arrays, saved.n, saved.k1, saved.b, saved.languages or (ENGLISH,))
+
+
+def narrow(numbers: np.ndarray) -> np.ndarray:
+    """Numbers from 0 on in the smallest unsigned type that holds the largest."""
+    return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Statistics of words. n: passages; counts: of each token, i64[V], the number of passages that have it; length: the
+    mean length of a passage in tokens."""
+
+    n: int
+    counts: np.ndarray
+    length: float
+
+    def idf(self, token: int) -> np.float32:
+        """The weight of a token: the rarer, the higher."""
+        have = int(self.counts[token])
+        return np.float32(math.log(1 + (self.n - have + 0.5) / (have + 0.5)))
 
 
 @dataclass(frozen=True)
@@ -272,10 +298,6 @@ def _counted(texts: Iterable[str], languages: Iterable[str], numbers: dict[str, 
     return np.concatenate(parts, 1), first
 
 
-def _no_postings() -> dict[str, np.ndarray]:
-    return {"data": np.zeros(0, np.float32), "indices": np.zeros(0, np.int32), "indptr": np.zeros(1, np.int64)}
-
-
 def _best(scores: np.ndarray, k: int) -> np.ndarray:
     """Positions of the best k positive scores, by (-score, position)."""
     candidates = np.flatnonzero(scores > 0)
@@ -302,13 +324,16 @@ def _problem(saved: _Saved, arrays: dict[str, np.ndarray]) -> str:
     """The first contradiction in a saved index, or ""."""
     if not all(map(lt, saved.tokens, islice(saved.tokens, 1, None))):
         return "tokens that are not sorted or not unique"
-    if {name: array.dtype for name, array in arrays.items()} != {name: a.dtype for name, a in _no_postings().items()}:
+    kinds = {name: array.dtype for name, array in arrays.items()}
+    if kinds.pop("indices", None) != np.int32 or sorted(kinds) != ["counts", "frequency", "lengths"]:
         return "arrays of another format"
-    data, indices, indptr = arrays["data"], arrays["indices"], arrays["indptr"]
-    if indptr.shape != (len(saved.tokens) + 1,) or data.ndim != 1 or data.shape != indices.shape:
+    if any(kind.kind != "u" for kind in kinds.values()) or any(array.ndim != 1 for array in arrays.values()):
+        return "arrays of another format"
+    frequency, indices, counts, lengths = (arrays[name] for name in ("frequency", "indices", "counts", "lengths"))
+    if len(counts) != len(saved.tokens) or frequency.shape != indices.shape or int(counts.sum()) != len(indices):
         return f"arrays that do not fit the vocabulary of {len(saved.tokens)} tokens"
-    if indptr[0] != 0 or indptr[-1] != data.size or (np.diff(indptr) < 0).any():
-        return "postings that are not in order"
-    if data.size and (indices.min() < 0 or indices.max() >= saved.n or not np.isfinite(data).all() or data.min() < 0):
-        return "a passage or a score out of range"
+    if len(lengths) != saved.n or int(lengths.sum()) != int(frequency.sum()):
+        return "lengths that are not those of the passages"
+    if len(indices) and (indices.min() < 0 or indices.max() >= saved.n or frequency.min() < 1):
+        return "a passage or a count out of range"
     return ""

@@ -1,5 +1,6 @@
 """The graph layer: the strongest of parallel edges, node numbers, both directions, an adjacency by dictionary."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,9 +13,10 @@ from hypothesis import strategies as st
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.pagerank import prepare, prepared
 from gpu_rag.index import tables
-from gpu_rag.index.index import GRAPH, PARTS
+from gpu_rag.index.index import GRAPH
 from gpu_rag.index.stages.graph import graph_stage, relation_graph_stage
 from gpu_rag.index.titles import TITLE_WEIGHT
+from gpu_rag.index.walk import relation_parts, stored, walk_of
 from gpu_rag.types import CSR
 
 Edge = tuple[int, int, float]
@@ -42,10 +44,7 @@ def put(
     bench.put_passages([f"text {i}" for i in range(n_passages)], titles)
     bench.put(
         "relations",
-        [
-            {"id": f"r{i}", "subject": s, "label": "r", "object": o, "passages": [0], "origin": "extraction"}
-            for i, (s, o) in enumerate(relations)
-        ],
+        [{"subject": s, "label": "r", "object": o, "passages": [0], "origin": "extraction"} for s, o in relations],
     )
     bench.put(
         "mentions",
@@ -55,7 +54,7 @@ def put(
 
 
 def adjacency(bench: Any, stage: str = "graph") -> tuple[dict[tuple[int, int], float], dict[str, np.ndarray]]:
-    arrays = tables.read_arrays(bench.folder(stage) / GRAPH)
+    arrays = walk_of(tables.read_arrays(bench.folder(stage) / GRAPH))
     indptr, indices, weight = arrays["indptr"], arrays["indices"], arrays["weight"]
     rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     entries = dict(zip(zip(rows.tolist(), indices.tolist()), weight.tolist()))
@@ -81,11 +80,10 @@ def test_nodes_are_entities_then_passages_and_edges_go_both_ways(bench: Any) -> 
     assert entries[1, 2] == pytest.approx(0.9)
     assert entries[0, 3] == entries[3, 0] == 1.0 and entries[2, 4] == 1.0  # passage p is node 3 + p
     assert not any(5 in pair for pair in entries)  # passage 2 mentions nothing
-    assert arrays["ranges"].tolist() == [0, 3, 3, 6] and len(arrays["indptr"]) == 7
+    assert len(arrays["indptr"]) == 7
     assert counts == {"nodes": 6, "edges": 8}
     dtypes = {name: array.dtype for name, array in arrays.items()}
-    expected_dtypes = {"indptr": np.int64, "indices": np.int32, "weight": np.float32, "ranges": np.int64}
-    assert dtypes == {**expected_dtypes, "degree": np.float64}
+    assert dtypes == {"indptr": np.int64, "indices": np.int32, "weight": np.float32, "degree": np.float64}
     degree = [sum(weight for (a, _), weight in entries.items() if a == node) for node in range(6)]
     assert arrays["degree"].tolist() == pytest.approx(degree, abs=0)
 
@@ -113,7 +111,7 @@ def test_relations_are_nodes_between_entities_and_passages(bench: Any) -> None:
     edges = inner | {(3, 5): 1.0, (4, 5): 1.0, (0, 5): 1.0 + TITLE_WEIGHT, (2, 6): 1.0, (1, 6): TITLE_WEIGHT}
     assert entries == edges | {(b, a): weight for (a, b), weight in edges.items()}
     assert arrays["degree"].tolist() == [17.0, 16.0, 2.0, 3.0, 2.0, 18.0, 16.0, 0.0]
-    parts = tables.read_arrays(bench.folder("relation_graph") / PARTS)
+    parts = relation_parts(arrays, 5)
     assert lists_of(parts["indptr"], parts["indices"]) == [[3], [3], [4], [0, 1], [2]]
     assert lists_of(parts["offsets"], parts["values"]) == [[0], [], [1], [0], [0]]
     types = {"indptr": np.int64, "indices": np.int32, "offsets": np.int64, "values": np.int32}
@@ -134,6 +132,25 @@ def test_a_stored_graph_is_the_one_that_is_prepared(bench: Any, wrong: str | Non
     arrays["indices"][-1] = 6 if wrong == "range" else arrays["indices"][-1]
     with pytest.raises(BadInput):
         prepared(csr, -degree if wrong == "degree" else degree)
+
+
+ROWS = st.lists(st.lists(st.tuples(st.integers(0, 99), st.sampled_from([1, 1, 15, 16, 0.8, 0.999, 0.31])), max_size=5))
+
+
+@given(ROWS, st.integers(1, 300))
+@settings(deadline=None, derandomize=True)
+def test_a_file_gives_the_graph_and_the_exact_sums_of_its_rows(rows: list[list[tuple[int, float]]], more: int) -> None:
+    """Rows without entries, without weights, and with more entries than a byte counts."""
+    rows = [*rows, [(column, 1.0) for column in range(more)], []]
+    indptr, indices = np.cumsum([0, *map(len, rows)]), np.array([column for row in rows for column, _ in row], np.int32)
+    weight = np.array([value for row in rows for _, value in row], np.float32)
+    file = stored(indptr, indices, weight)
+    assert file["counts"].dtype == (np.uint8 if more < 256 else np.uint16)
+    walk = walk_of(file)
+    assert all(np.array_equal(walk[name], array) for name, array in (("indptr", indptr), ("indices", indices)))
+    assert np.array_equal(walk["weight"], weight) and walk["weight"].dtype == np.float32
+    ends = zip(indptr.tolist(), indptr[1:].tolist())
+    assert walk["degree"].tolist() == [math.fsum(weight[first:last].tolist()) for first, last in ends]
 
 
 NODE = st.integers(0, 4)

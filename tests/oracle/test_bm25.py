@@ -130,7 +130,7 @@ class OnDevice:
 
     def __init__(self, bm25: Bm25) -> None:
         self.bm25, self.scores = bm25, bm25.scores
-        indices, data = (torch.from_numpy(bm25.arrays[name]) for name in ("indices", "data"))
+        indices, data = torch.from_numpy(bm25.arrays["indices"]), torch.from_numpy(bm25.all_scores())
         self.postings = Postings(bm25.arrays["indptr"], indices, data, bm25.n)
 
     @classmethod

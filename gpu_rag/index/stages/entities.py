@@ -37,11 +37,10 @@ _SUBJECTS = """CREATE TABLE with_subjects AS SELECT stated.*, entity AS s FROM s
 _ENDS = (
     """CREATE TABLE with_ends AS SELECT with_subjects.*, entity AS o FROM with_subjects JOIN entities ON object = key"""
 )
-_RELATIONS = """SELECT concat_ws(' | ', subject, label, object) AS id, s, label, o, passage FROM with_ends
-    ORDER BY s, label, o, passage"""
+_RELATIONS = "SELECT s, label, o, passage FROM with_ends ORDER BY s, label, o, passage"
 
 
-@stage("entities", needs=("extraction",), version=2, size="extracted")
+@stage("entities", needs=("extraction",), version=3, size="extracted")
 def entities_stage(work: Work) -> dict[str, int]:
     """Tables `entities` (sorted by normalised name), `relations` (sorted by subject, label, object) and `extracted`,
     the entities of each passage (sorted by passage, entity).
@@ -186,10 +185,10 @@ def _write_relations(work: Work, db: Database) -> int:
     with tables.TableWriter(work.out / "relations.parquet", tables.RELATIONS) as writer:
         for run in runs_of(db.batches(_RELATIONS), ("s", "label", "o")):
             firsts = pa.array(run.starts[:-1])
-            ids, subjects, labels, objects = (run.rows[name].take(firsts) for name in ("id", "s", "label", "o"))
+            subjects, labels, objects = (run.rows[name].take(firsts) for name in ("s", "label", "o"))
             passages = pa.ListArray.from_arrays(pa.array(run.starts, pa.int32()), run.rows["passage"])
             origins = pa.repeat("extraction", len(firsts))
-            writer.add([ids, subjects, labels, objects, passages, origins])
+            writer.add([subjects, labels, objects, passages, origins])
             n += len(firsts)
     return n
 

@@ -16,7 +16,7 @@ from gpu_rag.index.work import Work
 PROFILES = "profiles.parquet"
 
 
-@stage("title_names", needs=("passages",))
+@stage("title_names", needs=("passages",), version=2)
 def title_names_stage(work: Work) -> dict[str, int]:
     """Passages by title, and by title without a final bracket, for titles that at most MOST_PASSAGES passages share."""
     path = work.stage_folders["passages"] / "passages.parquet"
@@ -25,7 +25,7 @@ def title_names_stage(work: Work) -> dict[str, int]:
     return {}
 
 
-@stage("entity_names", needs=("extraction", "entities"), size="entities")
+@stage("entity_names", needs=("extraction", "entities"), version=2, size="entities")
 def entity_names_stage(work: Work) -> dict[str, int]:
     """Entities by name, by name without a final bracket, and by aliases that belong to only one entity."""
     path, profiles = work.stage_folders["entities"] / "entities.parquet", work.stage_folders["extraction"] / PROFILES

@@ -212,6 +212,7 @@ def _mapped(work: Work, blocks: Iterable[np.ndarray]) -> np.ndarray:
 @stage(
     "bm25",
     needs=("passages",),
+    version=2,
     params=lambda settings, _: {"k1": settings.index.bm25_k1, "b": settings.index.bm25_b},
     size="characters",
 )
@@ -228,12 +229,12 @@ def bm25_stage(work: Work) -> dict[str, int]:
     if work.previous_inputs:
         words = Bm25.load(work.previous or path, tables.read_arrays)
         arrays = words.arrays
-        carried = work.carried(np.int32, len(arrays["indices"]), range(1, 1 << 31))
         fits = words.n == tables.n_rows(work.previous_inputs["passages"] / path.name)
-        if carried is not None and fits and list(words.languages) == languages and len(languages) == 1:
+        if fits and list(words.languages) == languages and len(languages) == 1:
             before = work.previous_inputs["passages"] / path.name
             rows = unchanged_rows(path, before, tables.PASSAGES, ("id", "title", "text"))
-            earlier = Counts(words.tokens, arrays["indices"], carried, arrays["indptr"], words.n)
+            frequency = arrays["frequency"].astype(np.int32)
+            earlier = Counts(words.tokens, arrays["indices"], frequency, arrays["indptr"], words.n)
 
     def texts() -> Iterator[str]:
         first = 0
@@ -253,7 +254,6 @@ def bm25_stage(work: Work) -> dict[str, int]:
     each = language_of_each() if len(languages) > 1 else repeat(languages[0])
     counts = count_words(texts(), earlier, rows, each)
     Bm25.of(counts, index.bm25_k1, index.bm25_b, languages).save(work.out)
-    work.carry(counts.frequency)
     work.report.reused = int((rows >= 0).sum())
     return {}
 

@@ -20,8 +20,9 @@ from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, on_grid
 from gpu_rag.graph.ego import CheckedGraph, checked
 from gpu_rag.graph.pagerank import PageRankGraph
 from gpu_rag.graph.ragged import some_lists
-from gpu_rag.index.index import PARTS, Index
+from gpu_rag.index.index import Index
 from gpu_rag.index.names import TextColumn
+from gpu_rag.index.walk import host_arrays, relation_parts
 from gpu_rag.types import CSR, Ragged
 
 ROWS = 4096  # nodes per product
@@ -62,9 +63,11 @@ def bubble_graph(index: Index) -> BubbleGraph:
 
 
 def _load(index: Index) -> BubbleGraph:
-    indptr, indices, offsets, values = index.tensors("relation_graph", PARTS, "indptr", "indices", "offsets", "values")
-    vectors = map(index.vectors, ("entity_vectors", "relation_vectors"))
-    return BubbleGraph(checked(CSR(indptr, indices)), Ragged(values, offsets), *vectors)
+    entities, relations = map(index.vectors, ("entity_vectors", "relation_vectors"))
+    arrays = relation_parts(host_arrays(walk_graph(index).pull), len(entities) + len(relations))
+    parts = {name: torch.from_numpy(array).to(index.device) for name, array in arrays.items()}
+    graph, passages = CSR(parts["indptr"], parts["indices"]), Ragged(parts["values"], parts["offsets"])
+    return BubbleGraph(checked(graph), passages, entities, relations)
 
 
 def walk_graph(index: Index) -> PageRankGraph:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,8 +12,10 @@ import torch
 
 from gpu_rag.graph.ego import CheckedGraph, checked
 from gpu_rag.graph.pagerank import PageRankGraph
-from gpu_rag.index.index import GRAPH, Index
-from gpu_rag.index.name_table import NAMES, NameTable, words_of
+from gpu_rag.index.index import Index
+from gpu_rag.index.name_table import ARRAYS, NAMES, NameTable, words_of
+from gpu_rag.index.titles import TITLE_WEIGHT
+from gpu_rag.index.walk import chosen_entries, host_arrays
 from gpu_rag.methods.higra.tables import ints, read_of, take_rows
 from gpu_rag.types import CSR, Path
 
@@ -119,11 +121,20 @@ def higra_graph(index: Index) -> HigraGraph:
 
 
 def _load(index: Index) -> HigraGraph:
-    def graph(name: str) -> CSR:
-        return CSR(*index.tensors("higra_graph", GRAPH, f"{name}_indptr", f"{name}_indices"))
+    n = read_of(index, "higra_entities", ("n_passages",)).num_rows
+    parts = graph_parts(host_arrays(walk_graph(index).pull), n)
+    entity, full = (
+        CSR(*(torch.from_numpy(array).to(index.device) for array in parts[name])) for name in ("entity", "full")
+    )
+    return HigraGraph(index, entity, full, NameTable(index.arrays("higra_graph", NAMES, *ARRAYS)))
 
-    names = NameTable(index.arrays("higra_graph", NAMES))
-    return HigraGraph(index, graph("entity"), graph("full"), names)
+
+def graph_parts(walk: Mapping[str, np.ndarray], n: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """(indptr, indices) of the "entity" graph and of the "full" graph. walk: arrays of the full graph with the edges of
+    titles; n: number of entities."""
+    entity = chosen_entries(walk, n, lambda column, _: column < n)
+    full = chosen_entries(walk, len(walk["indptr"]) - 1, lambda _, weight: weight != TITLE_WEIGHT)
+    return {"entity": entity, "full": full}
 
 
 # --- look-ups --------------------------------------------------------------------------------------

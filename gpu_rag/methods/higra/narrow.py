@@ -35,7 +35,7 @@ def _merge(view: View) -> Files:
     of_base[row_of] = old_rows
     view.keep(_ENTITIES, of_base, read_of(view.base, "higra_entities").num_rows)
     triples = (((row["subject"], row["label"], row["object"]), row["passages"]) for row in exact["relations"])
-    rows = {"higra_entities": merged, "higra_extracted_relations": relation_rows(merged, triples, row_of)}
+    rows = {"higra_entities": merged, "higra_extracted_relations": relation_rows(triples, row_of)}
     return {f"{name}.parquet": pa.Table.from_pylist(dicts, schema=TABLES[name][1]) for name, dicts in rows.items()}
 
 

@@ -28,7 +28,6 @@ EXACT_ENTITIES = pa.schema([*_ENTITY, ("passages", pa.list_(pa.int32()))])  # af
 HIGRA_ENTITIES = pa.schema([*_ENTITY, ("n_passages", pa.int32())])  # after the semantic merge; sorted by id
 HIGRA_RELATIONS = pa.schema(  # sorted by (subject, label, object)
     [
-        ("id", pa.string()),
         ("subject", pa.int32()),  # rows of HIGRA_ENTITIES
         ("label", pa.string()),
         ("object", pa.int32()),
@@ -101,22 +100,18 @@ def pairs(table: pa.Table, origin: str = "") -> np.ndarray:
     return pair_keys(ints(table, "entity"), ints(table, "passage"))
 
 
-def relation_rows(
-    entities: Sequence[Row], triples: Iterable[tuple[Triple, Iterable[int]]], row_of: Sequence[int]
-) -> list[Row]:
+def relation_rows(triples: Iterable[tuple[Triple, Iterable[int]]], row_of: Sequence[int]) -> list[Row]:
     """Rows of HIGRA_RELATIONS, sorted, from extracted triples with their passages. row_of: the entity of each end."""
     passages_of: dict[Triple, set[int]] = defaultdict(set)
     for (subject, label, object_), passages in triples:
         passages_of[row_of[subject], label, row_of[object_]].update(passages)
-    ids = [entity["id"] for entity in entities]
-    return [relation_row(ids, key, sorted(passages_of[key])) for key in sorted(passages_of)]
+    return [relation_row(key, sorted(passages_of[key])) for key in sorted(passages_of)]
 
 
-def relation_row(ids: Sequence[str], key: Triple, passages: Sequence[int] = (), confidence: float = 1.0) -> Row:
+def relation_row(key: Triple, passages: Sequence[int] = (), confidence: float = 1.0) -> Row:
     """A row of HIGRA_RELATIONS. Without passages the relation is inferred."""
     subject, label, object_ = key
     return {
-        "id": f"{ids[subject]} | {label} | {ids[object_]}",
         "subject": subject,
         "label": label,
         "object": object_,

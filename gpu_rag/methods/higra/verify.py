@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from gpu_rag.index.checks import outside, wrong_vectors
-from gpu_rag.index.index import GRAPH, Index
+from gpu_rag.index.index import Index
 from gpu_rag.index.name_table import NAMES
 from gpu_rag.index.verify import Check, wrong_arrays, wrong_walk
 from gpu_rag.methods.higra.graph import WALK
 from gpu_rag.methods.higra.merges import EXACT, FILE, FORCED, QUARANTINED, SEMANTIC, read_edits
-from gpu_rag.methods.higra.stages.graph import graph_parts, known_names, names_of
+from gpu_rag.methods.higra.stages.graph import known_names, names_of
 from gpu_rag.methods.higra.tables import ints, pairs, read_of
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.text.normalise import normalise_name
@@ -143,7 +143,6 @@ def _graphs(index: Index) -> Iterator[str]:
         (ints(links, "entity"), ints(links, "passage") + n),
     ]
     yield from wrong_walk(index, "higra_graph", WALK, ends, n, *known_names(entities))
-    yield from wrong_arrays(index, "higra_graph", GRAPH, graph_parts(index.arrays("higra_graph", WALK), n))
     yield from wrong_arrays(index, "higra_graph", NAMES, names_of(entities).arrays)
     statistics = json.loads((index.folder("higra_graph") / "statistics.json").read_text("utf-8"))
     n_relations = sum(statistics["relations"][origin] for origin in ("extracted", "inferred"))

@@ -44,7 +44,7 @@ from gpu_rag.graph.ragged import ragged_of_lists, some_lists
 from gpu_rag.index.index import Index
 from gpu_rag.index.name_table import words_of
 from gpu_rag.index.names import SortedRows, TextColumn
-from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, QUESTIONS, VERTICES
+from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, QUESTIONS, VERTICES, lists_of
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking, rankings, stacked
 from gpu_rag.program.seeds import spread, title_names, title_seeds
@@ -173,7 +173,8 @@ def _load(index: Index) -> HopGraph:
     )
 
     def lists(stage: str, file: str) -> Ragged:
-        return Ragged(*index.tensors(stage, file, "values", "offsets"))
+        stored = lists_of(index.arrays(stage, file, "values", "counts"))
+        return Ragged(stored.values.to(device), stored.offsets.to(device))
 
     return HopGraph(
         index,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import torch
 
@@ -51,11 +52,16 @@ def question_texts(folder: Path, side: str) -> Iterator[list[str]]:
 
 
 def write_lists(path: Path, lists: Ragged) -> None:
-    """Write lists of integers as arrays `values` i32[T] and `offsets` i64[B+1]."""
-    tables.write_arrays(path, {"values": lists.values.int().numpy(), "offsets": lists.offsets.numpy()})
+    """Write lists of integers as arrays `values` i32[T] and `counts`, the length of each list in a small type."""
+    counts = tables.narrow(lists.offsets.diff().numpy())
+    tables.write_arrays(path, {"values": lists.values.int().numpy(), "counts": counts})
 
 
 def read_lists(path: Path) -> Ragged:
     """The lists that `write_lists` wrote."""
-    arrays = tables.read_arrays(path)
-    return Ragged(*(torch.from_numpy(arrays[name]) for name in ("values", "offsets")))
+    return lists_of(tables.read_arrays(path))
+
+
+def lists_of(arrays: Mapping[str, np.ndarray]) -> Ragged:
+    """The lists of the arrays of a file."""
+    return Ragged(torch.from_numpy(arrays["values"]), torch.from_numpy(tables.starts_of(arrays["counts"])))

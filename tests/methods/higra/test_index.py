@@ -14,6 +14,7 @@ from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.name_table import NAMES
 from gpu_rag.index.verify import verify
+from gpu_rag.index.walk import stored, walk_of
 from gpu_rag.methods.higra.graph import WALK, HigraGraph, higra_graph
 from gpu_rag.methods.higra.merges import FILE, open_merges
 from gpu_rag.methods.registry import stage_checks
@@ -159,13 +160,14 @@ def unknown_profile(columns: Columns) -> None:
         columns[name].append(value)
 
 
-def the_full_graph_twice(arrays: dict[str, np.ndarray]) -> None:
-    arrays.update({f"entity_{part}": arrays[f"full_{part}"] for part in ("indptr", "indices")})
+def without_first_entry(arrays: dict[str, np.ndarray]) -> None:
+    walk = walk_of(arrays)
+    arrays.update(stored(np.maximum(walk["indptr"] - 1, 0), walk["indices"][1:], walk["weight"][1:]))
 
 
 MERGE, LINKS, MENTIONS = "higra_merge", "higra_links", "higra_mentions"
 ENTITIES, RELATIONS, PLACES = "higra_entities.parquet", "higra_relations.parquet", "higra_links.parquet"
-VECTORS, GRAPH = "vectors.safetensors", "graph.safetensors"
+VECTORS = "vectors.safetensors"
 DAMAGES: dict[str, tuple[str, str, Change, str]] = {
     "entities in disorder": (MERGE, ENTITIES, each(lambda v: v.reverse()), "not sorted and unique"),
     "a lost member": (MERGE, ENTITIES, first(members=[0]), "members were lost"),
@@ -181,12 +183,8 @@ DAMAGES: dict[str, tuple[str, str, Change, str]] = {
     "a link beyond the text": (MENTIONS, PLACES, first(end=9999), "outside their passage"),
     "a lost link": (MENTIONS, PLACES, without_extracted, "not the sources"),
     "a link to nothing": (MENTIONS, PLACES, first(entity=66), "row numbers that nothing has"),
-    "a lost edge": (
-        "higra_graph", GRAPH, lambda a: a.update(entity_indices=a["entity_indices"][::-1].copy()),
-        "give: entity_indices",
-    ),
-    "another graph": ("higra_graph", GRAPH, the_full_graph_twice, "give: entity_indptr, entity_indices"),
-    "other weights": ("higra_graph", WALK, lambda a: a.update(degree=a["degree"] + 1), "degrees that are not"),
+    "a lost edge": ("higra_graph", WALK, without_first_entry, "its other direction"),
+    "other weights": ("higra_graph", WALK, lambda a: a["weights"].__setitem__(0, 3), "its other direction"),
     "a name of another": ("higra_graph", NAMES, lambda a: a.update(rows=a["rows"][::-1].copy()), "give: rows"),
     "other statistics": (
         "higra_graph", "statistics.json", lambda d: d["entities"].update(semantic=7), "statistics are not those",

@@ -57,7 +57,7 @@ def put(bench: Any) -> None:
     folder = bench.folder("higra_exact")
     tables.write_rows(folder / "higra_exact_entities.parquet", EXACT_ENTITIES, rows)
     facts = [
-        {"id": "", "subject": ids.index(s), "label": r, "object": ids.index(o), "passages": where,
+        {"subject": ids.index(s), "label": r, "object": ids.index(o), "passages": where,
          "origin": "extraction", "confidence": 1.0} for s, r, o, where in RELATIONS
     ]  # fmt: skip
     tables.write_rows(folder / "higra_exact_relations.parquet", HIGRA_RELATIONS, facts)
@@ -284,7 +284,7 @@ def put_merged(bench: Any) -> None:
         for id in ("bridge of ves", "river of ves", "ves bridge")
     ]
     tables.write_rows(bench.folder("higra_merge") / "higra_entities.parquet", HIGRA_ENTITIES, rows)
-    fact = {"id": "", "subject": 0, "label": "crosses", "object": 1, "passages": [0], "origin": "extraction"}
+    fact = {"subject": 0, "label": "crosses", "object": 1, "passages": [0], "origin": "extraction"}
     tables.write_rows(
         bench.folder("higra_merge") / "higra_extracted_relations.parquet",
         HIGRA_RELATIONS,

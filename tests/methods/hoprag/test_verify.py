@@ -37,8 +37,7 @@ def index(sound: Path, tmp_path: Path) -> Path:
 
 def turn_first_list(arrays: dict[str, np.ndarray]) -> None:
     """The keywords of the first list that has two, in falling order."""
-    sizes = np.diff(arrays["offsets"])
-    start = int(arrays["offsets"][int((sizes > 1).argmax())])
+    start = int(arrays["counts"][: int((arrays["counts"] > 1).argmax())].sum())
     arrays["values"][start : start + 2] = arrays["values"][start : start + 2][::-1].copy()
 
 
@@ -63,7 +62,7 @@ DAMAGE: dict[str, tuple[str, str, Callable[[Any], Any], str]] = {
     "keywords unsorted": ("hop_keywords", "keywords.parquet", put("keyword", 0, "zz"), "not sorted"),
     "keyword list falls": ("hop_keywords", "in.safetensors", turn_first_list, "not ascending"),
     "keyword unknown": ("hop_keywords", "vertex.safetensors", put_array("values", -1, 99999), "not ascending"),
-    "lists too short": ("hop_keywords", "out.safetensors", put_array("offsets", -1, 1), "lists for"),
+    "lists too short": ("hop_keywords", "out.safetensors", put_array("counts", -1, 99), "lists for"),
     "long vector": ("hop_in_vectors", "vectors.safetensors", put_array("vectors", 0, 1.0), "length 1"),
     "vectors lost": (
         "hop_vertex_vectors", "vectors.safetensors", lambda a: a.update(vectors=a["vectors"][1:]), "5 rows for 6"

@@ -46,7 +46,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     return {**rule, **edits_params(sources)}
 
 
-@stage("higra_exact", needs=("extraction", "entities"), params=_params, size="characters")
+@stage("higra_exact", needs=("extraction", "entities"), version=2, params=_params, size="characters")
 def exact_stage(work: Work) -> dict[str, int]:
     """Write the tables `entities` (EXACT_ENTITIES), `relations` between them, and `merges`. The merges are names joined
     by an alias, and groups with too many names (`careful_merge`)."""
@@ -82,7 +82,7 @@ def exact_tables(work: Work, by: str) -> dict[str, int]:
         _write_entities(work, db, ids)
         db.run(_RELATIONS[0], "DROP TABLE stated", _RELATIONS[1], "DROP TABLE with_subjects")
         path = work.out / "higra_exact_relations.parquet"
-        n_relations = write_relations(path, db.batches("SELECT * FROM with_ends ORDER BY s, label, o, passage"), ids)
+        n_relations = write_relations(path, db.batches("SELECT * FROM with_ends ORDER BY s, label, o, passage"))
     named: dict[int, set[str]] = defaultdict(set)  # of groups of several items
     for group in np.flatnonzero(np.bincount(groups, minlength=1) > 1).tolist():
         named[group] = set()
@@ -436,20 +436,18 @@ def _lists(db: Database, query: str, first: int, last: int, type: pa.DataType) -
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), rows.column(1).combine_chunks())
 
 
-def write_relations(path: Path, rows: Iterator[pa.RecordBatch], ids: pa.LargeStringArray) -> int:
+def write_relations(path: Path, rows: Iterator[pa.RecordBatch]) -> int:
     """Write extracted relations as HIGRA_RELATIONS. Returns their number.
 
-    rows: distinct (s, label, o, passage), sorted; ids: of the entities.
+    rows: distinct (s, label, o, passage), sorted.
     """
     n = 0
     with tables.TableWriter(path, HIGRA_RELATIONS) as writer:
         for run in runs_of(rows, ("s", "label", "o")):
             firsts = pa.array(run.starts[:-1])
             subjects, labels, objects = (run.rows[name].take(firsts) for name in ("s", "label", "o"))
-            texts = [ids.take(subjects), labels.cast(pa.large_string()), ids.take(objects)]
-            names = pc.binary_join_element_wise(*texts, pa.scalar(" | ", pa.large_string()))
             passages = pa.ListArray.from_arrays(pa.array(run.starts, pa.int32()), run.rows["passage"])
             origins, sure = pa.repeat("extraction", len(firsts)), pa.repeat(pa.scalar(1.0, pa.float32()), len(firsts))
-            writer.add([names, subjects, labels, objects, passages, origins, sure])
+            writer.add([subjects, labels, objects, passages, origins, sure])
             n += len(firsts)
     return n

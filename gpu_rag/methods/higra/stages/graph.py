@@ -15,15 +15,14 @@ import torch
 from gpu_rag.graph.components import connected_components
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.index import tables
-from gpu_rag.index.index import GRAPH
 from gpu_rag.index.name_table import NAMES, NameTable, of_one
 from gpu_rag.index.names import normalised, one_array
 from gpu_rag.index.stage import stage
-from gpu_rag.index.stages.graph import chosen_entries, walk_arrays
+from gpu_rag.index.stages.graph import walk_arrays
 from gpu_rag.index.stages.search import TextRows, triple_texts
-from gpu_rag.index.titles import TITLE_WEIGHT
+from gpu_rag.index.walk import stored
 from gpu_rag.index.work import Work
-from gpu_rag.methods.higra.graph import WALK
+from gpu_rag.methods.higra.graph import WALK, graph_parts
 from gpu_rag.methods.higra.stages.asks import entity_text
 from gpu_rag.methods.higra.tables import ints, pairs, read
 from gpu_rag.text.bm25 import Bm25
@@ -61,6 +60,7 @@ def relation_texts(merge: Path, links: Path) -> TextRows:
 @stage(
     "higra_search",
     needs=("higra_merge", "higra_links"),
+    version=2,
     params=lambda settings, _: {"k1": settings.index.bm25_k1, "b": settings.index.bm25_b},
     size="relations",
 )
@@ -84,24 +84,22 @@ def _advancing(work: Work, texts: TextRows) -> Iterator[str]:
 @stage(
     "higra_graph",
     needs=("passages", "entities", "higra_exact", "higra_merge", "higra_links", "higra_mentions"),
-    version=2,
+    version=3,
     size="links",
     graph=True,
 )
 def graph_stage(work: Work) -> dict[str, int]:
-    """Write CSR arrays of the entity graph, of the graph over [entities | passages] (see `HigraGraph`), and of the same
-    graph with the edges of titles; also the table of names, and `statistics.json`."""
+    """Write the graph over [entities | passages] with the edges of titles, see `index.walk`; the table of names, and
+    `statistics.json`."""
     folders = work.stage_folders
     entities = read(folders["higra_merge"], "higra_entities", ("name", "aliases"))
     known, owner = known_names(entities)
     n, edges = len(entities), _EDGES.format(n_entities=len(entities))
     walk = walk_arrays(work, edges, n, known, owner, higra_relations="higra_links", higra_links="higra_mentions")
     parts = graph_parts(walk, n)
-    tables.write_arrays(work.out / WALK, walk)
-    tables.write_arrays(work.out / GRAPH, parts)
+    tables.write_arrays(work.out / WALK, stored(**walk))
     tables.write_arrays(work.out / NAMES, names_of(entities).arrays)
-    arrays = {name: torch.from_numpy(array) for name, array in parts.items()}
-    entity, full = (CSR(arrays[f"{name}_indptr"], arrays[f"{name}_indices"]) for name in ("entity", "full"))
+    entity, full = (CSR(*map(torch.from_numpy, parts[name])) for name in ("entity", "full"))
     relations = read(folders["higra_links"], "higra_relations", ("subject", "object", "origin"))
     links = read(folders["higra_mentions"], "higra_links", ("entity", "passage", "origin"))
     document = {"passages": full.n - n, **statistics(folders, relations, links, entity)}
@@ -113,15 +111,6 @@ def graph_stage(work: Work) -> dict[str, int]:
 
 _EDGES = """SELECT subject AS a, object AS b, 1::FLOAT AS weight FROM higra_relations
     UNION ALL SELECT entity, passage + {n_entities}, 1::FLOAT FROM higra_links"""
-
-
-def graph_parts(walk: Mapping[str, np.ndarray], n: int) -> dict[str, np.ndarray]:
-    """The arrays of the entity graph and of the full graph. walk: arrays of the full graph with the edges of titles; n:
-    number of entities."""
-    entity = chosen_entries(walk, n, lambda column, _: column < n)
-    full = chosen_entries(walk, len(walk["degree"]), lambda _, weight: weight != TITLE_WEIGHT)
-    graphs = {"entity": entity, "full": full}
-    return {f"{name}_{part}": a for name, graph in graphs.items() for part, a in zip(("indptr", "indices"), graph)}
 
 
 def known_names(entities: pa.Table) -> tuple[pa.LargeStringArray, np.ndarray]:

@@ -58,6 +58,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
 @stage(
     "higra_links",
     needs=("higra_merge",),
+    version=2,
     retry=("higra_link_failed",),
     params=_params,
     roles=lambda settings: (*roles_of(settings), "embedder") if roles_of(settings) else (),
@@ -75,10 +76,10 @@ def links_stage(work: Work) -> dict[str, int]:
     relations, new, counts = read(folder, "higra_extracted_relations"), [], dict[str, int]()
     if roles_of(work.settings) and (entities := read(folder, "higra_entities").to_pylist()):
         inferred, counts = _inferred(work, entities)
-        ids, ends = [entity["id"] for entity in entities], pa.array({key[0] for key in inferred}, pa.int32())
+        ends = pa.array({key[0] for key in inferred}, pa.int32())
         candidates = relations.filter(pc.is_in(relations["subject"], value_set=ends))
         known = set(zip(*(candidates[name].to_pylist() for name in ("subject", "label", "object"))))
-        new = [relation_row(ids, key, confidence=inferred[key]) for key in inferred if key not in known]
+        new = [relation_row(key, confidence=inferred[key]) for key in inferred if key not in known]
         relations = pa.concat_tables([relations, pa.Table.from_pylist(new, HIGRA_RELATIONS)])
         relations = relations.sort_by([(name, "ascending") for name in ("subject", "label", "object")])
     columns = [column.combine_chunks() for column in relations.columns]

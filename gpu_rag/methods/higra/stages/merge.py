@@ -60,7 +60,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
 @stage(
     "higra_merge",
     needs=("passages", "higra_exact", "higra_exact_vectors"),
-    version=2,
+    version=3,
     retry=("higra_merge_failed",),
     params=_params,
     roles=roles_of,
@@ -83,7 +83,7 @@ def merge_stage(work: Work) -> dict[str, int]:
     columns = [column.combine_chunks() for column in merged.columns]
     tables.write_columns(work.out / "higra_entities.parquet", HIGRA_ENTITIES, columns)
     ids = one_array(merged["id"])
-    n_relations = _write_relations(work, exact, row_of, ids)
+    n_relations = _write_relations(work, exact, row_of)
     passages = table["passages"].combine_chunks()
     owner = row_of[pc.list_parent_indices(passages).to_numpy()]
     sources = pair_keys(owner, passages.flatten().to_numpy())
@@ -112,7 +112,7 @@ class EntityRows(Sequence[Row]):
         return self.table.slice(row, 1).to_pylist()[0]
 
 
-def _write_relations(work: Work, exact: Path, row_of: np.ndarray, ids: pa.LargeStringArray) -> int:
+def _write_relations(work: Work, exact: Path, row_of: np.ndarray) -> int:
     """Write the extracted relations between merged entities. row_of: i64, the entity that each exact entity became."""
     with database(work) as db:
         db.create("stated", STATED)
@@ -127,7 +127,7 @@ def _write_relations(work: Work, exact: Path, row_of: np.ndarray, ids: pa.LargeS
                 ),
             )
         rows = db.batches("SELECT DISTINCT * FROM stated ORDER BY s, label, o, passage")
-        return write_relations(work.out / "higra_extracted_relations.parquet", rows, ids)
+        return write_relations(work.out / "higra_extracted_relations.parquet", rows)
 
 
 # --- deciding --------------------------------------------------------------------------------------
@@ -162,7 +162,9 @@ def agreeing(
 ) -> list[SameEntity]:
     """Pairs of a window that agree by name and by vector. A rule of `NameRules` must hold, the cosine must be at least
     `least`, and the types must overlap if both have some."""
-    near = {row: entities[row] for row in sorted({row for window in windows for row in window})}
+    rows = sorted({row for window in windows for row in window})
+    shown = entities.table.select(["name", "aliases", "types", "passages"]).take(pa.array(rows, pa.int64()))
+    near = dict(zip(rows, shown.to_pylist()))
     rules = NameRules({row: [entity["name"], *entity["aliases"]] for row, entity in near.items()}, _ways(entities))
     types = {row: {kind.casefold() for kind in entity["types"]} for row, entity in near.items()}
     named = _named(work, near)
@@ -363,7 +365,7 @@ def merged_table(exact: pa.Table, group_of: np.ndarray) -> tuple[pa.Table, np.nd
     firsts = np.array([members[0] for members in groups], np.int64)
     kept = np.flatnonzero(is_kept)
     single = (
-        exact.take(kept).drop_columns("passages").append_column("n_passages", pa.array(n_passages[kept], pa.int32()))
+        exact.drop_columns("passages").take(kept).append_column("n_passages", pa.array(n_passages[kept], pa.int32()))
     )
     order = np.argsort(np.concatenate([kept, firsts]), kind="stable")
     merged = pa.concat_tables([single.cast(HIGRA_ENTITIES), pa.Table.from_pylist(rows, HIGRA_ENTITIES)]).take(order)
