@@ -172,10 +172,9 @@ class Reading:
         question asks for one."""
         plain = []
         for d in np.flatnonzero(self.is_named & self.is_allowed).tolist():
-            pairs = [pair for *pair, of_type in zip(self.cues, self.sides, self.names_type) if not of_type]
-            covers = [self.reader.cover(cue, side, d) for cue, side in pairs] or [
-                [0.0] * len(self.reader.units[d // 2])
-            ]
+            pairs = [(cue, side) for cue, side, of_type in zip(self.cues, self.sides, self.names_type) if not of_type]
+            none = [0.0] * len(self.reader.units[d // 2])
+            covers = [self.reader.cover(cue, side, d) for cue, side in pairs] or [none]
             share = float(np.max(covers, axis=0) @ self.reader.weights[d // 2])
             if share >= least and self.asks_value in (None, bool(self.reader.to_values[d])):
                 plain.append(d)
