@@ -159,8 +159,8 @@ def _run_method(
     }
     if oracle is not None:
         entry["by_rule"] = sorted(oracle.by_rule)
-    if shares is not None:
-        entry["choice_shares"] = shares.entry()
+    if shares is not None and (of_choices := shares.entry()):
+        entry["choice_shares"] = of_choices
 
 
 def _judge(comparison: Comparison, judge: Judge, rows: Sequence[QuestionRow]) -> None:
