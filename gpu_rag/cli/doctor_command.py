@@ -25,7 +25,6 @@ EXAMPLE = "gpu-rag doctor"
 BACKENDS = (
     ("torch", ("torch",), "tensors on every device", ""),
     ("scipy", ("scipy",), "graph ops on the CPU", ""),
-    ("bm25s", ("bm25s",), "word search", ""),
     ("duckdb", ("duckdb",), "tables of an index", ""),
     ("numba", ("numba",), "fast graph ops on the CPU", "cpu"),
     ("transformers", ("transformers",), "embedded language model and embedder", "cpu"),

@@ -1,6 +1,6 @@
 """Rows ranked on a device by the words of queries: the scores that a query's words give to a row are summed.
 
-Words are added one after another, so that a sum has the same bits in any batch, and those of bm25s.
+Words are added one after another, so that a sum has the same bits in any batch, and on a CPU.
 """
 
 from __future__ import annotations
