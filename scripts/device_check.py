@@ -680,6 +680,9 @@ class Drawn:
     def ids(self, text: str) -> list[int]:
         return list(self.asked[int(text)])
 
+    def all_scores(self) -> np.ndarray:
+        return self.arrays["data"]
+
     def search(self, texts: list[str], k: int) -> tuple[np.ndarray, np.ndarray]:
         """The search of `text.bm25`, by postings with scores."""
         from gpu_rag.graph.postings import Postings, best_rows

@@ -326,10 +326,8 @@ def _write_updated_relations(
     key = np.stack([subject[rows], label[rows], object_[rows]])
     starts = np.flatnonzero(np.append(True, (key[:, 1:] != key[:, :-1]).any(0))[: len(rows)])
     firsts = rows[starts]
-    names = (new[name].cast(pa.string()) for name in ("subject", "label", "object"))
-    ids = one_array(pa.chunked_array([*relations["id"].chunks, *pc.binary_join_element_wise(*names, " | ").chunks]))
     lists = pa.ListArray.from_arrays(pa.array(np.append(starts, len(rows)), pa.int32()), pa.array(passages, pa.int32()))
-    columns = [ids.take(pa.array(firsts)), subject[firsts], labels.take(pa.array(firsts)), object_[firsts], lists]
+    columns = [subject[firsts], labels.take(pa.array(firsts)), object_[firsts], lists]
     origins = pa.repeat("extraction", len(firsts))
     return tables.write_columns(work.out / "relations.parquet", tables.RELATIONS, [*columns, origins])
 

@@ -59,7 +59,7 @@ class Held:
     def passage_titles(self) -> pa.ChunkedArray:
         return pa.chunked_array([[*self.titles, *[""] * (self.n_passages - len(self.titles))]], pa.string())
 
-    def arrays(self, stage: str, file: str) -> dict[str, np.ndarray]:
+    def arrays(self, stage: str, file: str, *names: str) -> dict[str, np.ndarray]:
         without = pa.table({"name": pa.array([], pa.string()), "aliases": pa.array([], pa.list_(pa.string()))})
         of_titles = stage == "title_names"
         return (
