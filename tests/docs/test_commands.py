@@ -23,7 +23,7 @@ ELSEWHERE = {
     "docs/first-folder.md": "a reader's own folder",
     "docs/living.md": "a reader's own files",
     **{f"docs/benchmarks/{name}.md": "data sets that do not lie in the package" for name in (
-        "higra-index", "hoprag-edges", "hybgrag", "hydrarag", "ranking", "retrieval", "runtime",
+        "higra-index", "hoprag-edges", "hybgrag", "hydrarag", "oracle", "ranking", "retrieval", "runtime",
     )},
 }  # fmt: skip
 # Commands that are left out, by what the page says of them
