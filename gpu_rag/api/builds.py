@@ -313,7 +313,8 @@ def sources_of(
 
 
 def _sorted(paths: Iterable[Path]) -> tuple[Path, ...]:
-    return tuple(sorted(paths, key=os.fsencode))
+    """Paths by their absolute form, so that the order does not depend on how they are written."""
+    return tuple(sorted(paths, key=lambda path: os.fsencode(path.absolute())))
 
 
 def default_methods(sources: Sources) -> tuple[str, ...]:

@@ -135,9 +135,9 @@ def _with_files(sources: Sources, files: Iterable[Path]) -> Sources:
     """The sources with further files. A file in a folder of the corpus is read with it."""
     corpus = list(sources.corpus)
     for file in (path.absolute() for path in files):
-        if not any(file == path or file.is_relative_to(path) for path in corpus):
+        if not any(file.is_relative_to(path.absolute()) for path in corpus):
             corpus.append(file)
-    return replace(sources, corpus=tuple(sorted(corpus, key=os.fsencode)))
+    return replace(sources, corpus=tuple(sorted(corpus, key=lambda path: os.fsencode(path.absolute()))))
 
 
 def _lifted(sources: Sources, files: Iterable[Path]) -> Sources:

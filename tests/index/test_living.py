@@ -60,6 +60,12 @@ def digest(out: Path) -> str:
     return str(gpu_rag.verify(out).digest)
 
 
+def test_a_relative_path_has_the_place_of_its_absolute_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, last = write_document(tmp_path / "d" / "b.txt", 7), write_document(tmp_path / "e" / "c.txt", 8)
+    monkeypatch.chdir(tmp_path)
+    assert from_nothing(tmp_path, Path("d/b.txt"), last) == from_nothing(tmp_path, first, last)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "method"), [(1, "bm25"), (2, "ppr")])
 def test_a_sequence_of_changes_gives_the_digest_of_a_build_from_nothing(tmp_path: Path, seed: int, method: str) -> None:

@@ -128,7 +128,7 @@ def read_corpus(
     def reader(path: Path) -> _Reader:
         return (lambda *_: ready[path]()) if path in ready else _reader(path, left_out)
 
-    readers = [reader(path) for path in sorted(map(Path, paths), key=os.fsencode)]
+    readers = [reader(path) for path in sorted(map(Path, paths), key=lambda path: os.fsencode(path.absolute()))]
     return _unique(readers, limits, left_out)
 
 
