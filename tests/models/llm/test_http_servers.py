@@ -240,7 +240,7 @@ def test_the_least_loaded_server_is_next(fakes, connect):
     assert len(drain(llm)) == 100
     even = [fakes(), fakes(), fakes()]
     for fake in even:
-        fake.delay_s = 0.2
+        fake.delay_s = 1.0
     connect(*even, max_connections=10).complete(ask(30))
     assert [fake.most_busy for fake in even] == [10, 10, 10]
 
