@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +42,7 @@ from gpu_rag.plan.compare import INDEX_KEYS, compared_build, planned_seconds, re
 from gpu_rag.plan.index_plan import plan_index
 from gpu_rag.plan.trial import PLANNED, BuildJob
 from gpu_rag.settings import Settings, changed_settings, make_settings, merge
+from gpu_rag.sources.corpus import sorted_paths
 from gpu_rag.sources.named import all_sources, named_source
 
 
@@ -309,12 +309,9 @@ def sources_of(
             raise UsageError("no such file of --openie", given=path, expected="a file of entities and triples")
     documents = tuple(source.path for source in named if source.kind == "documents")
     # sorted, so that command line order does not change the digest
-    return Sources(_sorted((*files, *documents)), _sorted(triples), strict, out / EDITS, named, removed_from(out))
-
-
-def _sorted(paths: Iterable[Path]) -> tuple[Path, ...]:
-    """Paths by their absolute form, so that the order does not depend on how they are written."""
-    return tuple(sorted(paths, key=lambda path: os.fsencode(path.absolute())))
+    return Sources(
+        sorted_paths((*files, *documents)), sorted_paths(triples), strict, out / EDITS, named, removed_from(out)
+    )
 
 
 def default_methods(sources: Sources) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ ordinary build runs. The digest is that of a build of the changed list from noth
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from gpu_rag.index.removed import DOCUMENT, FILE, MEMBER, key_of
 from gpu_rag.index.stages.rejected import short_name
 from gpu_rag.index.work import Progress, Sources
 from gpu_rag.models.llm.interface import LLM, ApiKeys
-from gpu_rag.sources.corpus import files_to_read, read_corpus
+from gpu_rag.sources.corpus import files_to_read, read_corpus, sorted_paths
 from gpu_rag.types import Document
 
 
@@ -137,7 +136,7 @@ def _with_files(sources: Sources, files: Iterable[Path]) -> Sources:
     for file in (path.absolute() for path in files):
         if not any(file.is_relative_to(path.absolute()) for path in corpus):
             corpus.append(file)
-    return replace(sources, corpus=tuple(sorted(corpus, key=lambda path: os.fsencode(path.absolute()))))
+    return replace(sources, corpus=sorted_paths(corpus))
 
 
 def _lifted(sources: Sources, files: Iterable[Path]) -> Sources:

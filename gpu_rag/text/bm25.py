@@ -110,15 +110,18 @@ class Bm25:
         """(passages i32, ascending, that have a token; what it adds to the score of each: f32)."""
         part = slice(*self.arrays["indptr"][token : token + 2])
         passages, frequency = self.arrays["indices"][part], self.arrays["frequency"][part]
-        scores = self._whole.idf(token) * (frequency / (self._longer[passages] + frequency))
-        return passages, scores.astype(np.float32)
+        return passages, self._added(self._whole.idf(token), passages, frequency)
 
     def all_scores(self) -> np.ndarray:
-        """What each token adds to the score of each passage of its postings: f32[P]. Memory: 16 bytes a posting."""
+        """The part of each posting in the score of its passage: f32[P]. Memory: 16 bytes a posting."""
         counts, frequency = np.diff(self.arrays["indptr"]), self.arrays["frequency"]
         idf = np.array([self._whole.idf(token) for token in range(len(counts))], np.float32)
-        scores = np.repeat(idf, counts) * (frequency / (self._longer[self.arrays["indices"]] + frequency))
-        return scores.astype(np.float32)  # type: ignore[no-any-return]
+        return self._added(np.repeat(idf, counts), self.arrays["indices"], frequency)
+
+    def _added(self, idf: np.ndarray | np.float32, passages: np.ndarray, frequency: np.ndarray) -> np.ndarray:
+        """f32: the part of tokens, each so often in its passage, in the scores of these passages."""
+        scores: np.ndarray = idf * (frequency / (self._longer[passages] + frequency))
+        return scores.astype(np.float32)
 
     def parts(self, query: str, rows: np.ndarray) -> np.ndarray:
         """The share of each known token of `query` in the scores of the passages `rows`, i64[R]: f32[tokens, R]. The

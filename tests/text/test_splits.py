@@ -1,4 +1,4 @@
-"""How often the rules split a question as a person would: 200 questions of 50 meanings, each said in four ways.
+"""Share of questions that rules split as a person would: 200 questions of 50 meanings, each said in four ways.
 
 splits.tsv: family, question, hops joined by " | ". A hop lists words of its sub-question, and "#k" for the answer of
 hop k. Names are invented. Odd families may choose rules; even ones judge a change, once.

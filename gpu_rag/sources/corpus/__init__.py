@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -128,8 +128,13 @@ def read_corpus(
     def reader(path: Path) -> _Reader:
         return (lambda *_: ready[path]()) if path in ready else _reader(path, left_out)
 
-    readers = [reader(path) for path in sorted(map(Path, paths), key=lambda path: os.fsencode(path.absolute()))]
+    readers = [reader(path) for path in sorted_paths(map(Path, paths))]
     return _unique(readers, limits, left_out)
+
+
+def sorted_paths(paths: Iterable[Path]) -> tuple[Path, ...]:
+    """Paths by their absolute form, so that the order does not depend on how they are written."""
+    return tuple(sorted(paths, key=lambda path: os.fsencode(path.absolute())))
 
 
 def reader_versions(paths: Sequence[Path], left_out: LeftOut = none_left_out) -> dict[str, str]:
