@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from gpu_rag.errors import IndexCorrupt
 from gpu_rag.index.folder import storage_errors
+from gpu_rag.text.bm25 import narrow as narrow
 
 ROWS_A_GROUP = 8192
 GROUPS_KEPT = 256  # row groups of a table that stay in memory, if groups are read on demand
@@ -275,11 +276,6 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray | Blocks]) -> None:
 def write_raw(file: IO[bytes], array: np.ndarray) -> None:
     """Write the bytes of an array; unlike `tofile`, an error gives the system's reason."""
     file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-
-
-def narrow(numbers: np.ndarray) -> np.ndarray:
-    """Numbers from 0 on in the smallest unsigned type that holds the largest."""
-    return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))
 
 
 def starts_of(counts: np.ndarray) -> np.ndarray:
