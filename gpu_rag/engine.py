@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from gpu_rag.program.history import Turn
 
 Program = Callable[[Question, Run, Any], Any]
-MOST_PARTS = 8  # maximum number of filtered views of the index in memory
+MAX_VIEWS = 8  # maximum number of filtered views of the index in memory
 OnText = Callable[[str], None] | None
 Given = Mapping[str, Any] | None  # parameters of a method by name; they override the settings
 
@@ -148,7 +148,7 @@ class Engine:
                 fits = matching(where, self.index.metadata)
                 view = narrowed(self.index, fits, stage_narrowers()) if fits.any() and not fits.all() else None
                 index = self.index if fits.all() else view
-            while len(self._parts) >= MOST_PARTS:
+            while len(self._parts) >= MAX_VIEWS:
                 del self._parts[next(iter(self._parts))]
             self._parts[where] = index
             return index

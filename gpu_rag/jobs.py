@@ -247,7 +247,7 @@ class Journal:
         self._save()
 
     def waves(self, questions: Iterable[Question], max_live: int) -> list[tuple[int, Sequence[Question]]]:
-        """(questions open at once, questions): first those in flight at no death, then at one, then at more."""
+        """(questions open at once, questions), by how many deaths each was in flight at: none, then one, then more."""
         groups: tuple[list[Question], ...] = ([], [], [])
         for question in questions:
             groups[min(self.deaths.get(question.id, 0), 2)].append(question)

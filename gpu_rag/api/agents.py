@@ -26,7 +26,7 @@ from gpu_rag.types import Answer, Evidence, GroundingSentence, Sentence
 
 DEFAULT_TOKENS = 8000
 BYTES_A_TOKEN = 3
-_LEAST_TEXT = 120  # bytes: a shorter rest of a text is left out
+_MIN_TEXT_BYTES = 120  # bytes: a shorter rest of a text is left out
 
 Tokens = Annotated[int, Field(ge=200, le=200_000, description="the result's largest size in tokens")]
 Count = Annotated[int, Field(ge=1, le=100)]
@@ -288,7 +288,7 @@ def _text(head: Reply, text: str, max_tokens: int) -> CallToolResult:
     return _sent({**fitting, "truncated": fitting["text"] != text, "total_available_tokens": total})
 
 
-def _cut(item: Reply, room: int, least: int = _LEAST_TEXT) -> Reply | None:
+def _cut(item: Reply, room: int, least: int = _MIN_TEXT_BYTES) -> Reply | None:
     """The item with its `text` cut at a space so that it fits `room` bytes; None if less than `least` bytes stay."""
     if _size(item) <= room:
         return item

@@ -9,7 +9,7 @@ from typing import Any
 from gpu_rag.errors import UsageError
 from gpu_rag.models.llm.interface import LLM, ApiKeys
 from gpu_rag.settings import Settings, make_settings, merge
-from gpu_rag.settings.ranges import MOST_INTEGER
+from gpu_rag.settings.ranges import MAX_INTEGER
 
 PathLike = str | Path
 SettingsLike = Settings | Mapping[str, Any] | None
@@ -32,7 +32,7 @@ def checked_count(name: str, given: object) -> int | None:
     """An integer from 1, or None. Raises UsageError."""
     if given is None:
         return None
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_INTEGER:
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MAX_INTEGER:
         raise UsageError(f"{name} is no count", given=repr(given)[:80], expected="a whole number above 0")
     return given
 

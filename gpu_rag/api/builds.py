@@ -89,7 +89,7 @@ def build(
     "ray:ADDRESS" runs these processes on the nodes of a Ray cluster, which must see the same paths.
 
     Returns the index; its `report` describes each stage. Raises UsageError and BadInput, IndexLocked, StorageError,
-    IndexMismatch (models other than those of the existing index, without fresh).
+    IndexMismatch (other models than the existing index has, without fresh).
     """
     target, n_shards = checked_path("out", out), checked_count("shards", shards)
     if n_shards is not None:

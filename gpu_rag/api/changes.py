@@ -1,7 +1,7 @@
 """Changes of an index: documents that are added and updated; `removal` has the third change.
 
 A change alters the list of sources that the index remembers, and the hashes of what was removed from them. Then the
-ordinary build runs. The digest is that of a build of the changed list from nothing.
+ordinary build runs. The digest equals the digest of a new index of the changed list.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Change:
 def add(index: PathLike, corpus: Any, **keywords: Unpack[Changing]) -> Change:
     """Add files, or documents in memory with ids, to an index. A file or document that was removed comes back.
 
-    corpus: as for `build`; a document in memory replaces the one of its id. All other sources of the index must be
-    there; those that changed are read again. Raises as `build`, and BadInput if the index does not know its sources.
+    corpus: as for `build`; a document in memory replaces the document with the same id. All other sources of the index
+    must exist; changed sources are read again. Raises as `build`, and BadInput if the index does not know its sources.
     """
     folder = checked_folder(index)
     sources = known_sources(folder)

@@ -73,12 +73,12 @@ class Index(opened.Index):
     """An index that answers questions: `Index.open(dir)`, then `retrieve`, `ask` and `answer`. It is thread-safe.
 
     Keyword arguments of these methods:
-    method: a method by name; `auto` is the one that `tune` found best, else the best that the index was built for.
+    method: a method by name; `auto`: the best method by `tune`, else the best that the index was built for.
     k: number of passages; the default is the setting `reader.passages`, 5.
     where: a filter of documents by their metadata, such as "year >= 2020", in the language of `--where`.
-    settings: Settings, or sections such as {"reader": {"passages": 3}}; they override those of the index.
+    settings: Settings, or sections such as {"reader": {"passages": 3}}; they override the index's own.
     llm: the language model: a name as in the setting `models.llm`, such as "http://HOST:PORT/v1#MODEL", or an object.
-    embedder: the embedder, as in the setting `models.embedder`; by default the one that the index was built with.
+    embedder: the embedder, as in the setting `models.embedder`; by default the embedder of the build.
     api_key: the key of the model's server, or a mapping from address to key.
 
     A wrong argument raises UsageError, which names it. The models of a call stay open for the next one. They are closed
@@ -169,7 +169,7 @@ class Index(opened.Index):
     # --- facts -------------------------------------------------------------------------------------
 
     def neighbours(self, name: str, *, k: int = 20) -> list[Fact]:
-        """At most k facts around a name, those with the best connected other end first. Raises BadInput for a name that
+        """At most k facts around a name, the best connected other ends first. Raises BadInput for a name that
         the index lacks, MissingLayer."""
         from gpu_rag.index.facts import load_facts
 

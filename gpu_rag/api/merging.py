@@ -134,7 +134,7 @@ def _joined(parts: Mapping[Path, tuple[Sources, dict[Path, str]]], out: Path) ->
     sha256_of, held, named = dict[Path, list[tuple[str, Any]]](), dict[Path, HeldSource](), dict[str, NamedSource]()
     readers: dict[str, str] = {}
     for folder, (part, hashes) in parts.items():
-        # a hash leaves out files that were removed; those that are here are read again, without what any index removed
+        # a hash leaves out files that were removed; files that are here are read again, without what any index removed
         left_out = None if part.held else frozenset(key for key in part.removed if key.startswith(FILE))
         for path, sha256 in hashes.items():
             others = sha256_of.setdefault(path, [])

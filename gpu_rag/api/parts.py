@@ -49,7 +49,7 @@ def _pool_vectors(part: Path, pooled: Path) -> None:
         vectors = tables.read_arrays(checked_folder(part, manifest, name) / "vectors.safetensors")["vectors"]
         if vectors.ndim != 2 or len(vectors) != len(texts):
             given = f"{name} of {part}: {len(vectors)} vectors, {len(texts)} texts"
-            raise IndexCorrupt("the vectors of an index are not those of its texts", given=given)
+            raise IndexCorrupt("the vectors of an index do not belong to its texts", given=given)
         path = cache_file(pooled, embedder)
         for start in range(0, len(texts), tables.ROWS_A_GROUP):
             rows = slice(start, start + tables.ROWS_A_GROUP)

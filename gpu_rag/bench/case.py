@@ -15,8 +15,8 @@ import numpy as np
 from gpu_rag.settings.ranges import COUNT, DAMPING, Range, check_value
 from gpu_rag.types import CSR
 
-MOST_ALONE = 16  # maximum timed questions of a peer that takes one at a time
-MOST_TILED = 64  # the same for a peer that works in tiles of questions
+MAX_ALONE = 16  # maximum timed questions of a peer that takes one at a time
+MAX_TILED = 64  # the same for a peer that works in tiles of questions
 STARTS = 64  # places of the pool at which a round can start
 REFUSED = "refused: "  # prefix of the note of an op that failed its check and was not timed
 
@@ -51,7 +51,7 @@ class Config:
     @property
     def pool(self) -> int:
         """Number of generated questions: enough for the largest call from any start, and for one untimed call."""
-        return 2 * max(*self.batches, MOST_TILED) + STARTS
+        return 2 * max(*self.batches, MAX_TILED) + STARTS
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Peer:
     run(inputs): their results, in a form that the case's check can read. Both are None if it cannot be timed; `note`
     then gives the reason. missing: it is not installed. most: maximum questions of one call. alone: it takes one
     question at a time, so its cost for each question does not depend on the batch, and `run` is timed on at most
-    MOST_ALONE. threads: its number of threads; None: the library's choice. l1_error: from its check, as in `Checked`.
+    MAX_ALONE. threads: its number of threads; None: the library's choice. l1_error: from its check, as in `Checked`.
     """
 
     name: str = ""
@@ -110,8 +110,8 @@ class Case:
     labels: columns of its rows (graph, n, m, damping, hops, k, dims). inputs(start, count) and run(inputs): the op on
     these questions of the pool, as in `Peer`; torch has as many threads as the settings say. check(result, count):
     check the result of questions 0..count. bytes_of(B): bytes that a call must move. memory_of(B): bytes that a call
-    allocates. peers: makes the peers, called only if they are wanted. implementation: None: the one that
-    ops pick on the device.
+    allocates. peers: makes the peers, called only if they are wanted. implementation: None: the op's
+    own choice on the device.
     """
 
     op: str
@@ -210,7 +210,7 @@ def peer(
 
 def alone(inputs: Callable[[int, int], Any], one: Callable[[Any], Any], note: str = "") -> Peer:
     """A peer that takes one question at a time: `one` is called for each input."""
-    return Peer("", inputs, lambda given: [one(question) for question in given], note, most=MOST_ALONE, alone=True)
+    return Peer("", inputs, lambda given: [one(question) for question in given], note, most=MAX_ALONE, alone=True)
 
 
 def too_large(limit: int, what: str = "nodes") -> Peer:

@@ -13,7 +13,7 @@ import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.bench import OPS
-from gpu_rag.bench.case import MOST_ALONE, REFUSED, STARTS, Case, Checked, Config, Peer, Row
+from gpu_rag.bench.case import MAX_ALONE, REFUSED, STARTS, Case, Checked, Config, Peer, Row
 from gpu_rag.bench.measure import TURN_S, Copy, Spent, Turn, interleaved, poisoned, torch_threads
 from gpu_rag.errors import GpuRagError
 from gpu_rag.graph.memory import free_bytes
@@ -104,7 +104,7 @@ class _Measurement:
                 _, spent = _clocked(peer.run, inputs)
         outcome = self.case.check(result, 1)
         fit = max(1, math.floor(TURN_S / max(spent, 1e-9)))
-        limit = min(fit, peer.most or MOST_ALONE) if peer.alone else peer.most
+        limit = min(fit, peer.most or MAX_ALONE) if peer.alone else peer.most
         note = peer.note if outcome.ok else f"the peer fails the check: {outcome.reason}"
         return replace(peer, most=limit, note=note, l1_error=outcome.l1_error)
 
@@ -165,13 +165,13 @@ def _turn(
     inputs: Callable[[int, int], Any], run: Callable[[Any], Any], count: int, alone: bool = False,
     threads: int | None = None,
 ) -> Turn:  # fmt: skip
-    """A turn with `count` questions in a call, and enough calls for MOST_ALONE; ops and peers get the same questions in
+    """A turn with `count` questions in a call, and enough calls for MAX_ALONE; ops and peers get the same questions in
     a round.
 
     The untimed call has as many questions as a timed one, because a smaller batch may take another path through the
     code. alone: `run` asks one question after another, so one call is enough, with one question as its untimed call.
     """
-    calls = 1 if alone else math.ceil(MOST_ALONE / count)
+    calls = 1 if alone else math.ceil(MAX_ALONE / count)
     untimed = 1 if alone else count
 
     def given(round_number: int, call: int) -> Any:

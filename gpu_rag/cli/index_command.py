@@ -36,7 +36,7 @@ HELP = "Index a corpus or a knowledge base into a folder; running it again conti
 EXAMPLE = "gpu-rag index corpus.jsonl --out my-index"
 
 COUNTS = ("documents", "passages", "entities", "relations", "mentions", "rejects")
-MOST_KINDS = 8
+MAX_KINDS = 8
 FAILED = ("failed", "malformed", "truncated")
 
 
@@ -135,9 +135,9 @@ def _rejects(document: dict[str, Any], index: Index) -> str:
     files = taken | {reject["file"] for reject in _read_rejects(index.path)}
     kinds = reject_kinds(_read_rejects(index.path))
     lines = [f"{n:>9,}  {kind}: {', '.join(places)}{', ...' * (n > len(places))}" for kind, n, places in kinds]
-    if len(lines) > MOST_KINDS:
-        n = sum(n for _, n, _ in kinds[MOST_KINDS:])
-        lines[MOST_KINDS:] = [f"{n:>9,}  for {len(kinds) - MOST_KINDS:,} other reasons"]
+    if len(lines) > MAX_KINDS:
+        n = sum(n for _, n, _ in kinds[MAX_KINDS:])
+        lines[MAX_KINDS:] = [f"{n:>9,}  for {len(kinds) - MAX_KINDS:,} other reasons"]
     head = f"rejects: {document['rejects']:,}; {len(taken):,} of {len(files):,} files taken; all with reasons in "
     return "\n".join(["", f"{head}{index.path / 'rejects.jsonl'}", *lines])
 

@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
     keys = KeyFile(options.api_key_file, os.environ, check, say) if options.api_key_file else None
     of_index = {name: settings_of(options, Index.open(path).manifest.defaults()) for name, path in folders.items()}
     first = next(iter(folders))
-    settings = of_index[first]  # also those of the server, since no index has any of these
+    settings = of_index[first]  # they hold the server's settings too, which no index has
     scheme = "https" if server.check_tls(settings.serve) else "http"
     server.allow_files(settings.serve.max_connections)
     bound = server.bind(options.host, options.port)
@@ -105,8 +105,8 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
 
 
 def _folders(given: Sequence[str]) -> dict[str, Path]:
-    """{name: folder} of the indexes to serve. The first may lack a name; it gets that of its folder, with other letters
-    than those of names replaced. Raises UsageError."""
+    """{name: folder} of the indexes to serve. The first may lack a name; its folder's name is used, with letters
+    replaced that a name may not have. Raises UsageError."""
     folders: dict[str, Path] = {}
     for text in given:
         name, sign, path = text.partition("=")

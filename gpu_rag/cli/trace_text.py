@@ -53,7 +53,7 @@ _ANSWERED, _ASKED = "bold green", "bold yellow"
 _GROUNDED = {"supported": "bold green", "unsupported": "bold red"}
 _WORD = re.compile(r"\w+(?:['’]\w+)*")
 _WIDTH = 100
-_MOST_CHARS = 323  # of a passage
+_MAX_CHARS = 323  # of a passage
 _REMARKS = ("missing", "unread", "sought", "barred")
 
 
@@ -74,7 +74,7 @@ def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | N
         lines.extend(_step(step) for step in row["trace"])
     if row["paths"]:
         lines.append("\npaths")
-        for path in row["paths"][: None if decisions else _MOST_PATHS]:
+        for path in row["paths"][: None if decisions else _MAX_PATHS]:
             where = ", ".join(edge[3] for edge in path["edges"])
             lines.append(f"  {path['text']}   [{where}]")
     if row["status"] != "retrieved":
@@ -90,7 +90,7 @@ def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | N
         lines.append(f"  {number}. {item['title']}   [{_place(item)}]  score {item['score']:.3f}: {item['why']}")
         if item.get("metadata"):
             lines.append(_wrapped(in_words(item["metadata"]), "     "))
-        text = textwrap.shorten(item["text"], _MOST_CHARS, placeholder=" ...", break_on_hyphens=False)
+        text = textwrap.shorten(item["text"], _MAX_CHARS, placeholder=" ...", break_on_hyphens=False)
         lines.append(_wrapped(text, "     "))
     usage = row["usage"]
     lines.append(
@@ -159,8 +159,8 @@ def _place(item: dict[str, Any]) -> str:
     return ", ".join([*filter(None, parts), f"characters {item['start']}-{item['end']}"])
 
 
-_MOST_SHOWN = 16
-_MOST_PATHS = 5  # without the decisions
+_MAX_SHOWN = 16
+_MAX_PATHS = 5  # without the decisions
 
 
 def _step(step: dict[str, Any]) -> str:
@@ -168,7 +168,7 @@ def _step(step: dict[str, Any]) -> str:
     among = f" among {step['n_candidates']:,}" if step["n_candidates"] and words is None else ""
     reply = f" (reply {step['reply_hash']})" if step["reply_hash"] else ""
     head = f"  {step['step'] + 1}. {words or step['verb']}{among}{reply}, {step['s'] * 1000:.1f} ms"
-    chosen = [_wrapped(item, "       - ", "         ") for item in step["chosen"][:_MOST_SHOWN]]
+    chosen = [_wrapped(item, "       - ", "         ") for item in step["chosen"][:_MAX_SHOWN]]
     return "\n".join([head, *chosen])
 
 

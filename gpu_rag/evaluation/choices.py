@@ -16,7 +16,7 @@ from gpu_rag.program.run import Run
 class ChoiceShares:
     """Shares by the name of the choice, over all choices among options of which some lead to gold.
 
-    oracle: knows the gold. The share of one choice is that of its taken options that lead to gold; 0 if it took none.
+    oracle: knows the gold. The share of a choice: how many of its taken options lead to gold; 0 if it took none.
     Choices among options that all lead to gold are left out, since no decider can fail there.
     """
 

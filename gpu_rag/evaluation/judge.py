@@ -28,15 +28,15 @@ from gpu_rag.settings.sections import EvalSettings
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Answer, Malformed, Reply, Request
 
-LEAST_RIGHT = 0.8  # minimum share of a kind of control; below it the verdicts cannot be trusted
+MIN_RIGHT = 0.8  # minimum share of a kind of control; below it the verdicts cannot be trusted
 KINDS = {
     "planted_right": "planted right answers",
     "planted_wrong": "planted wrong answers",
     "exact": "answers equal to a gold answer",
 }
 _TOKENS = {"prompt_tokens": "n_prompt", "cached_tokens": "n_cached", "generated_tokens": "n_generated"}
-MOST_TRIED = 100  # answers of other questions that are tried as a wrong one; also claims for each planted one
-MOST_GOLD = 50  # gold answers shown: those nearest to the answer by token F1
+MAX_TRIED = 100  # answers of other questions that are tried as a wrong one; also claims for each planted one
+MAX_GOLD = 50  # gold answers shown: those nearest to the answer by token F1
 
 
 @dataclass(frozen=True)
@@ -132,9 +132,9 @@ def _line(text: str) -> str:
 
 def _shown(claim: Claim) -> Sequence[str]:
     """The gold answers that fit a prompt: of very many (in a graph) the nearest to the answer, best first."""
-    if len(claim.gold) <= MOST_GOLD:
+    if len(claim.gold) <= MAX_GOLD:
         return claim.gold
-    return sorted(claim.gold, key=lambda gold: -token_f1(claim.answer, [gold]))[:MOST_GOLD]
+    return sorted(claim.gold, key=lambda gold: -token_f1(claim.answer, [gold]))[:MAX_GOLD]
 
 
 def claim_order(claim: Claim) -> str:
@@ -215,15 +215,15 @@ def plant(rows: Sequence[QuestionRow], n: int) -> Controls:
 
     At most n of each kind, chosen by hash, so the choice does not depend on order. A planted wrong answer is the next
     one that has no word in common with any gold answer of its question; a question without such an answer among the
-    next MOST_TRIED gets none.
+    next MAX_TRIED gets none.
     """
     own = [Claim(row.question.text, tuple(row.answers), row.answers[0]) for row in rows if row.answers]
     own = sorted(own, key=claim_order)
     wrong: list[Claim] = []
-    for place, claim in enumerate(own[: MOST_TRIED * n]):
+    for place, claim in enumerate(own[: MAX_TRIED * n]):
         if len(wrong) == n:
             break
-        others = (own[(place + step) % len(own)].answer for step in range(1, min(len(own), MOST_TRIED)))
+        others = (own[(place + step) % len(own)].answer for step in range(1, min(len(own), MAX_TRIED)))
         donor = next((text for text in others if normalise_answer(text) and token_f1(text, claim.gold) == 0), None)
         if donor is not None:
             wrong.append(Claim(claim.question, claim.gold, donor))
@@ -291,7 +291,7 @@ def _doubts(judge: Judge, check: Mapping[str, Mapping[str, int]]) -> list[str]:
     if not (check["planted_right"]["n"] and check["planted_wrong"]["n"]):
         doubts.append("the questions gave no right or no wrong answers to plant, so the judge was not checked")
     for kind, counts in check.items():
-        if counts["right"] < LEAST_RIGHT * counts["n"]:
+        if counts["right"] < MIN_RIGHT * counts["n"]:
             doubts.append(f"it was right about {counts['right']} of {counts['n']} {KINDS[kind]}")
     return doubts
 

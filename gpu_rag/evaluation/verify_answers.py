@@ -35,7 +35,7 @@ from gpu_rag.types import Path as GraphPath
 Row = dict[str, Any]
 _QUOTED = ("title", "text", "start", "end")
 BLOCK = 1024  # rows whose replies are looked up together
-_MOST_NAMED = 5  # citations listed per span that the corpus lacks
+_MAX_NAMED = 5  # citations listed per span that the corpus lacks
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Difference:
 class AnswerChecker:
     """Checks rows one after the other; `n_rows`, `n_evidence`, `n_edges` count the checked items.
 
-    A row: its status, answer and error fit together, its id is unique, and its grounding is the one that the engine
-    finds for this question, answer and evidence. Evidence: the passage is in the index, with
+    A row: its status, answer and error fit together, its id is unique, and its grounding is what the engine
+    computes for this question, answer and evidence. Evidence: the passage is in the index, with
     this title, text, offsets, file and place. An edge of a path: the relation is in the index, and the named passage
     states it; for an edge of a knowledge base, it comes from the named file and line. A node: it is in the index, with
     this name and type. `against_corpus`, called last, for a checker made with_corpus: the characters start:end of the
@@ -179,7 +179,7 @@ class AnswerChecker:
         elif passage not in self._passage_rows:
             yield f"passage {passage!r} is not in the index"
         else:
-            yield f"passage {passage} does not state it; {', '.join(sorted(stated)[:_MOST_NAMED]) or 'no passage'} does"
+            yield f"passage {passage} does not state it; {', '.join(sorted(stated)[:_MAX_NAMED]) or 'no passage'} does"
 
     # --- nodes -------------------------------------------------------------------------------------
 

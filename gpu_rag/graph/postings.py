@@ -15,7 +15,7 @@ from gpu_rag.graph.common.arrays import to_device
 from gpu_rag.graph.nearest.best import selected, topk_of
 from gpu_rag.types import TopK
 
-MOST_ENTRIES = 1 << 25  # sums and postings of the queries that are ranked together
+MAX_ENTRIES = 1 << 25  # sums and postings of the queries that are ranked together
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,14 @@ def best_rows(postings: Postings, queries: Sequence[Sequence[int]], k: int) -> T
     """The k >= 1 rows of highest score above 0 for each query, a list of words; a repeated word counts again.
 
     By (-score, row), padded with (-1, -inf). Returns TopK(i32[B, k], f32[B, k]) on the device. Nothing waits. Memory:
-    40 bytes for each of MOST_ENTRIES, or of one query if it has more.
+    40 bytes for each of MAX_ENTRIES, or of one query if it has more.
     """
     words = np.full((max(map(len, queries), default=0), len(queries)), -1, np.int64)
     for column, query in enumerate(queries):
         words[: len(query), column] = query
     begins = postings.indptr[words]  # of no word: the end of all
     lengths = np.where(words < 0, 0, postings.indptr[words + 1] - begins)
-    batch = np.cumsum(np.maximum(lengths.sum(0), postings.n)) // MOST_ENTRIES
+    batch = np.cumsum(np.maximum(lengths.sum(0), postings.n)) // MAX_ENTRIES
     cuts = [0, *(np.flatnonzero(np.diff(batch)) + 1).tolist(), len(queries)]
     parts = [_sums(postings, begins[:, a:b], lengths[:, a:b]) for a, b in zip(cuts, cuts[1:])]
     tops = [_best(sums, k) for sums in parts]

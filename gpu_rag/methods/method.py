@@ -41,7 +41,7 @@ class Method:
     text. relations: a function of an index and a relation (subject, label, object, all
     normalised) that returns the rows of the passages that state it; None if the method has no such relation.
     forget: a function (folder of manual changes, hashes of normalised names) that drops the changes which name these.
-    commands: {name: a module like those of `cli`}. tune: {method that learns: a function (engine, questions with gold,
+    commands: {name: a module as in `cli`}. tune: {method that learns: a function (engine, questions with gold,
     methods to choose among or None) -> `Tuned`}.
     profiles: {name: TOML file in the folder of the package}.
 

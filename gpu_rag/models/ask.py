@@ -250,7 +250,7 @@ def shown(llm: Model, prompt: Prompt, slots: Mapping[str, str | Packed], max_tok
     text, n_kept, n_cut = taken(order)
     if texts.rank is None:
         return Shown(text, tuple(order[:n_kept]), n_cut)
-    kept = sorted(order[: max(1, n_kept - 1) if n_cut else n_kept])  # whole texts only: drop the one that was cut
+    kept = sorted(order[: max(1, n_kept - 1) if n_cut else n_kept])  # whole texts only: drop the text that was cut
     return Shown(taken(kept)[0], tuple(kept), n_cut)
 
 

@@ -17,7 +17,7 @@ from gpu_rag.models.pretrained import load_model, load_tokenizer
 
 CODE_VERSION = 1
 BATCH = {"cpu": 8, "cuda": 64}
-LONGEST = 512  # tokens of a pair, if the model allows as many
+MAX_PAIR_TOKENS = 512  # tokens of a pair, if the model allows as many
 
 
 class CrossEncoder:
@@ -43,10 +43,10 @@ class CrossEncoder:
         if config.num_labels not in (1, 2):
             given = f"{folder}: {config.num_labels} classes"
             raise ModelError("the model ranks nothing", given=given, expected="a cross-encoder of one or two classes")
-        positions = getattr(config, "max_position_embeddings", LONGEST)
+        positions = getattr(config, "max_position_embeddings", MAX_PAIR_TOKENS)
         if "roberta" in config.model_type:  # its positions start after the padding index
             positions -= (config.pad_token_id or 0) + 1
-        self._longest = min(LONGEST, positions, self._tokenizer.model_max_length)
+        self._longest = min(MAX_PAIR_TOKENS, positions, self._tokenizer.model_max_length)
         self._size = BATCH[self._device.type]
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:

@@ -87,7 +87,7 @@ class ModelSet:
         self._cached: LLM | None = None
         self._streaming: StreamingLLM | None = None
         self._used_replies: set[str] | None = None
-        self._borrows = False  # whether the LLM is that of another set, which closes it
+        self._borrows = False  # whether the LLM belongs to another set, which closes it
         self.device = pick_device(settings.device)
 
     def embedder(self) -> Embedder:

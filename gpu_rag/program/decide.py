@@ -163,7 +163,7 @@ class Model:
         return Taken((await RULE.reply(run, ask, fields)).value, "fallback", reply)
 
     async def choice(self, run: Run, choose: Choose, options: Options, fields: Fields) -> Taken:
-        """The positions that the model takes; those of the rule if no packed text of the prompt fits."""
+        """The positions that the model takes, or the rule if no packed text of the prompt fits."""
         prompt = choose.prompt_of(fields)
         slots = whole(run, prompt, choose.slots(fields), options)
         if slots is None:

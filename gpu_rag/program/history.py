@@ -20,7 +20,7 @@ from gpu_rag.text.keywords import written_names
 Turn = tuple[str, str]  # speaker (user or assistant), and text
 
 TURNS, CHARS = 6, 400  # the last turns that are used, and the characters of each
-MOST_NAMES, FEW_WORDS = 3, 3
+MAX_NAMES, FEW_WORDS = 3, 3
 _PRONOUN = re.compile(r"\b(?:he|him|his|she|hers?|it|its|they|them|theirs?)\b", re.IGNORECASE)
 _SPEAKERS = {"user": "Question", "assistant": "Answer"}
 
@@ -52,7 +52,7 @@ def with_names(question: str, turns: Sequence[Turn]) -> str:
         names += [name for name in _named(who, text) if name.casefold() not in known]
         if names and who == "user":
             break
-    return f"{question} ({'; '.join(names[:MOST_NAMES])})" if names else question
+    return f"{question} ({'; '.join(names[:MAX_NAMES])})" if names else question
 
 
 def _slots(question: str, turns: Sequence[Turn]) -> dict[str, str]:

@@ -114,7 +114,7 @@ class Oracle:
 
 
 async def helpful_among(n: int, choose: Choose, fields: Fields, gold: Known) -> list[int]:
-    """The positions of those of n options that lead to gold, ascending. choose: has `helps`."""
+    """The positions of the options that lead to gold, ascending, out of n options. choose: has `helps`."""
     assert choose.helps is not None
     verdicts: Any = [call(choose.helps, fields, gold, i) for i in range(n)]
     if any(map(inspect.isawaitable, verdicts)):

@@ -1,6 +1,6 @@
 """Preparation of a question: it is clarified, and decomposed into a plan of sub-questions.
 
-The model sees the linguistic features of the question. The rules are those of `text.rules.decomposition`.
+The model sees the linguistic features of the question. The rules are in `text.rules.decomposition`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _checked(reply: Planned) -> Planned | Refused:
 
 
 def _plan(reply: Planned, rules: Plan) -> Plan:
-    """The plan of a reply. If its steps equal those of the rules, the rules' phrases and comparison are kept."""
+    """The plan of a reply. If its steps equal the rules' steps, the rules' phrases and comparison are kept."""
     if reply.plan == _by_rules(rules).plan:
         return Plan(reply.subject, rules.steps, rules.compared)
     return Plan(reply.subject, tuple(PlanStep(step.id, step.subquestion, step.depends_on) for step in reply.plan))

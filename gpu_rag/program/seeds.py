@@ -69,7 +69,7 @@ def title_names(index: Index) -> Titles:
 
 def title_seeds(titles: Titles, texts: Sequence[Words]) -> list[dict[int, float]]:
     """Unscaled t of each text, for titles that it writes with a capital. Among titles that differ only in brackets,
-    those whose bracket shares most words with the question count; if none shares any, those without a bracket."""
+    the titles whose bracket shares most words with the question count; if none does, the titles without a bracket."""
     seeds = []
     for text, names in zip(texts, titles.table.found(texts)):
         weights: dict[int, float] = {}

@@ -2,7 +2,7 @@
 stays on the device of the index; a tile of questions is copied there at once.
 
 For a question with text t and unit vector q, and x(p) its nearness to each passage (a temperature times a cosine):
-  f(e)      = the mean cosine (not below 0) with q of those of its n_facts nearest facts that have e as an end, scaled
+  f(e)      = the mean cosine (not below 0) of q with its n_facts nearest facts, over the facts with e as an end, scaled
               to sum to 1
   l(p)      = BM25(t, p)^2 over the n_words best passages by BM25, scaled to sum to 1
   d(p)      = softmax of x over all passages

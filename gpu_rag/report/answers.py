@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas
     import pyarrow
 
-MOST_SHOWN, MOST_PATHS, MOST_CHARS = 10, 5, 280  # results per list, paths, characters of a passage without a mark
+MAX_SHOWN, MAX_PATHS, MAX_CHARS = 10, 5, 280  # results per list, paths, characters of a passage without a mark
 GROUNDED = {
     "supported": "supported by the evidence",
     "mentioned": "its words stand in the evidence, which may say them of something else",
@@ -34,7 +34,7 @@ class Result(Answer):
         """The notebook view: paths, supporting sentences, the answer with its grounding, passages."""
         titles = {item.passage_id: item.title for item in self.evidence}
         passages = [(item, list(self._parts(item))) for item in self.evidence]
-        shown = {"titles": titles, "passages": passages, "paths": self.paths[:MOST_PATHS], "most": MOST_SHOWN}
+        shown = {"titles": titles, "passages": passages, "paths": self.paths[:MAX_PATHS], "most": MAX_SHOWN}
         return str(_template().render(answer=self, words=self._words(), **shown))
 
     def _words(self) -> str:
@@ -73,8 +73,8 @@ class Results(list[Result]):
 
     def _repr_html_(self) -> str:
         """The notebook view of the first ten results."""
-        more = f"<div>and {len(self) - MOST_SHOWN} more</div>" if len(self) > MOST_SHOWN else ""
-        return "<hr>".join(result._repr_html_() for result in self[:MOST_SHOWN]) + more
+        more = f"<div>and {len(self) - MAX_SHOWN} more</div>" if len(self) > MAX_SHOWN else ""
+        return "<hr>".join(result._repr_html_() for result in self[:MAX_SHOWN]) + more
 
     def to_pandas(self, *, passages: bool = False) -> pandas.DataFrame:
         """One row per question, with the ids of its passages (best first), its cost and its error.
@@ -139,7 +139,7 @@ def _arrow(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pyarrow.Tabl
 
 def _cut(text: str) -> str:
     """The text; a long one is cut to its two ends."""
-    return text if len(text) <= MOST_CHARS else f"{text[: MOST_CHARS // 2]} … {text[-MOST_CHARS // 2 :]}"
+    return text if len(text) <= MAX_CHARS else f"{text[: MAX_CHARS // 2]} … {text[-MAX_CHARS // 2 :]}"
 
 
 @cache

@@ -42,10 +42,10 @@ def chain_of(
 ) -> list[Stop]:
     """The stops of a question, in the order of its gold documents. answers: by method.
 
-    The sentences of a stop are those that support the first method's answer, and those with a gold answer. The parent
-    of a stop is the latest earlier stop with a fact about an entity that both passages mention. Preferred are entities
-    that name this stop and not the parent, then those whose facts reach the titles, then rare ones. Without such a fact
-    the parent is the question.
+    The sentences of a stop support the first method's answer, or have a gold answer. The parent of a stop is the latest
+    earlier stop with a fact about an entity that both passages mention. Preferred are entities that name this stop and
+    not the parent, then entities whose facts reach the titles, then rare entities. Without such a fact the parent is
+    the question.
     """
     rows = [index.passage_doc_ids.index(gold) for gold in gold_ids]
     titles = [index.passages["title"][row].as_py() for row in rows]

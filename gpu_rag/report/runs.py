@@ -27,7 +27,7 @@ def stage_rows(document: Mapping[str, Any]) -> list[list[str]]:
 
 
 _VARYING = re.compile(r"\bin \S+ line \d+|'[^']*'|\"[^\"]*\"|\d[\d.,]*")
-_MOST_KINDS = 10_000
+_MAX_KINDS = 10_000
 
 
 def reject_kinds(rejects: Iterable[Mapping[str, Any]]) -> list[tuple[str, int, list[str]]]:
@@ -36,7 +36,7 @@ def reject_kinds(rejects: Iterable[Mapping[str, Any]]) -> list[tuple[str, int, l
     kinds: dict[str, tuple[int, list[str]]] = {}
     for reject in rejects:
         kind = _VARYING.sub("...", str(reject["reason"]))
-        kind = kind if kind in kinds or len(kinds) < _MOST_KINDS else "other reasons"
+        kind = kind if kind in kinds or len(kinds) < _MAX_KINDS else "other reasons"
         n, places = kinds.get(kind, (0, []))
         place = f"{reject['file']}:{reject['line']}" if reject["line"] else str(reject["file"])
         kinds[kind] = (n + 1, [*places, place] if len(places) < 3 else places)

@@ -112,7 +112,7 @@ def charge(usage: Usage, cost: Cost, service: str, seconds: float, wait_s: float
     elif service == "embed":
         usage.embed_s += seconds
         cost.embed_s += seconds
-    else:  # Usage has no field for text search: its seconds are retrieval, like those of graph ops
+    else:  # Usage has no field for text search: its seconds count as retrieval, as graph ops do
         usage.graph_s += seconds
         cost.graph_s += seconds
     if isinstance(result, Metered):
@@ -150,9 +150,9 @@ class StepStats:
 class RunStats:
     """Totals of a run, updated while it goes. n_late_calls: calls answered after their task was cancelled.
 
-    stages: costs of the calls, by the name of the note that they led to, or `UNNOTED` or `CANCELLED`; their sums are
-    those of all questions. llm: open requests of the LLM over time, and the reasons for having none. implementations:
-    for each graph op that ran, the names of its implementations.
+    stages: costs of the calls, by the name of the note that they led to, or `UNNOTED` or `CANCELLED`; they add up to
+    the costs of all questions. llm: open requests of the LLM over time, and the reasons for having none.
+    implementations: for each graph op that ran, the names of its implementations.
     """
 
     steps: dict[str, StepStats] = field(default_factory=dict)

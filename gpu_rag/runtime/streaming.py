@@ -2,8 +2,8 @@
 
 While more LLM requests are open than the low-water mark, there is time: the cheapest waiting calls run as a full batch.
 Below it the LLM may soon be idle: replies are handled first, then only as many cheap calls run as are missing for the
-mark, those of the oldest questions, so that requests reach the LLM soon. Answers equal those of `run_rounds` for the
-same replies; batches, seconds, and the question at which a budget is exceeded among siblings, depend on time.
+mark, from the oldest questions, so that requests reach the LLM soon. Answers are the same as by `run_rounds` for equal
+replies; batches, seconds, and the question at which a budget is exceeded among siblings, depend on time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gpu_rag.runtime.tasks import Outcome
 from gpu_rag.types import Question
 
 LOW_WATER = 64
-LARGEST = 256  # calls of a cheap batch: kept short, because no reply is taken while it runs
+MAX_CHEAP = 256  # calls of a cheap batch: kept short, because no reply is taken while it runs
 LIVE_WAIT_S, LONG_WAIT_S = 0.05, 1.0  # longest wait for replies during which a live driver does not see a new question
 LATE_WAIT_S = 1.0  # wait for aborted calls at the end of a run: their replies are counted, and may be kept
 
@@ -166,12 +166,12 @@ class StreamingDriver:
         """Run one batch of cheap calls."""
         core, flights = self._core, self._flights
         if n_open > self._low_water or flights.slow is None:
-            batch = oldest_batch(core, [min(core.waiting)], LARGEST)
+            batch = oldest_batch(core, [min(core.waiting)], MAX_CHEAP)
         else:
             if n_sent:
                 self._feed = self._low_water
             batch = oldest_batch(core, list(core.waiting), self._feed - n_open)
-            self._feed = min(2 * self._feed, LARGEST)  # doubled while that leads to no requests
+            self._feed = min(2 * self._feed, MAX_CHEAP)  # doubled while that leads to no requests
         if batch is None:
             return
         started = perf_counter()

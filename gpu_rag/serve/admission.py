@@ -29,11 +29,11 @@ from gpu_rag.types import Question
 
 Shape = Callable[[dict[str, Any]], dict[str, Any]]
 N_RECENT = 256
-LONGEST_RETRY_S = 60
+MAX_RETRY_S = 60
 
 
 class Batch:
-    """The questions of one request. Closing cancels those that are open.
+    """The questions of one request. Closing cancels the open questions.
 
     pieces: whether `rows` also gives the pieces of answers as they arrive. history: of the request's only question.
     seconds: the client's time limit, in addition to the limit of the settings.
@@ -202,7 +202,7 @@ class Admission:
             self.counts.refused.labels("overloaded").inc(n_questions)
             # Seconds until enough questions may have ended, by the rate of the last ones.
             each_s = (time.monotonic() - self.ends[0]) / len(self.ends) if self.ends else 0.0
-            later = {"Retry-After": str(min(max(math.ceil(n_over * each_s), 1), LONGEST_RETRY_S))}
+            later = {"Retry-After": str(min(max(math.ceil(n_over * each_s), 1), MAX_RETRY_S))}
             given, expected = f"{n_open} open, {n_questions} more", f"at most {self._limit}"
             raise Refusal(429, "too many questions wait", given=given, expected=expected, headers=later)
 

@@ -197,8 +197,8 @@ class _IndexApi:
     async def _asked(
         self, request: Request, wanted: Wanted, questions: Sequence[Question], shape: Shape = dict, **options: Any
     ) -> Batch:
-        """`Admission.ask`, under the filter of the client's key and that of the request; rows show only the latter.
-        Raises Refusal (403) if the error of a filter would show that of the key."""
+        """`Admission.ask`, under the filters of the client's key and of the request; rows show only the request's.
+        Raises Refusal (403) if the error of a filter would show the key's filter."""
         options["seconds"] = deadline_s(request)
         name, within = _filter_of(request)
         if not within:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpu_rag.errors import StorageError
 
-LONGEST_PATH = 200
+MAX_PATH_CHARS = 200
 _ID = re.compile(r"[\w.:/+=-]{1,100}", re.ASCII)
 
 
@@ -31,7 +31,7 @@ class Audit:
     def write(self, key: str | None, method: str, path: str, status: int, ms: float, request_id: str) -> None:
         """Record the end of a request. key: the name of its client, None if there is none."""
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
-        row = {"time": time, "key": key, "method": method, "path": path[:LONGEST_PATH], "status": status}
+        row = {"time": time, "key": key, "method": method, "path": path[:MAX_PATH_CHARS], "status": status}
         line = json.dumps({**row, "ms": round(ms, 3), "request_id": request_id}).encode() + b"\n"
         try:
             whole = os.write(self._file, line) == len(line)

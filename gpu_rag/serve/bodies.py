@@ -23,7 +23,7 @@ T = TypeVar("T")
 _bad = partial(Refusal, 400)
 Filter = Annotated[str, Meta(max_length=MOST_CHARS)]
 LAST = "the last user message"
-MOST_TEXTS = 1024  # of one request for embeddings
+MAX_TEXTS = 1024  # of one request for embeddings
 # options that would change the form of the reply, and the values of them that do not
 _CHAT_FORMS = ("tools", "tool_choice", "functions", "function_call", "response_format", "logprobs", "audio",
                "modalities")  # fmt: skip
@@ -76,7 +76,7 @@ class EmbeddingsBody(Struct):
     """The body of /v1/embeddings. dimensions: only the embedder's own number."""
 
     model: str
-    input: str | Annotated[list[str], Meta(min_length=1, max_length=MOST_TEXTS)]
+    input: str | Annotated[list[str], Meta(min_length=1, max_length=MAX_TEXTS)]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
 

@@ -14,7 +14,7 @@ import msgspec
 from gpu_rag.serve.bodies import read_object
 from gpu_rag.serve.refusal import Refusal
 
-MOST_WAITING = 16
+MAX_WAITING = 16
 KEPT = 256  # changes whose outcome a client can read
 COUNTS = ("added", "changed", "removed", "copies", "rejects", "receipt")
 
@@ -60,8 +60,8 @@ class Changes:
 
     def _begin(self, owner: Hashable, arguments: list[str], stdin: bytes) -> Changed:
         """Start a command as soon as the earlier ones have ended."""
-        if len(self._tasks) >= MOST_WAITING:
-            expected = f"at most {MOST_WAITING}"
+        if len(self._tasks) >= MAX_WAITING:
+            expected = f"at most {MAX_WAITING}"
             raise Refusal(429, "too many changes wait", expected=expected, headers={"Retry-After": "10"})
         name = secrets.token_hex(8)  # no server gives it twice, and nobody guesses it
         change = Changed(name)

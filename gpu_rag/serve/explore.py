@@ -1,6 +1,6 @@
 """Routes that look into an index: names, the facts around them, chains of facts, documents and rows that were not used.
 
-Each answers in a thread, from columns of the index. Clients may ask for lists of at most MOST items.
+Each answers in a thread, from columns of the index. Clients may ask for lists of at most MAX_ITEMS items.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from gpu_rag.serve.refusal import Refusal
 from gpu_rag.text.language import ENGLISH
 from gpu_rag.types import Ragged
 
-MOST = 200  # items of a list
-MOST_CHARS = 400  # of a text to look for
-MOST_SKIPPED = 10**9
-N_CLOSE = 2000  # names with the text that are sorted, those with more facts first; facts of all passages of a request
+MAX_ITEMS = 200  # items of a list
+MAX_TEXT_CHARS = 400  # of a text to look for
+MAX_OFFSET = 10**9
+N_CLOSE = 2000  # maximum number of names that are sorted, and of facts of all passages of a request
 
 
 class Explore:
@@ -66,7 +66,7 @@ class Explore:
     def entities(self, request: Request) -> Response:
         """Names that contain the text `q` in any case: equal ones first, then names that begin with it, then others;
         within each kind by descending number of facts. Without `q`, the names with the most facts."""
-        facts, text, limit = self._facts, _text(request, "q"), _number(request, "limit", 20, MOST)
+        facts, text, limit = self._facts, _text(request, "q"), _number(request, "limit", 20, MAX_ITEMS)
         rows = _matching(facts.names, text) if text else np.arange(len(facts.degree))
         total, low = len(rows), text.lower()
         rows = rows[np.argsort(-facts.degree[rows], kind="stable")[:N_CLOSE]]
@@ -77,7 +77,7 @@ class Explore:
 
     def entity(self, request: Request) -> Response:
         """A name: the spellings that were merged with it, the facts around it, and the documents that state them."""
-        facts, limit = self._facts, _number(request, "limit", 30, MOST)
+        facts, limit = self._facts, _number(request, "limit", 30, MAX_ITEMS)
         nodes = facts.nodes(request.path_params["name"])
         rows = facts.rows_around(nodes)
         stated = some_lists(facts.stated, torch.from_numpy(rows)).values.numpy()
@@ -88,7 +88,7 @@ class Explore:
         titles = self._index.loaded("titles of documents", _titles_of_documents)
         return Json(
             {
-                "name": name, "aliases": list(merged)[:MOST],
+                "name": name, "aliases": list(merged)[:MAX_ITEMS],
                 "n_facts": len(rows), "facts": [self._sourced(facts.fact(int(row))) for row in rows[:limit]],
                 "n_documents": len(stating), "documents": titles.select(["id", "title"]).take(documents).to_pylist(),
             }
@@ -97,7 +97,7 @@ class Explore:
     def paths(self, request: Request) -> Response:
         """Chains of facts between the names `from` and `to`, shortest first."""
         ends = _text(request, "from"), _text(request, "to")
-        k, hops = _number(request, "limit", 5, MOST), _number(request, "hops", 4, MAX_HOPS, 1)
+        k, hops = _number(request, "limit", 5, MAX_ITEMS), _number(request, "hops", 4, MAX_HOPS, 1)
         chains = self._facts.chains(*ends, k, hops)
         return Json({"paths": [[self._sourced(fact) for fact in chain] for chain in chains]})
 
@@ -105,7 +105,7 @@ class Explore:
         """Facts that the passages with the ids `passage` state; with many passages only the first facts of each."""
         index, facts = self._index, self._facts
         by_passage = index.loaded("facts of passages", _facts_of_passages)
-        ids = request.query_params.getlist("passage")[:MOST]
+        ids = request.query_params.getlist("passage")[:MAX_ITEMS]
         rows = {id: row for id in ids if (row := index.rows_of_passages.get(id)) is not None}
         stated = (
             (id, fact) for id, row in rows.items() for fact in _of(by_passage, row)[: N_CLOSE // len(rows)].tolist()
@@ -115,7 +115,7 @@ class Explore:
     def documents(self, request: Request) -> Response:
         """Documents with the text `q` in their title, id or file, in order of ids, and the names of all metadata."""
         index, text = self._index, _text(request, "q")
-        limit, offset = _number(request, "limit", 25, MOST), _number(request, "offset", 0, MOST_SKIPPED)
+        limit, offset = _number(request, "limit", 25, MAX_ITEMS), _number(request, "offset", 0, MAX_OFFSET)
         columns = index.loaded("titles of documents", _titles_of_documents)
         rows: Sequence[int] = range(columns.num_rows)
         if text:
@@ -127,7 +127,7 @@ class Explore:
     def document(self, request: Request) -> Response:
         """A document, and its passages from `offset` on. Raises Refusal (404)."""
         index, name = self._index, request.path_params["name"]
-        limit, offset = _number(request, "limit", 25, MOST), _number(request, "offset", 0, MOST_SKIPPED)
+        limit, offset = _number(request, "limit", 25, MAX_ITEMS), _number(request, "offset", 0, MAX_OFFSET)
         row = index.document_rows.get(name)
         if row is None:
             raise Refusal(404, "no such document", given=name[:80])
@@ -137,7 +137,7 @@ class Explore:
 
     def rejects(self, request: Request) -> Response:
         """Rows of the sources that could not be used, from `offset` on, each with its reason. Raises IndexCorrupt."""
-        limit, offset = _number(request, "limit", 25, MOST), _number(request, "offset", 0, MOST_SKIPPED)
+        limit, offset = _number(request, "limit", 25, MAX_ITEMS), _number(request, "offset", 0, MAX_OFFSET)
         file = self._index.path / "rejects.jsonl"
         listed: list[Any] = []
         try:
@@ -162,7 +162,7 @@ class Explore:
         passages = _of(index.loaded("passages of documents", _passages_of_documents), row)
         (metadata,) = rows_of(index.metadata, [row])
         statuses = index.loaded("status of passages", _status_of_passages)
-        counted = Counter(_take(statuses, passages[:MOST])) if statuses is not None else None
+        counted = Counter(_take(statuses, passages[:MAX_ITEMS])) if statuses is not None else None
         return {
             **{name: document[name] for name in ("id", "title", "file", "line")}, "metadata": metadata,
             "language": metadata.get(LANGUAGE, ENGLISH), "n_passages": len(passages), "extraction": counted,
@@ -172,8 +172,8 @@ class Explore:
 def _text(request: Request, name: str) -> str:
     """A parameter of the request that is a text, "" if it is not given. Raises Refusal (400)."""
     text = request.query_params.get(name, "").strip()
-    if len(text) > MOST_CHARS:
-        raise Refusal(400, "the text is too long", given=f"{name}: {len(text)} characters", expected=MOST_CHARS)
+    if len(text) > MAX_TEXT_CHARS:
+        raise Refusal(400, "the text is too long", given=f"{name}: {len(text)} characters", expected=MAX_TEXT_CHARS)
     return text
 
 

@@ -67,7 +67,7 @@ class Client:
         elif self.settings.where and not access.filtered:
             expected = "one without a filter of documents"
         elif index and not self.may_use(index):
-            expected = "one for this index; GET /v1/indexes lists those of a key"
+            expected = "a key for this index; GET /v1/indexes lists the indexes of a key"
         else:
             return
         raise Refusal(403, "this key may not do that", kind=FORBIDDEN, given=self.name, expected=expected)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gpu_rag.engine import MOST_PARTS, Engine, Given, OnText, Prepared, drive
+from gpu_rag.engine import MAX_VIEWS, Engine, Given, OnText, Prepared, drive
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.methods.registry import method_names
 from gpu_rag.models.set import ModelSet
@@ -30,7 +30,7 @@ from gpu_rag.types import Question
 
 WARM = Question("warm", "Which method answers first?")
 READY, DEAD, STOPPING = "ready", "dead", "stopping"
-LONGEST_PAUSE_S = 60.0
+MAX_PAUSE_S = 60.0
 STOP_S = 5.0  # maximum wait at the end for a running batch, and for models to close
 N_PREPARED = 256  # prepared methods in the cache of an index
 
@@ -53,7 +53,7 @@ class Wanted:
 
 
 class Ready(NamedTuple):
-    """A prepared method. version: number of the engine that it was prepared by, among those of its index."""
+    """A prepared method. version: number of the engine that prepared it, counted for its index."""
 
     prepared: Prepared
     version: int
@@ -74,7 +74,7 @@ class ServedIndex:
         self._counting = threading.Lock()  # guards the open questions of each engine
         self._n_open = Counter[int]()
         self._replaced = set[int]()  # versions of replaced engines that are still in memory
-        self._idle = set[int]()  # those that had no open question at the last `release`
+        self._idle = set[int]()  # replaced versions without an open question at the last `release`
 
     def prepare(self, wanted: Wanted) -> Ready:
         """`Engine.prepare`, cached. Thread-safe; may load files. Raises its errors, and Refusal."""
@@ -86,7 +86,7 @@ class ServedIndex:
                 ready = Ready(_prepared(self.engine, wanted), self._version)
                 # fewer filtered methods are cached, since each keeps a part of the index in memory
                 same = [key for key, other in self._ready.items() if bool(other.prepared.where) == bool(wanted.where)]
-                if len(same) >= (MOST_PARTS if wanted.where else N_PREPARED):
+                if len(same) >= (MAX_VIEWS if wanted.where else N_PREPARED):
                     del self._ready[same[0]]
                 self._ready[wanted.key] = ready
             return ready
@@ -189,7 +189,7 @@ class EngineThread:
     totals over all engines. lives: {name: the served index}.
     """
 
-    driver: StreamingDriver  # set by `start`, as its models and settings: those of the first engine
+    driver: StreamingDriver  # of the first engine, as its models and settings; set by `start`
     models: ModelSet
     _driver_settings: Settings
 
@@ -263,7 +263,7 @@ class EngineThread:
                 while self.state == DEAD:
                     if not pause_s or self._end.wait(pause_s):
                         return
-                    pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                    pause_s = min(2 * pause_s, MAX_PAUSE_S)
                     self._revive()
         finally:
             if not self._end.is_set():  # also for unexpected errors, which the thread prints

@@ -24,7 +24,7 @@ BACKLOG = 512
 LAST_ROWS_S = 5  # time for the rows of questions failed at shutdown
 SPARE = 64  # connections beyond the limit that get an error response; more are cut off
 OTHER_FILES = 256  # files that the engine may have open beside the connections
-LEAST_BYTES = 64 * 1024  # bytes that a waiting client must read within the time limit
+MIN_BYTES = 64 * 1024  # bytes that a waiting client must read within the time limit
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -152,7 +152,7 @@ class _Server(uvicorn.Server):
 
 class PatientProtocol(H11Protocol):
     """HTTP on one connection. It is cut off if its client does not send all headers of a request within `client_s`, or
-    reads less than LEAST_BYTES of a waiting response in that time."""
+    reads less than MIN_BYTES of a waiting response in that time."""
 
     client_s = 30.0
     _deadline: asyncio.TimerHandle | None = None
@@ -197,7 +197,7 @@ class PatientProtocol(H11Protocol):
     def _look_at_client(self) -> None:
         """Cut off a client that does not read: while writing is paused, only reading shrinks the buffer."""
         waits = self.transport.get_write_buffer_size()
-        if self._stuck and waits > self._stuck - LEAST_BYTES:
+        if self._stuck and waits > self._stuck - MIN_BYTES:
             self.transport.abort()
             return
         self._stuck = waits if self.flow.write_paused or self.transport.is_closing() else 0

@@ -14,7 +14,7 @@ from gpu_rag.serve.keys import file_status
 from gpu_rag.serve.live import READY, ServedIndex
 
 PAUSE_S = 0.5  # between two looks at the manifest
-LONGEST_PAUSE_S = 60.0  # between two attempts to open an index that cannot be opened
+MAX_PAUSE_S = 60.0  # between two attempts to open an index that cannot be opened
 
 
 class Watch:
@@ -53,12 +53,11 @@ class Watch:
             except (GpuRagError, OSError) as error:  # a build may be replacing the files: try again
                 if now != failed:
                     self._say(f"the changed index cannot be opened: {error}")
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S) if now == failed else PAUSE_S
+                pause_s = min(2 * pause_s, MAX_PAUSE_S) if now == failed else PAUSE_S
                 failed, next_s = now, time.monotonic() + pause_s
 
     def _follow(self) -> bool:
-        """Replace the engine if the index has another content than that of the engine. False if it cannot be replaced
-        now."""
+        """Replace the engine if the index has other content than the engine. False if it cannot be replaced now."""
         digest, engine = Manifest.read(self._folder).without_stale().digest(), self._live.engine
         if digest == engine.index.manifest.digest():
             return True

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from gpu_rag.errors import UsageError
-from gpu_rag.settings.ranges import MOST_INTEGER, MOST_SEED, Allowed, OutOfRange, Range, check_value, shortened
+from gpu_rag.settings.ranges import MAX_INTEGER, MAX_SEED, Allowed, OutOfRange, Range, check_value, shortened
 
 T = TypeVar("T")
 SECTIONS: dict[str, Callable[[], type[Declared]]] = {}  # by name: a function that returns the class
@@ -117,7 +117,7 @@ def checked(cls: type[T], values: Mapping[str, Any], where: str) -> T:
         made = cls(**clean)
         for name, value in clean.items():
             if isinstance(value, (int, float)):
-                check_value(name, value, Range(high=MOST_SEED if name == "seed" else MOST_INTEGER))
+                check_value(name, value, Range(high=MAX_SEED if name == "seed" else MAX_INTEGER))
         return made
     except OutOfRange as error:
         shown, do = f"setting {where}.{error.name}", known[error.name].remedy
@@ -126,7 +126,7 @@ def checked(cls: type[T], values: Mapping[str, Any], where: str) -> T:
 
 def _converted(what: str, value: Any, setting: Setting) -> Any:
     """Value converted to the type of the setting. Raises UsageError."""
-    if setting.type is float and type(value) is int and abs(value) > MOST_SEED:
+    if setting.type is float and type(value) is int and abs(value) > MAX_SEED:
         return value  # no float holds it: its range rejects it
     try:
         result = msgspec.convert(value, setting.type)

@@ -9,8 +9,8 @@ from msgspec import Meta
 
 from gpu_rag.errors import UsageError
 
-MOST_INTEGER = 2**31 - 1  # counts are i32 in graph ops and model engines
-MOST_SEED = 2**63 - 1
+MAX_INTEGER = 2**31 - 1  # counts are i32 in graph ops and model engines
+MAX_SEED = 2**63 - 1
 
 
 def Range(low: float | None = None, high: float | None = None, above: bool = False, below: bool = False) -> Meta:
@@ -21,7 +21,7 @@ def Range(low: float | None = None, high: float | None = None, above: bool = Fal
 
 COUNT = Range(1)
 NATURAL = Range(0)  # also for weights that are not negative
-SEED = Range(0, MOST_SEED)
+SEED = Range(0, MAX_SEED)
 SHARE = Range(0, 1)
 COSINE = Range(-1, 1)
 COSINE_DISTANCE = Range(0, 2)

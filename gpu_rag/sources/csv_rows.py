@@ -34,7 +34,7 @@ def read_csv(path: Path, limits: Limits, needed: str = "text") -> Iterator[Row |
 
     Row.line is the line on which a row begins, from 1. Empty cells are left out. id, title, text, question and answer
     (in any case) and renamed columns are texts; other cells are integers, floats, true or false if they look like one,
-    else texts. Quoted cells may hold line ends. The delimiter (, ; tab |, or the one of a line `sep=;`) is the one that
+    else texts. Quoted cells may hold line ends. A line `sep=;` names the delimiter; else it is one of , ; tab | and
     gives the column `needed`, or the most columns. A row with more cells than names, with a broken quotation, of
     another charset or longer than max_line_bytes is a Reject, and reading continues after it. Memory: one row.
     """

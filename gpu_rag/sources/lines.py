@@ -39,7 +39,7 @@ class LineBlock:
     """Lines of a file that are not blank.
 
     data: the bytes of all of them; start, end: i64[n], bounds of each line in it, without its line end; number: i64[n],
-    from 1; alone: bool[n], lines that must be read one by one: the first of the file, and those that may not be UTF-8
+    from 1; alone: bool[n], lines that must be read one by one: the first of the file, and lines that may not be UTF-8
     or hold NUL. rejects: lines that are too long, ascending.
     """
 
@@ -87,7 +87,7 @@ def read_line_blocks(
                 for data in _cut(whole, block_lines):
                     block = _block(path, data, number, limits.max_line_bytes)
                     if block is None:
-                        yield Reject(shown(path), 0, "not UTF-8: the byte order mark is that of UTF-16 or UTF-32")
+                        yield Reject(shown(path), 0, "not UTF-8: the byte order mark of UTF-16 or UTF-32")
                         return
                     number += data.count(b"\n") + (not data.endswith(b"\n"))
                     yield block

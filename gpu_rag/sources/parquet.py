@@ -44,8 +44,8 @@ DOCUMENTS = Columns(("id", "_id", "title", "text"), (("text",),), ("id", "_id"),
 
 @dataclass(frozen=True)
 class TableBlock:
-    """Some rows of a table. columns: those that were read; before: number of rows before these; problem: the fault that
-    ends the reading after these rows, or None."""
+    """Some rows of a table. columns: the columns that were read; before: number of rows before these; problem: the
+    fault that ends the reading after these rows, or None."""
 
     columns: list[str]
     batches: list[pa.RecordBatch]
@@ -201,7 +201,7 @@ def rows_at(
 
 
 def _decoded(number: int, row: dict[str, Any], strict: Collection[str]) -> Row:
-    """Row with its bytes as text. Raises RowError if those of `strict` columns are not UTF-8."""
+    """Row with its bytes as text. Raises RowError if `strict` columns are not UTF-8."""
     return Row(number, {k: _text(v, k in strict) if isinstance(v, bytes) else v for k, v in row.items()})
 
 

@@ -130,7 +130,7 @@ def n_questions_lost(rejects: Iterable[Reject]) -> int:
 
 
 _Found = tuple[int, str, QuestionRow] | Reject
-_MOST_TIME_CHARS = 100
+_MAX_TIME_CHARS = 100
 
 
 def _unique(rows: Iterator[_Found]) -> Iterator[QuestionRow | Reject]:
@@ -186,8 +186,8 @@ def _questions(path: Path, rows: Iterable[Row | Reject], limits: Limits) -> Iter
 def _query_time(row: dict[str, Any]) -> str:
     """Time at which the question was asked. Raises RowError."""
     time = " ".join(optional_string(row, "query_time").split())
-    if len(time) > _MOST_TIME_CHARS:
-        raise RowError(f"query_time has {len(time)} characters; expected {_MOST_TIME_CHARS} at most")
+    if len(time) > _MAX_TIME_CHARS:
+        raise RowError(f"query_time has {len(time)} characters; expected {_MAX_TIME_CHARS} at most")
     return time
 
 

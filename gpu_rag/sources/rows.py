@@ -106,7 +106,7 @@ def question_id(question: str) -> str:
 def decode_utf8(data: bytes) -> str:
     """Text of UTF-8 bytes, without a byte order mark. Raises RowError naming the encoding or the first bad byte."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise RowError("not UTF-8: the byte order mark is that of UTF-16 or UTF-32")
+        raise RowError("not UTF-8: the byte order mark of UTF-16 or UTF-32")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

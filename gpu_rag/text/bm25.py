@@ -51,7 +51,7 @@ class Bm25:
         """tokens: V, sorted; arrays: frequency u8|u16|u32[P], indices i32[P], indptr i64[V+1], one list of (passage,
         how often it has the token) for each token, passages ascending, and lengths u8|u16|u32[N], of the passages in
         tokens; n: number of passages; languages: of the passages, the commonest first. whole: statistics of the words,
-        by default those of these passages."""
+        by default of these passages."""
         self.tokens, self.arrays, self.n, self.k1, self.b, self.languages = tokens, arrays, n, k1, b, languages
         self._whole = whole or Whole(n, np.diff(arrays["indptr"]), arrays["lengths"].mean() if n else 0.0)
         self._longer = k1 * ((1 - b) + b * arrays["lengths"] / max(self._whole.length, 1e-9))  # f64[N]
@@ -336,7 +336,7 @@ def _problem(saved: _Saved, arrays: dict[str, np.ndarray]) -> str:
     if len(counts) != len(saved.tokens) or frequency.shape != indices.shape or int(counts.sum()) != len(indices):
         return f"arrays that do not fit the vocabulary of {len(saved.tokens)} tokens"
     if len(lengths) != saved.n or int(lengths.sum()) != int(frequency.sum()):
-        return "lengths that are not those of the passages"
+        return "lengths that do not fit the passages"
     if len(indices) and (indices.min() < 0 or indices.max() >= saved.n or frequency.min() < 1):
         return "a passage or a count out of range"
     return ""

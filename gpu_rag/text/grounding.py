@@ -45,7 +45,7 @@ _UNIT_TERMS = frozenset(
 _NUMBER = re.compile(r"\d+(?:p\d+)?")
 _RATIOS = (7, 10, 12, 24, 60, 100, 1000, 10_000, 10**6)  # ratios of units of time, length and weight
 _FIRST_YEAR = 1000
-_MOST_ADDED = 12
+_MAX_ADDED = 12
 _COUNTS = re.compile(r"\bhow (?:many|often)\b|\bnumber of\b|^count\b", re.IGNORECASE)
 _HOW_MANY = re.compile(r"\bhow many (?!of\b)(\w+)", re.IGNORECASE)
 _RECKONS = re.compile(
@@ -53,7 +53,7 @@ _RECKONS = re.compile(
     r"older|younger|higher|deeper|wider|heavier|years? (?:after|before|later|earlier)|by how (?:much|many)|up from)\b",
     re.IGNORECASE,
 )
-_MOST_COUNTED = 12  # maximum that a reader would count in a text
+_MAX_COUNTED = 12  # maximum that a reader would count in a text
 _COMPARES = re.compile(
     r"\b(older|younger|longer|shorter|taller|higher|lower|larger|bigger|smaller|deeper|wider|heavier|faster|earlier|"
     r"later|more|fewer|less|first)\b.*?,\s*(.+?),?\s+or\s+(.+?)\s*\?",
@@ -229,7 +229,7 @@ def _is_translated(asked: _Words, shown: Sequence[_Words]) -> bool:
 def _is_reckoned(number: float, words: _Words, asked: _Words, shown: Sequence[_Words]) -> bool:
     """Whether a number may be a count, or follow from the figures of one text and the question in one calculation."""
     counts = _COUNTS.search(asked.text) and not _is_counted(asked, shown)
-    if counts and number <= _MOST_COUNTED:
+    if counts and number <= _MAX_COUNTED:
         return True
     in_units = not _UNIT_TERMS.isdisjoint(words.terms)
     figures = [{_number(term) for term in text.places if _NUMBER.fullmatch(term)} for text in (*shown, asked)]
@@ -304,8 +304,8 @@ def _is_later(year: float, known: Set[float]) -> bool:
 
 def _is_sum(number: float, known: Set[float]) -> bool:
     """Whether a number is a sum of two or three known numbers, a difference of two, or a small multiple of one."""
-    some = sorted(known)[:_MOST_ADDED]
+    some = sorted(known)[:_MAX_ADDED]
     sums = {sum(added) for n in (2, 3) for added in combinations(some, n)}
     differences = {b - a for a, b in combinations(some, 2)}
-    multiples = {figure * by for figure in some for by in (2, *some) if by <= _MOST_COUNTED}
+    multiples = {figure * by for figure in some for by in (2, *some) if by <= _MAX_COUNTED}
     return any(abs(number - figure) < 1e-6 * number for figure in sums | differences | multiples)

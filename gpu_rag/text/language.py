@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 ENGLISH = "en"
 _CHARS = 1000  # in the middle of a text: a licence or a title page may be in another language
-_LEAST_LETTERS, _LEAST_SCORE = 16, 0.5
+_MIN_LETTERS, _MIN_SCORE = 16, 0.5
 _OTHER_SCRIPTS = "\u0370"  # letters from here on are not Latin, and four of them are enough
 _N_GUESSES = 10
 
@@ -36,10 +36,10 @@ def language_of(text: str) -> str:
     part = text[start : start + _CHARS]
     letters = list(filter(str.isalpha, part))
     n_others = sum(char >= _OTHER_SCRIPTS for char in letters)
-    if len(letters) + 3 * n_others < _LEAST_LETTERS:
+    if len(letters) + 3 * n_others < _MIN_LETTERS:
         return ENGLISH
     (best,) = _detector().detect(part)
-    is_sure = best["score"] >= _LEAST_SCORE or 2 * n_others > len(letters)
+    is_sure = best["score"] >= _MIN_SCORE or 2 * n_others > len(letters)
     return str(best["lang"]) if is_sure else ENGLISH
 
 

@@ -101,7 +101,7 @@ _OBJECTS = word_set("him her it them his its their")
 _ORDINALS = frozenset(tokenize("first second third fourth fifth sixth seventh eighth ninth tenth last next"))
 _FIGURE, _YEAR = re.compile(r"\d"), re.compile(r"1\d{3}|20\d{2}")
 _BOUNDARY = 6  # words that a boundary counts as
-_MOST_WORDS, _MOST_TOKENS = 12, 200  # of an answer, and of a sentence, that are looked at
+_MAX_WORDS, _MAX_TOKENS = 12, 200  # of an answer, and of a sentence, that are looked at
 
 Place = tuple[int, int]  # tokens first:last of a sentence
 
@@ -243,7 +243,7 @@ def _units(word: str) -> list[Unit]:
 @lru_cache(maxsize=2048)
 def _sentences(title: str, text: str) -> list[_Sentence]:
     sentences = (_Sentence(title, text, start, end) for start, end in split_sentences(text))
-    return [sentence for sentence in sentences if len(sentence.tokens) <= _MOST_TOKENS]
+    return [sentence for sentence in sentences if len(sentence.tokens) <= _MAX_TOKENS]
 
 
 @lru_cache(maxsize=1024)
@@ -333,7 +333,7 @@ def _span(number: int, sentence: _Sentence, place: Place) -> Span:
 
 
 def _wanted(asked: _Question, answer: str, evidence: Set[str]) -> list[tuple[str, ...]]:
-    """The terms of an answer that the question has in no form, in order; then those that are its core: names and
+    """The terms of an answer that the question has in no form, in order; then the terms of its core: names and
     numbers, a number's next word, and for a question of no known type all words of the evidence, if most are. None if
     the answer is of another type."""
     terms = _sequence(answer)
@@ -355,7 +355,7 @@ def _wanted(asked: _Question, answer: str, evidence: Set[str]) -> list[tuple[str
     elif asked.kind == "other":
         core = evidence | core if 3 * len(evidence & {*new}) >= 2 * len(new) else frozenset()
     said = tuple(term for term in new if term in core)
-    return [wanted for wanted in dict.fromkeys((new, said)) if fits and 0 < len(wanted) <= _MOST_WORDS]
+    return [wanted for wanted in dict.fromkeys((new, said)) if fits and 0 < len(wanted) <= _MAX_WORDS]
 
 
 def _places(sentence: _Sentence, wanted: Sequence[str], in_order: bool) -> list[Place]:

@@ -8,7 +8,7 @@ import torch
 
 from gpu_rag.bench import measure
 from gpu_rag.bench import run as runner
-from gpu_rag.bench.case import MOST_ALONE, MOST_TILED, STARTS, Case, Checked, Config, Peer
+from gpu_rag.bench.case import MAX_ALONE, MAX_TILED, STARTS, Case, Checked, Config, Peer
 
 pytestmark = pytest.mark.usefixtures("small_bench")
 CPU = torch.device("cpu")
@@ -65,7 +65,7 @@ def test_questions_of_a_turn(batch):
     for round_number in range(STARTS):
         timed, before = questions(turn, round_number)
         assert timed == list(range(timed[0], timed[0] + len(timed)))
-        assert len(timed) >= MOST_ALONE and len(timed) < MOST_ALONE + batch
+        assert len(timed) >= MAX_ALONE and len(timed) < MAX_ALONE + batch
         assert len(before) == batch and not set(timed) & set(before) and max(timed + before) < pool
         starts.add(timed[0])
     assert len(starts) == STARTS
@@ -115,7 +115,7 @@ def rows_of(
 def test_equal_work_has_the_ratio_one(clock, monkeypatch, batch):
     """A twin of the op as a peer is exactly as fast, at every batch; so is a loop of the twin at B = 1."""
     twin = Peer("twin", span, costing(clock, "twin", CALL_S, QUESTION_S))
-    loop = Peer("loop", span, costing(clock, "loop", 0.0, CALL_S + QUESTION_S), most=MOST_ALONE, alone=True)
+    loop = Peer("loop", span, costing(clock, "loop", 0.0, CALL_S + QUESTION_S), most=MAX_ALONE, alone=True)
     beside, alone = rows_of(clock, monkeypatch, (batch,), [twin, loop])
     expected = 1e3 * (CALL_S + batch * QUESTION_S)
     for row in (beside, alone):
@@ -124,8 +124,8 @@ def test_equal_work_has_the_ratio_one(clock, monkeypatch, batch):
     one = CALL_S + QUESTION_S
     assert alone.peer_ms == pytest.approx(1e3 * one * batch)
     assert alone.ratio == pytest.approx(one * batch / (CALL_S + batch * QUESTION_S))
-    calls = -(-MOST_ALONE // batch)
-    assert (beside.asked, beside.sampled, alone.sampled) == (calls * batch, calls * batch, MOST_ALONE)
+    calls = -(-MAX_ALONE // batch)
+    assert (beside.asked, beside.sampled, alone.sampled) == (calls * batch, calls * batch, MAX_ALONE)
 
 
 @pytest.mark.parametrize("batch", [16, 17, 63, 200])
@@ -134,16 +134,16 @@ def test_the_untimed_call_warms_the_path_of_its_batch(clock, monkeypatch, batch)
 
     def tiling(name: str) -> Callable[[range], range]:
         paths = {tiled: costing(clock, f"{name} {tiled}", CALL_S, QUESTION_S) for tiled in (False, True)}
-        return lambda asked: paths[len(asked) > MOST_ALONE](asked)
+        return lambda asked: paths[len(asked) > MAX_ALONE](asked)
 
-    peers = [Peer("whole", span, tiling("whole")), Peer("tiled", span, tiling("tiled"), most=MOST_TILED)]
+    peers = [Peer("whole", span, tiling("whole")), Peer("tiled", span, tiling("tiled"), most=MAX_TILED)]
     whole, tiled = rows_of(clock, monkeypatch, (batch,), peers, tiling("ours"))
     assert (whole.ms, whole.ratio) == (pytest.approx(1e3 * (CALL_S + batch * QUESTION_S)), pytest.approx(1.0))
-    count = min(batch, MOST_TILED)
+    count = min(batch, MAX_TILED)
     assert tiled.peer_ms == pytest.approx(1e3 * (CALL_S + count * QUESTION_S) * batch / count)
 
 
-@pytest.mark.parametrize(("seconds", "before", "each"), [(5.0, 1, 1), (0.4, 2, 5), (0.001, 2, MOST_ALONE)])
+@pytest.mark.parametrize(("seconds", "before", "each"), [(5.0, 1, 1), (0.4, 2, 5), (0.001, 2, MAX_ALONE)])
 def test_a_peer_that_works_alone_is_asked_what_fits_two_seconds(clock, monkeypatch, seconds, before, each):
     """It is run once for its check, and once more, if that was fast, to see how many questions fit a round."""
     asked: list[int] = []

@@ -308,7 +308,7 @@ def test_a_large_state_begins_in_f16(monkeypatch: pytest.MonkeyPatch, device: De
     w = World()
     graph, seeds = prepare(device.put(w.csr)), device.put(w.seeds)
     small = device.back(personalized_pagerank(graph, seeds))
-    monkeypatch.setattr("gpu_rag.graph.pagerank.matrix.MOST_RECORDED", 64 * w.csr.n - 1)
+    monkeypatch.setattr("gpu_rag.graph.pagerank.matrix.MAX_RECORDED", 64 * w.csr.n - 1)
     large = device.back(personalized_pagerank(graph, seeds))
     for state, found in (("f32", small), ("f16", large)):
         assert torch.equal(found, device.back(personalized_pagerank(graph, seeds, state=state)))

@@ -6,7 +6,7 @@ from stand_in import Device
 
 from gpu_rag.graph.common import dots
 from gpu_rag.graph.nearest import nearest
-from gpu_rag.graph.nearest.torch_path import LEAST_F16
+from gpu_rag.graph.nearest.torch_path import F16_ERROR
 
 ROWS, DIMS = 400, 48
 
@@ -26,7 +26,7 @@ def error(device: Device, scale: float) -> tuple[float, float]:
     there = device.put(base)
     found = device.back(dots.products(device.put(queries), there)).double()
     lengths = queries.double().norm(dim=1).max() * base.double().norm(dim=1).max()
-    slack = dots.products_slack(there) * lengths + LEAST_F16 * DIMS**0.5 * base.double().norm(dim=1).max()
+    slack = dots.products_slack(there) * lengths + F16_ERROR * DIMS**0.5 * base.double().norm(dim=1).max()
     return float((found - queries.double() @ base.double().T).abs().max()), float(slack)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpu_rag.errors import RequestFailed
 from gpu_rag.evaluation.judge import (
     KINDS,
-    MOST_GOLD,
+    MAX_GOLD,
     Claim,
     Judge,
     claim_order,
@@ -78,9 +78,9 @@ def test_an_answer_cannot_pretend_to_be_a_field() -> None:
 def test_of_very_many_gold_answers_the_nearest_are_shown() -> None:
     many = tuple(f"town {i}" for i in range(400))
     shown = judge().request(Claim("Which?", many, "it is 317")).prompt.split("\n")[2:-4]
-    assert len(shown) == MOST_GOLD and shown[0] == "town 317"
-    few = judge().request(Claim("Which?", many[:MOST_GOLD], "it is 17")).prompt.split("\n")[2:-4]
-    assert few == list(many[:MOST_GOLD])  # all of them, in their own order
+    assert len(shown) == MAX_GOLD and shown[0] == "town 317"
+    few = judge().request(Claim("Which?", many[:MAX_GOLD], "it is 17")).prompt.split("\n")[2:-4]
+    assert few == list(many[:MAX_GOLD])  # all of them, in their own order
 
 
 def test_equal_claims_are_asked_once_and_all_in_one_call() -> None:

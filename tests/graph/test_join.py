@@ -54,7 +54,7 @@ def tiles(patch: pytest.MonkeyPatch, rows: int, columns: int) -> None:
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     tiles(monkeypatch, 5, 9)
-    monkeypatch.setattr("gpu_rag.graph.join.torch_path.MOST_COMMON", 4)
+    monkeypatch.setattr("gpu_rag.graph.join.torch_path.MAX_COMMON", 4)
 
 
 def check(join: Join, left: torch.Tensor, lk: Ragged, right: torch.Tensor, rk: Ragged, exclude: Groups) -> None:

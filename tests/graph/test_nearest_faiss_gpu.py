@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gpu_rag.errors import MissingBackend, UsageError
-from gpu_rag.graph.nearest.index import MOST_ON_GPU, FaissIndex
+from gpu_rag.graph.nearest.index import MAX_K_ON_GPU, FaissIndex
 
 
 class Rows:
@@ -86,7 +86,7 @@ def test_rows_are_searched_on_their_gpu(faiss: FakeFaiss) -> None:
 def test_more_rows_than_a_gpu_finds_are_refused(faiss: FakeFaiss) -> None:
     made = FaissIndex(base(3))
     with pytest.raises(UsageError, match="fewer rows on a GPU; given 2049 for a query.*implementation=torch"):
-        made.propose(torch.zeros(1, 4), MOST_ON_GPU + 1)
+        made.propose(torch.zeros(1, 4), MAX_K_ON_GPU + 1)
 
 
 def test_what_a_gpu_cannot_take(faiss: FakeFaiss, monkeypatch: pytest.MonkeyPatch) -> None:

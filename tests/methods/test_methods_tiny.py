@@ -10,7 +10,7 @@ from answer_notes import ranking
 import gpu_rag
 from gpu_rag.errors import MissingLayer, UsageError
 from gpu_rag.models.embed.hashing import HashEmbedder
-from gpu_rag.settings.ranges import MOST_INTEGER
+from gpu_rag.settings.ranges import MAX_INTEGER
 from gpu_rag.types import Answer
 
 QUESTION = "Who taught the designer of the Halden Bridge?"
@@ -127,6 +127,6 @@ def test_a_count_without_bound_is_all_there_is(build: Any, fast: Settings, facts
         for name in names:
             found = [
                 retrieve(index, method, {**fast, "method": {method: {name: count}}}).evidence
-                for count in (1000, MOST_INTEGER)
+                for count in (1000, MAX_INTEGER)
             ]
             assert found[0] == found[1] and found[0], (method, name)

@@ -15,7 +15,7 @@ import pytest
 
 import gpu_rag
 from gpu_rag.cli.trace_text import trace_text
-from gpu_rag.engine import MOST_PARTS, Engine
+from gpu_rag.engine import MAX_VIEWS, Engine
 from gpu_rag.errors import UsageError
 from gpu_rag.index import narrow
 from gpu_rag.index.index import Index
@@ -208,7 +208,7 @@ def test_a_part_has_the_stages_that_were_asked_for(index: gpu_rag.Index) -> None
     assert isinstance(view, narrow.View) and not view._files
     assert engine.part_for("ppr", WHERE) is view and set(view._files) == MADE
     assert engine.narrowed("n >= 0") is index
-    for n in range(MOST_PARTS):
+    for n in range(MAX_VIEWS):
         engine.part_for("bm25", f"n != {n % 3} and n < {50 + n}")
     gone = weakref.ref(view)
     del view

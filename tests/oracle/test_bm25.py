@@ -151,9 +151,9 @@ def check_bits(kind: Any) -> None:
     texts = [" ".join(rng.choice(WORDS, rng.integers(0, 9))) for _ in range(700)]
     queries = [" ".join(rng.choice(WORDS, size)) for size in (1, 2, 0, 5, 9, 3)]
     ids, scores = Bm25.build(texts).search(queries, 3)
-    for most in (1, 1500, postings.MOST_ENTRIES):
+    for most in (1, 1500, postings.MAX_ENTRIES):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(postings, "MOST_ENTRIES", most)
+            patch.setattr(postings, "MAX_ENTRIES", most)
             got = kind.build(texts).search(queries, 3)
         assert got[0].tolist() == ids.tolist() and got[1].tolist() == scores.tolist()
 

@@ -53,7 +53,7 @@ def test_nearly_all_pairs_are_found_and_scores_are_exact(monkeypatch: pytest.Mon
     assert given.items() <= expected.items()
     # plausible wrong versions: too few tables, a sketch that drops pairs at the threshold
     with monkeypatch.context() as patch:
-        patch.setattr(pairs_module, "MOST_TABLES", 3)
+        patch.setattr(pairs_module, "MAX_TABLES", 3)
         assert recall(found(base, groups), expected) < 0.9
     with monkeypatch.context() as patch:
         patch.setattr(pairs_module, "_SPREAD", -0.5)

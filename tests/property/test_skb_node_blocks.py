@@ -26,7 +26,7 @@ LIMITS: dict[str, int] = {"max_document_chars": 12, "max_line_bytes": 300}
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jsonl, "_LEAST", 1)
+    monkeypatch.setattr(jsonl, "_MIN_ROWS", 1)
     monkeypatch.setattr(blocks, "_ROWS", 2)
     monkeypatch.setattr(blocks, "_TABLE_ROWS", 2)
     monkeypatch.setattr("gpu_rag.sources.parquet.BATCH_ROWS", 2)

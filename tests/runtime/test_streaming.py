@@ -124,7 +124,7 @@ def test_calls_that_lead_to_no_request_are_not_fed_in_small_pieces():
 
     toys = Toys()
     run([program] * 600, ByHand(), toys, low_water=4)
-    assert len(toys.log) < 40 and max(len(queries) for _, queries in toys.log) == streaming.LARGEST
+    assert len(toys.log) < 40 and max(len(queries) for _, queries in toys.log) == streaming.MAX_CHEAP
     toys.log.clear()
     run_streaming(pairs([program] * 600), toys.resources, None, max_live=1024)
     assert len(toys.log) == 12, "without any slow service batches are full"

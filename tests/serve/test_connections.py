@@ -105,7 +105,7 @@ def test_a_client_that_does_not_read_is_cut_off(connect, ended):
         protocol.pause_writing()
     loop.pass_time()
     assert not transport.aborted, "it had no time yet"
-    transport.waits -= server.LEAST_BYTES - 1
+    transport.waits -= server.MIN_BYTES - 1
     loop.pass_time()
     assert transport.aborted
     protocol.connection_lost(None)
@@ -117,9 +117,9 @@ def test_a_client_that_reads_slowly_is_waited_for(connect):
     protocol.data_received(REQUEST)
     protocol.pause_writing()
     transport.waits = 1_000_000
-    while transport.waits > server.LEAST_BYTES:
+    while transport.waits > server.MIN_BYTES:
         loop.pass_time()
-        transport.waits -= server.LEAST_BYTES
+        transport.waits -= server.MIN_BYTES
     protocol.resume_writing()  # it has taken nearly all, and the next piece waits
     protocol.pause_writing()
     transport.waits = 1_000_000

@@ -427,7 +427,7 @@ def test_a_bug_is_an_internal_error_that_tells_nothing(here):
 
 
 def test_a_filter_a_request(here, tmp_path, cli):
-    from gpu_rag.engine import MOST_PARTS
+    from gpu_rag.engine import MAX_VIEWS
 
     rows = [
         {"id": f"d{i}", "title": f"Bridge {i}", "text": f"Marta Orlo designed bridge {i} in Tamsin.", "year": 2000 + i}
@@ -455,7 +455,7 @@ def test_a_filter_a_request(here, tmp_path, cli):
     assert [e["passage_id"] for e in got["gpu_rag"]["evidence"]] == ["d3"]
     for year in range(2003, 2012):  # parts of the index are let go
         asked(method="dense", where=f"year = {year}")
-    assert sum(bool(ready.prepared.where) for ready in server.live._ready.values()) == MOST_PARTS
+    assert sum(bool(ready.prepared.where) for ready in server.live._ready.values()) == MAX_VIEWS
 
 
 def test_rejects_that_cannot_be_read_are_named(here, index, tmp_path):

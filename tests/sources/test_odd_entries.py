@@ -12,7 +12,7 @@ import pytest
 from gpu_rag.errors import BadInput
 from gpu_rag.index.stages.passages import corpus_hash
 from gpu_rag.sources.corpus import read_corpus
-from gpu_rag.sources.corpus.html import MOST_ATTRIBUTES, read_html
+from gpu_rag.sources.corpus.html import MAX_ATTRIBUTES, read_html
 from gpu_rag.sources.rows import LIMITS, MAX_TITLE_CHARS
 from gpu_rag.types import Document, Reject
 
@@ -168,7 +168,7 @@ def test_a_tag_of_200_000_attributes_is_read_in_time(attribute):
 
 
 def test_tags_of_some_attributes_stay_whole():
-    most = " ".join(f"a{i}=x" for i in range(MOST_ATTRIBUTES - 2))
+    most = " ".join(f"a{i}=x" for i in range(MAX_ATTRIBUTES - 2))
     page = f"<p {most} hidden>Hidden.</p><p>Shown.</p><p {most} hidden b=1 c=2 d=3>Flood.</p>"
     text = read_html(page.encode(), LIMITS).text
     assert "Shown." in text and "Flood." in text and "Hidden." not in text

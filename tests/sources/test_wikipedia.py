@@ -80,7 +80,7 @@ def test_a_page_beyond_the_limit_is_a_reject_and_the_next_is_read(tmp_path: Path
 
 
 def test_a_tag_without_an_end_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpu_rag.sources.corpus.wikipedia._MOST_SILENT", 1 << 18)
+    monkeypatch.setattr("gpu_rag.sources.corpus.wikipedia._MAX_TAG_BYTES", 1 << 18)
     (found,) = read(tmp_path / "x.xml", HEAD.encode() + b"<page a='" + b"x" * (1 << 20))
     assert isinstance(found, Reject) and "a tag has more" in found.reason
 

@@ -109,6 +109,6 @@ def test_zip_files_keep_to_the_limits(tmp_path, monkeypatch):
     assert len(documents) == 8 and len(rejects) == 12 and "max_file_bytes = 5000" in rejects[-1].reason
     documents, rejects = read(tmp_path / "a.zip", max_file_bytes=100)
     assert not documents and len(rejects) == 1 and "max_file_bytes = 100" in rejects[0].reason
-    monkeypatch.setattr(package_module, "_MOST_MEMBERS", 19)
+    monkeypatch.setattr(package_module, "_MAX_MEMBERS", 19)
     documents, rejects = read(tmp_path / "a.zip")
     assert not documents and "more than 19 files" in rejects[0].reason

@@ -49,7 +49,7 @@ def built(
     needs = needs_of(made)
     # of one column the compiler keeps a register in memory, to hold more programs: no caller has so narrow a tile
     assert needs.stack <= (8 if ones else 0), f"registers of {kernel} are spilled"
-    assert needs.shared <= MOST_SHARED and needs.warps >= LEAST_WARPS, (kernel, needs)
+    assert needs.shared <= MAX_SHARED and needs.warps >= LEAST_WARPS, (kernel, needs)
     assert not narrow_products(made.asm["ttir"]), f"offsets of {kernel} may not fit 32 bits"
     return made
 
@@ -214,7 +214,7 @@ def atomics(ptx: str) -> list[str]:
     return [line for line in ptx.splitlines() if re.search(r"\b(atom|red)\.", line)]
 
 
-MOST_SHARED = 227 << 10  # bytes that a program may take there
+MAX_SHARED = 227 << 10  # bytes that a program may take there
 REGISTERS = 65536  # of a multiprocessor
 WARPS = 64  # that it holds at most
 

@@ -74,7 +74,7 @@ def test_the_steps_of_pagerank_are_one_cuda_graph(monkeypatch: pytest.MonkeyPatc
     questions = [ragged([[1], [2, 5]]), ragged([[3], [7, 19]]), ragged([[0, 4], [11]])]
 
     def solved(most: int) -> tuple[list[torch.Tensor], int, int]:
-        monkeypatch.setattr(matrix, "MOST_RECORDED", most)
+        monkeypatch.setattr(matrix, "MAX_RECORDED", most)
         with stand_in() as device, launches() as launched:
             graph = prepare(device.put(csr))
             found = [device.back(personalized_pagerank(graph, device.put(one), **options)) for one in questions]

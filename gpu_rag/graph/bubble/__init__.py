@@ -27,9 +27,9 @@ import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.bubble.events import ALONE, INSIDE, MEETING, MOST_GROUPS, Found, trees_by_torch
+from gpu_rag.graph.bubble.events import ALONE, INSIDE, MAX_GROUPS, MEETING, Found, trees_by_torch
 from gpu_rag.graph.common.arrays import FLOATS, INTEGERS, check_form
-from gpu_rag.graph.common.dots import LONGEST, check_unit_rows, exact_dots
+from gpu_rag.graph.common.dots import MAX_LENGTH, check_unit_rows, exact_dots
 from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.common.trusted import is_trusted
@@ -51,7 +51,7 @@ from gpu_rag.graph.memory import check_memory, is_small
 from gpu_rag.graph.ragged import arrays_of, check_ragged, keys_of, pieces_of, ragged_of_keys, row_of_value
 from gpu_rag.types import CSR, Blocks, Ragged
 
-__all__ = ["ALONE", "INSIDE", "MEETING", "MOST_GROUPS", "Bubbles", "bubble_expansion"]
+__all__ = ["ALONE", "INSIDE", "MAX_GROUPS", "MEETING", "Bubbles", "bubble_expansion"]
 
 STATE, STATE_BY_TORCH = 28, 16  # minimum bytes in memory for a node and group
 _QUESTIONS = 16  # questions that a thread takes at a time
@@ -59,12 +59,11 @@ _QUESTIONS = 16  # questions that a thread takes at a time
 
 @dataclass(frozen=True)
 class Bubbles:
-    """Candidates of B questions, on the device of the blocks. Those of question b are offsets[b]..offsets[b+1], best
-    first.
+    """Candidates of B questions, on the device of the blocks; best first for each question.
 
-    offsets: i64[B+1]; nodes: Ragged of i32, one list for each candidate: its nodes in the whole graph, ascending;
-    groups: i32[C], bit g is set if an anchor of group g is among the nodes; distance: i64[C], dist of its event; kind:
-    i8[C], MEETING, INSIDE or ALONE.
+    offsets: i64[B+1], the candidates of question b are offsets[b]..offsets[b+1]; nodes: Ragged of i32, one list for
+    each candidate: its nodes in the whole graph, ascending; groups: i32[C], bit g is set if an anchor of group g is
+    among the nodes; distance: i64[C], dist of its event; kind: i8[C], MEETING, INSIDE or ALONE.
     """
 
     offsets: torch.Tensor
@@ -104,7 +103,7 @@ def bubble_expansion(
     """
     chosen = pick_implementation(blocks.csr.indptr.device, implementation, "bubble_expansion")
     rows = local_nodes(blocks, anchors, "anchors")
-    check_ragged(groups, "groups", n=MOST_GROUPS, device=anchors.values.device, kind="group")
+    check_ragged(groups, "groups", n=MAX_GROUPS, device=anchors.values.device, kind="group")
     trust = is_trusted(anchors.offsets.device)
     if not trust and not torch.equal(anchors.offsets, groups.offsets):
         raise BadInput("groups do not match the anchors", expected="equal offsets")
@@ -133,7 +132,7 @@ def _checked_costs(blocks: Blocks, costs: torch.Tensor) -> torch.Tensor:
 def _check_memory(blocks: Blocks, groups: Ragged, chosen: str, known: int | None) -> None:
     """Raise BadInput if the state of the largest block (numba), or of all blocks (torch), cannot fit."""
     n, device = blocks.csr.n, groups.values.device
-    if is_small(STATE * n * MOST_GROUPS):
+    if is_small(STATE * n * MAX_GROUPS):
         return
     what, do = "the state of nodes and groups", "expand fewer questions at a time, or smaller blocks"
     if chosen == "torch" and known is not None:
@@ -194,8 +193,8 @@ def node_costs(
     check_form(vectors, "vectors do not fit the queries", FLOATS, ["N", queries.shape[1]], device)
     _check_pairs(queries, vectors, question, node)
     cosine = exact_dots(queries, question, vectors, node)
-    if not is_trusted(device) and not bool((cosine.abs() <= LONGEST * LONGEST).all()):  # no products of unit rows
-        pair = int((~(cosine.abs() <= LONGEST * LONGEST)).nonzero()[0, 0])
+    if not is_trusted(device) and not bool((cosine.abs() <= MAX_LENGTH * MAX_LENGTH).all()):  # no products of unit rows
+        pair = int((~(cosine.abs() <= MAX_LENGTH * MAX_LENGTH)).nonzero()[0, 0])
         given = f"product {float(cosine[pair]):.6g} with node {int(node[pair])}"
         raise BadInput("vectors are not unit rows", given=given, expected="length 1, or a row of zeros")
     return (((1 - cosine.clamp(-1, 1)) * STEPS).floor() + 1).int()

@@ -20,7 +20,7 @@ from gpu_rag.types import Blocks, Ragged
 
 LOW = (1 << 32) - 1
 MEETING, INSIDE, ALONE = 0, 1, 2
-MOST_GROUPS = 16
+MAX_GROUPS = 16
 
 
 AT_ONCE = 1 << 24  # places of trees processed together
@@ -155,7 +155,7 @@ def _events(
 
 def _order(events: _Events, cover_first: bool) -> torch.Tensor:
     """The order by (question, [uncovered groups,] distance, node, group, du, u); a meeting has du = -1."""
-    missing = MOST_GROUPS - _n_bits(events.covered) if cover_first else torch.zeros_like(events.g)
+    missing = MAX_GROUPS - _n_bits(events.covered) if cover_first else torch.zeros_like(events.g)
     inner = ((events.du + 1) << 32) | (events.u + 1)
     return lexsort(inner, (events.v << 5) | events.g, (events.question << 6 | missing) << 31 | events.d)
 

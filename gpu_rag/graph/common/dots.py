@@ -22,7 +22,7 @@ from gpu_rag.graph.common.arrays import form_of
 from gpu_rag.graph.common.trusted import is_trusted
 
 GRID = float(2**24)
-LONGEST = 1.01  # maximum row length: f16 rounding moves a unit row by at most 5e-4
+MAX_LENGTH = 1.01  # maximum row length: f16 rounding moves a unit row by at most 5e-4
 _PART, _FEW = 1 << 22, 1 << 16  # components converted at a time; few components
 
 
@@ -42,7 +42,7 @@ def check_unit_rows(vectors: torch.Tensor, name: str) -> None:
 def _are_no_units(rows: torch.Tensor) -> torch.Tensor:
     """True for rows whose length is neither 1 nor 0: bool[N]."""
     length = torch.linalg.vector_norm(rows.float(), dim=1)
-    return ~((length - 1).abs() <= LONGEST - 1) & (length != 0)
+    return ~((length - 1).abs() <= MAX_LENGTH - 1) & (length != 0)
 
 
 def _are_surely_units(vectors: torch.Tensor) -> bool:
@@ -50,11 +50,12 @@ def _are_surely_units(vectors: torch.Tensor) -> bool:
     if vectors.device.type != "cpu" or vectors.dtype != torch.float32 or vectors.numel() > _FEW:
         return False
     rows = vectors.detach().numpy()
-    return bool((np.abs(np.einsum("ij,ij->i", rows, rows) - 1) <= 1 - (2 - LONGEST) ** 2 - 1e-3).all())
+    return bool((np.abs(np.einsum("ij,ij->i", rows, rows) - 1) <= 1 - (2 - MAX_LENGTH) ** 2 - 1e-3).all())
 
 
 LOW = 2.0**11  # scale of the low part of a row, which keeps its bits in the range of f16
-LONGEST_F16 = 2.0**15  # f16 ends slightly above; the fast score of a longer row is useless
+MAX_LENGTH_F16 = 2.0**15  # f16 ends slightly above; the fast score of a longer row is useless
+MAX_PRODUCT = 2.0**120  # product of two lengths: above, sums in f32 may overflow
 
 
 def products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

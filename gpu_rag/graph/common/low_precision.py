@@ -14,11 +14,9 @@ import torch
 from gpu_rag_kernels.dots.numba import TINY, to_bf16
 
 from gpu_rag.graph.common.arrays import component_bits, score_bits
-from gpu_rag.graph.common.dots import f32_slack
+from gpu_rag.graph.common.dots import MAX_PRODUCT, f32_slack
 
 Array = np.ndarray[Any, Any]
-
-MOST = 2.0**120  # |x| |y|: above, sums in f32 may overflow
 
 
 def fastest_dtype() -> torch.dtype:
@@ -74,7 +72,7 @@ def slack_of(left: LowPrecision, right: LowPrecision) -> Array:
     with np.errstate(invalid="ignore", over="ignore"):  # bounds may be infinite
         reach = (left.length + left.error) * (longest + farthest)
         slack = left.error * (longest + farthest) + left.length * farthest + unit * reach + 2.0**-100
-        return np.where(reach < MOST, slack, np.inf)
+        return np.where(reach < MAX_PRODUCT, slack, np.inf)
 
 
 def largest(bounds: Array) -> float:

@@ -9,16 +9,16 @@ from typing import TypeVar
 
 from gpu_rag.errors import BadInput
 
-MOST_THREADS = 1024  # more than any machine has; some libraries abort the process above it
+MAX_THREADS = 1024  # more than any machine has; some libraries abort the process above it
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 
 def check_threads(threads: int) -> None:
-    """Raise BadInput unless `threads` is 1 to MOST_THREADS."""
-    if not 1 <= threads <= MOST_THREADS:
-        raise BadInput("threads is out of range", given=threads, expected=f">= 1, at most {MOST_THREADS:,}")
+    """Raise BadInput unless `threads` is 1 to MAX_THREADS."""
+    if not 1 <= threads <= MAX_THREADS:
+        raise BadInput("threads is out of range", given=threads, expected=f">= 1, at most {MAX_THREADS:,}")
 
 
 def run_parts(work: Callable[[Part], Result], parts: Iterable[Part], threads: int) -> list[Result]:

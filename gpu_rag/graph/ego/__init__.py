@@ -68,7 +68,7 @@ def ego_balls(
     Ball b = {v : the shortest path from a seed of b to v along entries row -> column has at most radius edges}. csr:
     the adjacency, weights are ignored; or `checked(csr)`. seeds: Ragged of i32/i64 nodes, one list for each question;
     an empty list has an empty ball. radius >= 0. limit: maximum nodes of a ball, the first by (hop, node); hops are
-    those of the whole ball. include: ranges (lo, hi) of nodes lo <= v < hi; a node other than a seed is reached, and
+    counted in the whole ball. include: ranges (lo, hi) of nodes lo <= v < hi; a node other than a seed is reached, and
     passed through, only if it is in one of them (any node if None). implementation: numba | torch | auto, all give the
     same integers. threads: groups of 64 questions at once (numba). Memory: the result and, for each thread, 36 N bytes
     (numba); torch: the edges of a frontier, in pieces, or on a GPU with Triton and no limit 96 N bytes and the words of
@@ -440,7 +440,7 @@ def _listed(seen: torch.Tensor, batch: int) -> Ragged:
 def local_nodes(blocks: Blocks, lists: Ragged, name: str) -> Ragged:
     """Convert nodes of the whole graph to rows of `blocks.csr`: i64[T], list b looked up in block b.
 
-    Raises BadInput if a node is not in its block, or if the number of lists is not that of blocks.
+    Raises BadInput if a node is not in its block, or if there are not as many lists as blocks.
     """
     check_ragged(lists, name, device=blocks.offsets.device, batch=blocks.offsets.shape[0] - 1, of="blocks")
     row, node = row_of_value(lists), lists.values.long()

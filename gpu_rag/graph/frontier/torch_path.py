@@ -33,7 +33,7 @@ def frontier_by_torch(query: FrontierQuery, edges: HopEdges, frontier: Ragged, k
     scores = torch.full(ids.shape, -torch.inf, device=vertices.device)
     first, last = edges.indptr[vertices], edges.indptr[vertices + 1]
     for owner, edge in expand(first, last):  # an owner is never cut
-        counts = torch.zeros_like(vertices).index_add_(0, owner, torch.ones_like(owner))  # 0 of those of other pieces
+        counts = torch.zeros_like(vertices).index_add_(0, owner, torch.ones_like(owner))  # 0 for owners in other pieces
         offsets = offsets_of(counts)
         top = ragged_gather_dot_topk(
             query.vectors.detach(), edges.vectors.detach(), Ragged(edges.vector_of[edge], offsets), k,

@@ -17,7 +17,7 @@ from gpu_rag.graph.ragged import expand, part_of, ragged_of_keys, row_of_value
 from gpu_rag.types import Ragged
 
 ROWS, COLUMNS = 1024, 4096  # per tile
-MOST_COMMON = 1024  # maximum keywords stored as columns of 0 and 1
+MAX_COMMON = 1024  # maximum keywords stored as columns of 0 and 1
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class KeywordSplit:
 def split_keywords(left: Ragged, right: Ragged) -> KeywordSplit:
     """Split checked keyword lists (any integers, any order, repeats allowed).
 
-    The common keywords are the at most MOST_COMMON keywords that the most pairs share.
+    The common keywords are the at most MAX_COMMON keywords that the most pairs share.
     """
     sizes = [_distinct_counts(side) for side in (left, right)]
     right = _only(right, left.values)  # no other keyword is in any overlap
@@ -55,7 +55,7 @@ def split_keywords(left: Ragged, right: Ragged) -> KeywordSplit:
     n_pairs = counts[0] * counts[1]
     common_first = torch.argsort(n_pairs, descending=True, stable=True)
     n_shared = int((n_pairs > 0).sum())
-    n_common = min(n_shared, MOST_COMMON)
+    n_common = min(n_shared, MAX_COMMON)
     place = torch.empty_like(common_first)
     place[common_first] = torch.arange(n_keywords, device=place.device)
     sides = [_side(k, size, place, n_common, n_shared) for k, size in zip(keys, sizes, strict=True)]

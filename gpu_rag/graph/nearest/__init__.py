@@ -8,10 +8,10 @@ from gpu_rag_kernels.dispatch import loaded, pick_implementation
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import FLOATS, check_form
 from gpu_rag.graph.memory import check_memory
-from gpu_rag.graph.nearest.best import MOST_BEST, QUERY_TILE, on_host, tile_of, topk_rows
+from gpu_rag.graph.nearest.best import MAX_K, QUERY_TILE, on_host, tile_of, topk_rows
 from gpu_rag.types import TopK
 
-__all__ = ["MOST_BEST", "QUERY_TILE", "nearest", "on_host", "topk_rows"]
+__all__ = ["MAX_K", "QUERY_TILE", "nearest", "on_host", "topk_rows"]
 
 COMPILED = "gpu_rag.graph.nearest.numba_path"
 
@@ -58,6 +58,6 @@ def _check_vectors(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int)
     check_form(base, "base is no matrix of that dimension", FLOATS, ["N", queries.shape[1]], queries.device)
     if tile < 1:
         raise BadInput("tile is out of range", given=tile, expected=">= 1")
-    if not 0 <= k <= MOST_BEST or base.shape[0] > 2**31 - 2:
+    if not 0 <= k <= MAX_K or base.shape[0] > 2**31 - 2:
         given, expected = f"k={k}, {base.shape[0]} rows", ">= 0, k and rows below 2^31"
         raise BadInput("k is out of range", given=given, expected=expected)

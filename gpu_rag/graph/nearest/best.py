@@ -12,7 +12,7 @@ from gpu_rag.graph.common.arrays import check_form
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.types import TopK
 
-MOST_BEST = 2**31 - 1  # there are no more ids
+MAX_K = 2**31 - 1  # there are no more ids
 QUERY_TILE = 256  # maximum queries of a product
 ROW_TILE = 65536  # rows of a product
 SCORES_GPU = 1 << 25  # scores of a product on a GPU for few queries: each has 60 launches
@@ -37,7 +37,7 @@ def topk_rows(scores: torch.Tensor, k: int, *, lo: int = 0) -> TopK:
     Scores [1, 3, 3, 2] with k = 2 give ids [1, 2]; with k = 1 id 1.
     """
     check_form(scores, "scores are no matrix", [torch.float32], ["B", "N"])
-    if not 0 <= k <= MOST_BEST or lo < 0 or lo + scores.shape[1] > 2**31 - 1:
+    if not 0 <= k <= MAX_K or lo < 0 or lo + scores.shape[1] > 2**31 - 1:
         raise BadInput("k or lo is out of range", given=f"k={k}, lo={lo}", expected=">= 0, k and ids below 2^31")
     check_memory(8 * k * scores.shape[0], scores.device, "the result", "ask for fewer or for fewer rows at a time")
     width = min(k, scores.shape[1])

@@ -12,14 +12,14 @@ from gpu_rag.errors import BadInput, MissingBackend, UsageError
 from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, f32_slack
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.nearest import nearest
-from gpu_rag.graph.nearest.best import MOST_BEST, by_exact_scores, topk_of
+from gpu_rag.graph.nearest.best import MAX_K, by_exact_scores, topk_of
 from gpu_rag.graph.nearest.torch_path import MANY, proposed_by_torch
 from gpu_rag.types import TopK
 
 MORE = 32  # candidates beyond k in the first try
 PADDED = 64  # queries of a faiss call, padded
 THREADS = 1  # of faiss
-MOST_ON_GPU = 2048  # maximum rows that faiss finds for a query on a GPU
+MAX_K_ON_GPU = 2048  # maximum rows that faiss finds for a query on a GPU
 
 
 def pick_index(implementation: str = "auto") -> str:
@@ -111,7 +111,7 @@ class FaissIndex:
         query gives the same bits alone or in any batch. Raises BadInput, UsageError.
         """
         check_unit_rows(queries, "queries")
-        if queries.dtype != torch.float32 or queries.shape[1] != self.base.shape[1] or not 0 <= k <= MOST_BEST:
+        if queries.dtype != torch.float32 or queries.shape[1] != self.base.shape[1] or not 0 <= k <= MAX_K:
             given = f"{queries.dtype} {tuple(queries.shape)}, k={k}"
             raise BadInput("queries do not fit", given=given, expected=f"f32 [B, {self.base.shape[1]}], 0 <= k < 2^31")
         if queries.device != self.device:
@@ -144,8 +144,11 @@ class FaissIndex:
         more rows than faiss finds on a GPU."""
         if k == 0:
             return TopK(queries.new_zeros(len(queries), 0, dtype=torch.int32), queries.new_zeros(len(queries), 0))
-        if self.device.type == "cuda" and k > MOST_ON_GPU:
-            given, expected = f"{k} for a query, spare ones included", f"at most {MOST_ON_GPU}, or implementation=torch"
+        if self.device.type == "cuda" and k > MAX_K_ON_GPU:
+            given, expected = (
+                f"{k} for a query, spare ones included",
+                f"at most {MAX_K_ON_GPU}, or implementation=torch",
+            )
             raise UsageError("faiss finds fewer rows on a GPU", given=given, expected=expected)
         before = self.faiss.omp_get_max_threads()
         self.faiss.omp_set_num_threads(THREADS)

@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 FEW = 16  # queries: up to here, products row by row cost less than rounding rows
 SCORES = 1 << 18  # scores of a product, so that they stay in a cache of 1 MB
-LEAST_ROWS, MOST_ROWS = 1024, 4096  # per product
+MIN_ROWS, MAX_ROWS = 1024, 4096  # per product
 PART = 16384  # minimum rows for a thread
 QUERY_PART = 32  # minimum queries for a thread
 
@@ -80,7 +80,7 @@ def _by_products(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int, d
     left = low_precision_rows(queries, dtype)
     if not left.is_finite:
         refuse_infinite(queries, "queries")
-    step = min(tile, n, max(LEAST_ROWS, min(MOST_ROWS, SCORES // n_queries)))
+    step = min(tile, n, max(MIN_ROWS, min(MAX_ROWS, SCORES // n_queries)))
     buffer = torch.empty(min(n_queries, QUERY_TILE) * step, dtype=dtype)
     for j0 in range(0, n, step):
         rows = low_precision_rows(base[j0 : j0 + step], dtype)

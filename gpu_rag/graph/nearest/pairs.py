@@ -23,7 +23,7 @@ from gpu_rag.graph.common.dots import check_unit_rows, exact_dots
 EXACT_ROWS = 150_000  # up to this number, and always on a GPU, the callers compare all rows with each other
 RECALL = 0.9  # recall of pairs at the threshold; closer pairs are found more often
 BUCKET = 12  # mean rows of a bucket
-MOST_TABLES = 128
+MAX_TABLES = 128
 TOGETHER = 16  # tables whose codes are in memory at once
 CAP = 256  # a row is compared with at most this number of following rows of its bucket
 SKETCH = 256  # bits
@@ -39,7 +39,7 @@ def plan(n: int, threshold: float) -> tuple[int, int]:
     """(bits, tables) for n rows: buckets of BUCKET rows on average, and RECALL at the threshold."""
     bits = min(max(math.ceil(math.log2(max(n, 2) / BUCKET)), 4), 30)
     equal = (1 - math.acos(threshold) / math.pi) ** bits
-    return bits, min(math.ceil(math.log(1 - RECALL) / math.log1p(-min(equal, 1 - 1e-9))), MOST_TABLES)
+    return bits, min(math.ceil(math.log(1 - RECALL) / math.log1p(-min(equal, 1 - 1e-9))), MAX_TABLES)
 
 
 def close_pairs(base: torch.Tensor, groups: np.ndarray, threshold: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

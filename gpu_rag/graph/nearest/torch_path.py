@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from gpu_rag.graph.common.dots import LONGEST_F16, products, products_slack, takes_f16
+from gpu_rag.graph.common.dots import MAX_LENGTH_F16, MAX_PRODUCT, products, products_slack, takes_f16
 from gpu_rag.graph.nearest.best import (
     QUERY_TILE,
     best_of_two,
@@ -26,9 +26,8 @@ SUMS = 32  # see `nearest`
 COMPONENTS = 1 << 22  # components scored at a time: few enough for a processor's cache
 COMPONENTS_GPU = 1 << 24  # the same on a GPU: enough to justify its launches
 MORE, MANY = 32, 1024  # scored rows beyond k: at first, and for queries in doubt
-LEAST_F16 = 2.0**-36  # absolute error of a component in two f16 parts
+F16_ERROR = 2.0**-36  # absolute error of a component in two f16 parts
 TINY = 2.0**-60  # component size below which squares vanish in f32
-MOST = 2.0**120  # |q| |row|: above, sums in f32 may overflow
 
 
 def nearest_by_torch(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> TopK:
@@ -56,9 +55,9 @@ def proposed_by_torch(
     wide = min(k + (more or MORE), base.shape[0])
     ids, approx, longest = _proposed(queries, base, wide, tile_of(queries) if tile is None else tile)
     length = torch.linalg.vector_norm(queries.double(), dim=1)
-    sure = length * longest < MOST  # false if a vector is not finite
+    sure = length * longest < MAX_PRODUCT  # false if a vector is not finite
     if takes_f16(base):
-        sure &= length < LONGEST_F16
+        sure &= length < MAX_LENGTH_F16
     scores, ids = by_exact_scores(ids, lambda b, j: scores_of(queries, b, base, j))
     if wide < base.shape[0]:
         beyond = (approx[:, -1].double() + _slack(base, length, longest)).float()  # upper bound for every omitted row
@@ -69,7 +68,7 @@ def proposed_by_torch(
 def _slack(rows: torch.Tensor, length: torch.Tensor, longest: torch.Tensor) -> torch.Tensor:
     """The largest distance of a query's fast score from the exact one: f64[B]."""
     unit, root = products_slack(rows), rows.shape[1] ** 0.5
-    least = LEAST_F16 * root if takes_f16(rows) else 0.0
+    least = F16_ERROR * root if takes_f16(rows) else 0.0
     return (1.001 * unit * length + least) * (longest + TINY * root) + 2.0**-100
 
 

@@ -90,7 +90,7 @@ def _checked_range(ids: tuple[int, int] | None, n: int) -> tuple[int, int]:
 
 
 STATES = ("f32", "f16")
-MOST_STEPS = 10**6  # maximum of a call: the factor of every step is in memory
+MAX_STEPS = 10**6  # maximum of a call: the factor of every step is in memory
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ class Options:
             if getattr(self, name) < 1:
                 raise BadInput(f"{name} is out of range", given=getattr(self, name), expected=">= 1")
         check_threads(self.threads)
-        if self.max_iter > MOST_STEPS:
-            raise BadInput("max_iter is out of range", given=self.max_iter, expected=f"<= {MOST_STEPS:,}")
+        if self.max_iter > MAX_STEPS:
+            raise BadInput("max_iter is out of range", given=self.max_iter, expected=f"<= {MAX_STEPS:,}")
         if self.state not in (*STATES, "auto"):
             raise UsageError("no such state", given=self.state, expected=", ".join((*STATES, "auto")))
 
@@ -162,9 +162,9 @@ class Job:
         """Whether a step of a tile is bound by the memory of a GPU."""
         if self.implementation != "torch" or is_cpu(self.graph.device):
             return False
-        from gpu_rag.graph.pagerank.matrix import MOST_RECORDED
+        from gpu_rag.graph.pagerank.matrix import MAX_RECORDED
 
-        return self.graph.n * block > MOST_RECORDED
+        return self.graph.n * block > MAX_RECORDED
 
     def check_memory(self, result: int) -> None:
         """Raise BadInput if a result of `result` bytes and the states of all threads cannot fit. On a GPU, tiles are

@@ -86,7 +86,7 @@ class Teleport:
         return Restarts(nodes, mass, last), torch.where(total == 0, 1.0, total)[:, None]
 
     def mass_on(self, nodes: torch.Tensor, questions: Array) -> Array:
-        """The mass of pi, f64 for each question, on the nodes without outgoing weight: those true in nodes bool[N]."""
+        """The mass of pi on the nodes true in `nodes` bool[N], those without outgoing weight: f64 for each question."""
         if self.spread is None:
             node, lane, mass = self.entries(questions)
             is_true = nodes[torch.from_numpy(node).to(nodes.device)].cpu().numpy()
@@ -95,7 +95,7 @@ class Teleport:
 
 
 def rows_of(tensor: torch.Tensor, rows: Array) -> torch.Tensor:
-    """tensor[rows]; consecutive rows, like those of a tile, are not copied."""
+    """tensor[rows]; consecutive rows, as in a tile, are not copied."""
     first, size = (int(rows[0]), len(rows)) if len(rows) else (0, 0)
     if size and int(rows[-1]) - first != size - 1:
         return tensor[torch.from_numpy(rows).to(tensor.device)]
@@ -208,7 +208,7 @@ def restart_rows(
     return torch.cat([few_nodes, last]), probabilities
 
 
-WIDEST = 1e30  # degrees beyond it, or below its inverse, leave the range of an f32 state
+MAX_DEGREE = 1e30  # degrees beyond it, or below its inverse, leave the range of an f32 state
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,7 @@ class PageRankGraph:
 
 def fits_f32(scale: torch.Tensor) -> bool:
     """Whether degrees and their inverses are in the range of an f32 state."""
-    return bool(((scale > 1 / WIDEST) & (scale < WIDEST)).all())
+    return bool(((scale > 1 / MAX_DEGREE) & (scale < MAX_DEGREE)).all())
 
 
 def prepare(csr: CSR | PageRankGraph) -> PageRankGraph:

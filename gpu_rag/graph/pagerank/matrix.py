@@ -22,7 +22,7 @@ F16_RANGE = 2.0**14  # f16 ends at 4 times this; an iterate stays below 3 times 
 
 PROVED, PROVED_BYTES = (16, 64), 1 << 30  # fewest and most columns in f64 at a time, and the memory of more than fewest
 LAST_ROW = 2**31 - 1
-MOST_RECORDED = 1 << 23  # maximum numbers of a recorded state: a larger step takes longer than its launches, and by
+MAX_RECORDED = 1 << 23  # maximum numbers of a recorded state: a larger step takes longer than its launches, and by
 # `auto` begins in f16: it does not fit a GPU's L2, and is bound by the bytes that it reads
 RECORDINGS = 8  # of a graph: each has its own states
 _RECORDING = Lock()
@@ -144,7 +144,7 @@ class MatrixTile:
             self._steps(fine[cut:], torch.float64)
 
         device = self.x.device
-        small = 0 < self.x.numel() <= MOST_RECORDED and not is_cpu(device)
+        small = 0 < self.x.numel() <= MAX_RECORDED and not is_cpu(device)
         if small and pick_implementation(device, family="loops") == "triton":
             with torch.cuda.device(device), _RECORDING:  # a recording has one set of tensors
                 self._recorded(key, all_steps)

@@ -43,7 +43,7 @@ MARGIN = 0.8  # a column is checked when its predicted gap is below this part of
 @dataclass(frozen=True)
 class Plan:
     """omega: f64[max_iter + 2], the relaxation of step k; stride: steps between looks (2 if buffers alternate);
-    predicted: the expected |Z - X|_1 after the last step, divided by that of the step itself (a guess: it decides when
+    predicted: the expected |Z - X|_1 after the last step, divided by its value at the step (a guess: it decides when
     to check, never whether the result is good)."""
 
     solver: str
@@ -268,9 +268,9 @@ def solve_questions(
     new_tile: Callable[[torch.dtype, Array], Tile], teleport: Teleport, plan: Plan, dangling: torch.Tensor | None,
     dtypes: Sequence[torch.dtype], first: int, last: int, result: torch.Tensor, taken: int = 0,
 ) -> None:  # fmt: skip
-    """Solve questions first..last into the rows of `result`; each further precision solves those that the one before
-    could not bring within the tolerance. The row of a question without seeds is 0. Raises GpuRagError if no precision
-    suffices.
+    """Solve questions first..last into the rows of `result`; each further precision solves the questions that the last
+    one could not bring within the tolerance. The row of a question without seeds is 0. Raises GpuRagError if no
+    precision suffices.
 
     new_tile(precision, questions): a tile that writes into `result`, in the first precision after `taken` steps.
     dangling: as in `least_mass`.

@@ -38,17 +38,17 @@ from gpu_rag.graph.csr import check_csr, is_symmetric, row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, ego_balls, reached
 from gpu_rag.graph.paths.joins import Ends, Window, chain_paths, checked_ends, n_steps, path_parts
 from gpu_rag.graph.paths.scores import score_paths
-from gpu_rag.graph.paths.sets import MOST_HOPS, PathGraph, PathSet, check_count, check_depth, check_paths, check_topics
+from gpu_rag.graph.paths.sets import MAX_HOPS, PathGraph, PathSet, check_count, check_depth, check_paths, check_topics
 from gpu_rag.graph.ragged import arrays_of, expand, keys_of, ragged_of_keys, row_of_value, some_lists
 from gpu_rag.types import CSR, Ragged
 
 __all__ = [
-    "MOST_HOPS", "Ends", "PathGraph", "PathSet", "Window", "chain_paths", "expand_paths", "n_steps", "path_graph",
+    "MAX_HOPS", "Ends", "PathGraph", "PathSet", "Window", "chain_paths", "expand_paths", "n_steps", "path_graph",
     "path_parts", "score_paths", "search_paths", "start_paths",
 ]  # fmt: skip
 
 NO_KEY = 2**62  # above every key of a question and a node
-MOST_PATHS = 1 << 26  # default maximum paths of one call
+MAX_PATHS = 1 << 26  # default maximum paths of one call
 _PATHS = 4096  # paths that a thread takes at a time
 
 
@@ -90,7 +90,7 @@ def expand_paths(
     paths: PathSet,
     topics: Ragged,
     *,
-    most: int = MOST_PATHS,
+    most: int = MAX_PATHS,
     implementation: str = "auto",
     threads: int = 1,
 ) -> PathSet:

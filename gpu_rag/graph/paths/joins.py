@@ -14,7 +14,7 @@ from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import check_form
 from gpu_rag.graph.common.trusted import is_trusted
 from gpu_rag.graph.paths.sets import (
-    MOST_HOPS,
+    MAX_HOPS,
     NO_END,
     PathGraph,
     PathSet,
@@ -28,7 +28,7 @@ from gpu_rag.types import Ragged
 
 Array = np.ndarray[Any, Any]
 
-MOST_PAIRS = 1 << 26  # default maximum pairs of one call
+MAX_PAIRS = 1 << 26  # default maximum pairs of one call
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def path_parts(
     hops: Sequence[PathSet],
     ends: Ends,
     *,
-    most: int = MOST_PAIRS,
+    most: int = MAX_PAIRS,
     implementation: str = "auto",
 ) -> PathSet:
     """The parts of whole paths, each in the direction of the topic order.
@@ -203,7 +203,7 @@ def chain_paths(
     ends: Ends,
     window: Window,
     *,
-    most: int = MOST_PAIRS,
+    most: int = MAX_PAIRS,
     implementation: str = "auto",
 ) -> PathSet:
     """Add one more part for every question: step 0 gives the beginnings (whole = None), step s adds part s.
@@ -264,10 +264,10 @@ def _check_window(window: Window, topics: Ragged) -> None:
     if is_trusted(topics.offsets.device):
         return
     check_ragged(topics, "topics", n=NO_END)
-    if not bool((window.longest > MOST_HOPS).any()):
+    if not bool((window.longest > MAX_HOPS).any()):
         return
     given = f"longest={int(window.longest.max())}"
-    raise BadInput("paths are too long", given=given, expected=f"at most {MOST_HOPS} hops")
+    raise BadInput("paths are too long", given=given, expected=f"at most {MAX_HOPS} hops")
 
 
 def _extended(lefts: Sequence[tuple[int, PathSet]], parts: PathSet, most: int) -> list[PathSet]:

@@ -8,15 +8,15 @@ from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import FLOATS, check_form
+from gpu_rag.graph.common.dots import MAX_LENGTH
 from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.common.trusted import is_trusted
-from gpu_rag.graph.paths.sets import MOST_HOPS, PathSet, check_paths
+from gpu_rag.graph.paths.sets import MAX_HOPS, PathSet, check_paths
 from gpu_rag.graph.ragged import arrays_of, check_ragged, places_of, row_of_value
 from gpu_rag.types import Ragged
 
 GRID = float(2**22)
-LONGEST = 1.01  # maximum row length: f16 rounding moves a unit row by at most 5e-4
 _PATHS = 4096  # paths that a thread takes at a time
 _FEW = 1 / 16  # of all edges: so few used edges are sorted; otherwise every edge of the graph gets a number
 _PART = 1 << 22  # components converted at a time (torch)
@@ -41,7 +41,7 @@ def score_paths(
     edge (`PathGraph.edge`); rows of length 1 (to 1 %) or zero. Checking all vectors would be too slow; only path sums
     that such rows cannot have are refused. topics: as in `start_paths`. beam: paths kept of each group, all if None.
     implementation: numba | torch | auto. threads: groups of 4,096 paths at once (numba). Components are on the grid of
-    2^-22, so sums of at most MOST_HOPS rows have exact products: the bits do not depend on implementation, device,
+    2^-22, so sums of at most MAX_HOPS rows have exact products: the bits do not depend on implementation, device,
     batch or threads. Time O(P W D). Raises BadInput, UsageError, MissingBackend.
 
     Topics [0, 3], path 0 - 1 - 3 whose two edges have the query as vector: 0.7 + 0.3 * 2 / 3.
@@ -73,12 +73,12 @@ def score_paths(
 def _check_vectors(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor, batch: int) -> None:
     check_form(queries, "queries do not fit", [torch.float32], [batch, "D"])
     check_form(vectors, "vectors are no matrix, or differ", FLOATS, ["M", queries.shape[1]], queries.device)
-    if paths.edges.shape[1] > MOST_HOPS:
-        raise BadInput("paths are too long", given=f"{paths.edges.shape[1]} hops", expected=f"at most {MOST_HOPS}")
+    if paths.edges.shape[1] > MAX_HOPS:
+        raise BadInput("paths are too long", given=f"{paths.edges.shape[1]} hops", expected=f"at most {MAX_HOPS}")
     if is_trusted(queries.device):
         return
     length = torch.linalg.vector_norm(queries, dim=1)
-    unsound = (~((length - 1).abs() <= LONGEST - 1) & (length != 0)).any().long()
+    unsound = (~((length - 1).abs() <= MAX_LENGTH - 1) & (length != 0)).any().long()
     last_edge_number = paths.edges.amax().long() if paths.edges.numel() else torch.full_like(unsound, -1)
     unsound, last_edge = torch.stack([unsound, last_edge_number]).tolist()  # one wait for the device
     if unsound:
@@ -94,7 +94,7 @@ def _by_torch(
     """Scores f64[P], and bool[], whether the vectors cannot be unit rows. queries: in steps of the grid."""
     dot, square = _sums(paths, queries, vectors)
     length = (paths.edges >= 0).sum(1).double()
-    unsound = ~(square <= (LONGEST * GRID * length) ** 2).all()
+    unsound = ~(square <= (MAX_LENGTH * GRID * length) ** 2).all()
     norm = square * (queries * queries).sum(1)[paths.question]
     # correctly rounded: torch on the CPU may use a library root whose last bit can differ
     norm = torch.from_numpy(np.sqrt(norm.numpy())) if norm.device.type == "cpu" else norm.sqrt()
@@ -139,7 +139,7 @@ def _by_numba(
         dot, square = np.empty(len(question[span])), np.empty(len(question[span]))
         vector_sums(stored, along[span], wanted_queries, question[span], dot, square)
         return bool(relevance(
-            nodes[span], along[span], question[span], *wanted, dot, square, squares, LONGEST * GRID, weights,
+            nodes[span], along[span], question[span], *wanted, dot, square, squares, MAX_LENGTH * GRID, weights,
             to_scores[span],
         ))  # fmt: skip
 

@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 Columns = tuple[Array, Array, Array, Array]
 
 NO_END = 2**31 - 1  # bound of node numbers for an op that does not know the graph
-MOST_HOPS = 22  # maximum hops of a path: the sum of so many unit vectors has an exact squared length, see `scores`
+MAX_HOPS = 22  # maximum hops of a path: the sum of so many unit vectors has an exact squared length, see `scores`
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,8 @@ def check_topics(graph: PathGraph, topics: Ragged) -> None:
 
 def check_depth(depth: int) -> None:
     """Raise BadInput unless a topic may be expanded by `depth` hops."""
-    if not 1 <= depth <= MOST_HOPS:
-        raise BadInput("depth is out of range", given=depth, expected=f"1..{MOST_HOPS} hops")
+    if not 1 <= depth <= MAX_HOPS:
+        raise BadInput("depth is out of range", given=depth, expected=f"1..{MAX_HOPS} hops")
 
 
 def check_count(count: int, most: int, what: str) -> None:

@@ -152,7 +152,7 @@ def _reachable_by_torch(
 def _stepped(
     graph: TypedGraph, front: torch.Tensor, relations: Ragged, directions: Ragged, place: torch.Tensor, go: torch.Tensor
 ) -> torch.Tensor:
-    """Keys one edge away from those of a front where `go` holds, ascending, with repeats; `place`: in the lists."""
+    """Keys one edge away from a front's keys where `go` is true, ascending, with repeats; `place`: in the lists."""
     n = max(graph.n, 1)
     place = place.clamp(0, max(relations.values.shape[0] - 1, 0))
     direction = torch.where(go & _are_new(front), directions.values[place].long(), 0)

@@ -183,7 +183,7 @@ def bubble_anchors_near(index: Index, queries: list[Around], radius: int, limit:
 @trusted()
 def bubble_trees(index: Index, queries: list[Growing], params: Params) -> list[tuple[Tree, ...]]:
     """The candidate trees that join a question's groups of anchors, in the order of `bubble_expansion`. A question
-    without anchors has none; it may have at most MOST_GROUPS groups."""
+    without anchors has none; it may have at most MAX_GROUPS groups."""
     graph = bubble_graph(index)
     cosines = Cosines(graph, stacked([vector for vector, _ in queries], index.device))
     anchors = ragged_of_lists([[v for group in groups for v in group] for _, groups in queries], index.device)

@@ -69,7 +69,7 @@ DEPTH, ANCHORS, ABSENT = 50, 3, 60
 FACTS, COMMON = 8, 4
 N_FACTS, DAMPING, MASS, TEMPERATURE, FUSION = 5, 0.85, 0.5, 30.0, 0.1  # as in `ppr`
 TOL = 1e-5  # L1 error bound of PageRank
-_FLOOR, _LEAST = 1e-12, 1e-9  # minimum of a probability before its logarithm: in s, and in other features
+_MIN_S, _MIN_OTHER = 1e-12, 1e-9  # minimum of a probability before its logarithm: in s, and in other features
 
 _RANKED = ("score", "walk", "names", "facts", "passages", "cosine", "words")  # in the order of `_walks`
 _FIRST = (1, 2, 5, 10)
@@ -141,14 +141,14 @@ def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -
     facts, named = (_weights_of(seeds, index.n_entities) for seeds in (by_fact, by_name))
     passages = blended(restart(TEMPERATURE * cosine, *word_weights(index, texts)), lists[2], lists[3], TITLE_SHARE)
     walks = _walks(index, links, by_fact, by_name, passages)
-    scores = minmax_rows(walks[0].clamp_min(_FLOOR).log()) + FUSION * minmax_rows(cosine)
+    scores = minmax_rows(walks[0].clamp_min(_MIN_S).log()) + FUSION * minmax_rows(cosine)
     top = on_host(topk_rows(scores, min(max(k, DEPTH), index.n_passages)))
     rows = top.ids[:, :DEPTH].long()
-    highest = on_host(best_by_words(index, texts, 1)).scores.clamp(min=_FLOOR).numpy()[:, 0]
+    highest = on_host(best_by_words(index, texts, 1)).scores.clamp(min=_MIN_S).numpy()[:, 0]
     parts = [index.bm25.parts(text, c) / high for text, c, high in zip(texts, rows.numpy(), highest)]
     by_words = np.stack([part.sum(0) for part in parts])
     device_rows = rows.to(index.device)
-    logs = [walk.gather(1, device_rows).clamp_min(_LEAST).log().cpu().numpy() for walk in walks]
+    logs = [walk.gather(1, device_rows).clamp_min(_MIN_OTHER).log().cpu().numpy() for walk in walks]
     near = cosine.gather(1, device_rows).cpu().numpy()
     ranked = [top.scores[:, :DEPTH].numpy(), *logs, near, by_words]
     vectors_of = index.vectors("passage_vectors")[device_rows].float().cpu().numpy()
@@ -346,7 +346,7 @@ def _chains(facts: _Facts, fact_of_end: np.ndarray, entity_of_end: np.ndarray, n
     is_ordered = facts.position[fact] < facts.position[partner]  # each pair of candidates once
     fact, partner = fact[is_ordered], partner[is_ordered]
     cosine = (facts.vectors[fact] * facts.vectors[partner]).sum(1)
-    lengths = np.sqrt((2 + 2 * cosine).clip(_LEAST))  # of f + g
+    lengths = np.sqrt((2 + 2 * cosine).clip(_MIN_OTHER))  # of f + g
     highest = ((facts.cosine[fact] + facts.cosine[partner]) / lengths).clip(0)
     np.maximum.at(chains, (facts.position[fact], facts.position[partner]), highest)
     return chains + chains.T

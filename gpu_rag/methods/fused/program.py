@@ -39,8 +39,8 @@ class Params(Declared):
 
 
 def model(index: Index, params: Params, *, own: bool = True) -> Model:
-    """The weights for an index: its own, if it was tuned with these lists, else those of the package. Without `own`
-    always those of the package. Raises BadInput."""
+    """The weights for an index: its own, if it was tuned with these lists, else the package's. Without `own`
+    always the package's. Raises BadInput."""
 
     def load(index: Index) -> Model:
         key, names = ",".join(params.lists), (*columns(params.lists), *PAIRS)

@@ -66,7 +66,7 @@ def examples(engine: Engine, rows: Sequence[QuestionRow]) -> Examples:
     return Examples(rows, Learnt(values, pairs, gold, np.ones(len(rows))), documents)
 
 
-LEAST = 50  # minimum number of questions with gold
+MIN_QUESTIONS = 50  # minimum number of questions with gold
 FOLDS, INNER = 5, 4
 PULLS = (np.inf, 3.0, 0.3, 0.03)  # toward the shipped weights; the first keeps them, and wins ties
 
@@ -126,17 +126,17 @@ def _shown(document: dict[str, Any]) -> Shown:
 
 
 def fitted(engine: Engine, rows: Sequence[QuestionRow], methods: Sequence[str]) -> Fitted:
-    """Fit `fused` to questions, and find the best of `methods` and `fused`. Raises BadInput for fewer than LEAST
-    questions.
+    """Fit `fused` to questions, and find the best of `methods` and `fused`. Raises BadInput for fewer than
+    MIN_QUESTIONS questions.
 
     Recall of `fused` and `auto` is cross-validated: each fold is judged by weights, and by a choice, made on the other
-    folds. Inside these folds a second cross-validation chooses how far weights may move from those of the package.
+    folds. Inside these folds a second cross-validation chooses how far weights may move from the package's.
     """
     rows = [row for row in rows if row.gold_ids]
-    if len(rows) < LEAST:
+    if len(rows) < MIN_QUESTIONS:
         raise BadInput(
             "too few questions to tune with", given=f"{len(rows)} with gold_ids",
-            expected=f"at least {LEAST}, answered by documents of this index",
+            expected=f"at least {MIN_QUESTIONS}, answered by documents of this index",
             do="use the weights that the package brings: --method fused, or ppr",
         )  # fmt: skip
     seen = examples(engine, rows)

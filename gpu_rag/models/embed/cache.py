@@ -37,8 +37,8 @@ class CachedEmbedder:
 
     The file belongs to one model by content hash, so another model never reads these vectors. Vectors are stored as
     float32, so vectors from the file have the same bits as from the model. If the file would grow beyond `limit_bytes`,
-    or the disk refuses, new texts are embedded but not kept. An embedder's rows should not depend on their batch; those
-    of a server may, and the first result is kept.
+    or the disk refuses, new texts are embedded but not kept. An embedder's rows should not depend on their batch; a
+    server's may, and the first result is kept.
     """
 
     def __init__(self, embedder: Embedder, path: Path, limit_bytes: int):

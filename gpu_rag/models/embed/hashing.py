@@ -27,7 +27,7 @@ class HashEmbedder:
 
     v = sum over distinct words w of (1 + ln tf_w) * (e(w) + 0.5 / sqrt(n_w) * sum over its n_w trigrams e(t)), scaled
     to length 1. e(x) is one signed unit at blake2b(x) mod 256 (feature hashing, Weinberger et al. 2009); trigrams are
-    those of "^word$". Words are casefolded. A text without words gets the vector of the empty word. Texts that share
+    taken from "^word$". Words are casefolded. A text without words gets the vector of the empty word. Texts that share
     words or word parts are near each other; meaning plays no role.
     """
 

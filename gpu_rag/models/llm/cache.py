@@ -349,7 +349,7 @@ class CachedLLM:
     style of the server, so that another server at the same address is asked; with `retry_unread`, an unreadable reply
     is asked again once per run. Equal requests within a batch, or open at the same time, are computed once. A reply
     from the file has from_cache=True, and so has the second and later reply of equal requests. Failures are not kept. A
-    reply is committed within 10 ms, together with those that came meanwhile (in `complete`, at most 32), even while the
+    reply is committed within 10 ms, with the replies that came meanwhile (in `complete`, at most 32), even while the
     engine is busy. If nobody calls `poll`, a thread commits. `poll` returns committed replies only.
     """
 
@@ -570,7 +570,7 @@ def _is_unread(reply: Reply, request: Request) -> bool:
 
 @dataclass(eq=False)
 class _Sent:
-    """One request at the engine. name: its reply key; number: the engine's key; keys: those of `submit` that wait."""
+    """A request at the engine. name: its reply key; number: the engine's key; keys: the keys of `submit` that wait."""
 
     name: str
     number: int

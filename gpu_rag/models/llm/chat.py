@@ -81,7 +81,7 @@ class ChatFormat:
         return result
 
     def context_tokens(self, limit: int) -> int:
-        """Tokens for system text, prompt and reply in a context of `limit` tokens, without those of the template."""
+        """Tokens for system text, prompt and reply in a context of `limit` tokens, without the template's own."""
         with_system = len(self.head_ids("system")) - len(self.prompt_ids(["system"])[0])
         return limit - max(len(self.head_ids("")), with_system) - len(self.tail_ids) - CONTEXT_MARGIN
 

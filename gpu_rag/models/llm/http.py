@@ -42,7 +42,7 @@ from gpu_rag.models.llm.interface import ApiKeys, OnReply, ServerAccount, check_
 from gpu_rag.models.llm.own_server import Keeper, OwnServer
 from gpu_rag.models.llm.service import StreamingEngine
 from gpu_rag.models.packaged import cache_dir, keep_json
-from gpu_rag.settings.ranges import MOST_INTEGER
+from gpu_rag.settings.ranges import MAX_INTEGER
 from gpu_rag.text.lenient import Read, read_reply, spoken
 from gpu_rag.text.prompts import break_template_tokens
 from gpu_rag.types import Choice, JsonSchema, Malformed, Rank, Reply, Request
@@ -50,9 +50,9 @@ from gpu_rag.types import Choice, JsonSchema, Malformed, Rank, Reply, Request
 CODE_VERSION = 1
 CONTEXT_TOKENS = 4096
 THINK_TOKENS = 2048
-MOST_STARVED = 8  # replies in a row that held only a thought: more are no accident
+MAX_STARVED = 8  # replies in a row that held only a thought: more are no accident
 READ_AGAIN = 16  # the style is learnt anew when most of the last READ_AGAIN constrained replies cannot be read
-MOST_LEARNT = 4  # limit on relearning: two kinds of servers behind one address would change the style for ever
+MAX_RELEARNT = 4  # limit on relearning: two kinds of servers behind one address would change the style for ever
 CONNECTIONS = 256
 JOIN_S = 20.0  # our own servers take some seconds to end
 
@@ -74,10 +74,10 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
     server refuses a form or most replies cannot be read. think_tokens: room beside max_tokens for the thought of a
     model whose thinking is not switched off; also for a reply that held only a thought, which is then asked again.
     extra_body: merged into every body. Rank asks for the letter of the best of at most 20 listed options and scores
-    each by its letter's log-probability. content_hash depends only on the model id and the revision (the one that the
-    server reports, else `revision`): change `revision` when the weights behind an id change. A server that reports
+    each by its letter's log-probability. content_hash depends only on the model id and the revision (as the server
+    reports it, else `revision`): change `revision` when the weights behind an id change. A server that reports
     another revision is refused. context_tokens: default the least that a server reports, else 4,096, less 64 for the
-    template. tokenizer: folder of the one that counts tokens; without it counts are cautious estimates. Chat template
+    template. tokenizer: folder of the tokenizer that counts tokens; without it counts are cautious estimates. Template
     tokens are broken up in every message. ca_file: PEM certificates beside the usual ones. No environment variables
     (proxies, keys) are read.
 
@@ -150,12 +150,12 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
 
     def _is_stale(self, style: Style) -> bool:
         """Whether the servers no longer have this style. Tries them anew unless that was done since."""
-        if self._learns and self.style == style and self._n_learnt < MOST_LEARNT:
+        if self._learns and self.style == style and self._n_learnt < MAX_RELEARNT:
             self._n_learnt += 1
             self._unread.clear()
             self._keep(self.find_style() or style)
             if self.style == style:
-                self._n_learnt = MOST_LEARNT  # the servers are not the cause
+                self._n_learnt = MAX_RELEARNT  # the servers are not the cause
             else:
                 _log.warning("model server %s is another one than before: %s", self.name, self.style)
         return self.style != style
@@ -280,7 +280,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         """Key and reply of an item. Raises an error that concerns the whole engine.
 
         Returns None for a request that is sent again: its style was stale, or its reply held only a thought for want of
-        room. The new job takes its place in `jobs`. After MOST_STARVED such thoughts in a row, all requests get room.
+        room. The new job takes its place in `jobs`. After MAX_STARVED such thoughts in a row, all requests get room.
         """
         key, request, outcome, job = item
         is_last = job is not None and (job.again or job.unwanted)  # not to be sent again
@@ -305,7 +305,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
             return None
         self._n_starved += 1
         thinking = replace(self.style, thinks=True, quiet=False)
-        if self._n_starved >= MOST_STARVED:
+        if self._n_starved >= MAX_STARVED:
             self._keep(thinking)
         self._again(key, request, jobs, finished, thinking)
         return None
@@ -331,7 +331,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         is_current = job.style == self.style
         if not self._learns or not isinstance(request.constraint, (JsonSchema, Choice)):
             return False
-        if is_current and self._n_learnt >= MOST_LEARNT:
+        if is_current and self._n_learnt >= MAX_RELEARNT:
             return False
         is_unread = isinstance(read_reply(reply, request.constraint), Malformed)
         if is_current:
@@ -508,7 +508,7 @@ def _opened(start: Callable[[str], _Thread], model: str) -> tuple[_Thread, list[
 def _context_of(card: Card) -> int:
     """Context tokens that a server reports; CONTEXT_TOKENS if the value is no valid number."""
     reported = card.get("max_model_len")
-    return reported if type(reported) is int and 0 < reported <= MOST_INTEGER else CONTEXT_TOKENS
+    return reported if type(reported) is int and 0 < reported <= MAX_INTEGER else CONTEXT_TOKENS
 
 
 def _say_of_own_process(process: int) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:

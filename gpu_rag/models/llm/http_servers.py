@@ -258,7 +258,7 @@ class Servers:
         self._called = False  # whether a call of `dispatch` is scheduled
 
     async def open(self) -> list[Card]:
-        """Look at all servers. Returns the model cards of those that answer. Raises ModelError if one serves another
+        """Look at all servers. Returns the model cards of servers that answer. Raises ModelError if one serves another
         model.
 
         A server that does not answer counts as down, unless none answers.
@@ -317,7 +317,7 @@ class Servers:
                 self.end(job, aborted())
 
     def drop(self, jobs: Iterable[Job]) -> None:
-        """End jobs with RequestFailed, and close the connections of those in flight."""
+        """End jobs with RequestFailed, and close the connections of jobs in flight."""
         for job in jobs:
             self.end(job, aborted())
         self.dispatch()

@@ -481,7 +481,7 @@ class _UnixConnector(_OfOneProcess, aiohttp.UnixConnector):
 
 
 def certificates_for(url: str, ca_file: str = "") -> Any:
-    """Certificates for checking https: those of httpx, the same on every machine, and those of a PEM file.
+    """Certificates for checking https: the list of httpx, the same on every machine, and the contents of a PEM file.
 
     Returns True for other addresses. Raises BadInput for a file without certificates.
     """
@@ -544,7 +544,7 @@ def _encoded(url: str, encoding: str) -> ModelError:
 
 
 def refused(status: int, text: str, headers: Any, url: str) -> Failure | RequestFailed | ModelError:
-    """Meaning of a status >= 300. headers: those of the response, in any case."""
+    """Meaning of a status >= 300. headers: of the response, in any case."""
     message = _message(text)
     if status == 413 or (status >= 400 and status not in (401, 403, 404) and _TOO_LONG.search(message)):
         return _too_long(status, message)

@@ -12,7 +12,7 @@ from gpu_rag.models.fingerprint import text_hash
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
 OnReply = Callable[[int, "Reply | RequestFailed"], None]
-# JSON on one line: a small model that may choose white space writes nothing else. Separators are those of json.dumps
+# JSON on one line: a small model that may choose white space writes nothing else. Separators are as in json.dumps
 # and of the prompts' examples: a model that must write "[" where it would write " [" closes the list and replies
 # nothing.
 JSON_LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}

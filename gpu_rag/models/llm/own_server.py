@@ -39,11 +39,11 @@ LOOK_S = 10.0  # limit of GET /health and /metrics
 ATTEND_S = 0.5  # pause between checks whether a server runs
 RESTARTS = 4  # in a row, without a reply between them
 RESTART_S = 1.0  # pause before the first restart, doubled each time: a driver or a device may need time
-MOST_RESTART_S = 60.0
+MAX_RESTART_S = 60.0
 GROUPS = 16  # after a death, the requests that ran are retried in this many groups, one after the other
 PREEMPTIONS = re.compile(r"^vllm:num_preemptions_total(?:\{.*\})? (\S+)$", re.MULTILINE)
 QUEUED_S = re.compile(r"^vllm:request_queue_time_seconds_sum(?:\{.*\})? (\S+)$", re.MULTILINE)
-LONGEST_SOCKET = 100  # bytes of a path; the system's limit is 104 to 108
+MAX_SOCKET_BYTES = 100  # bytes of a path; the system's limit is 104 to 108
 _LOG_BYTES = 256 * 2**10  # read from the end of a log
 _ERROR = re.compile(r"\b(?:\w*(?:Error|Exception)|error): .+|the server ended with status .+")
 _log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class OwnServer:
         self._environment = {**environment, key_name: self.key}
         self.folder = Path(tempfile.mkdtemp(prefix="gpu-rag-"))  # mode 0700
         path = self.folder / "socket"
-        self.socket = str(path) if len(os.fsencode(path)) <= LONGEST_SOCKET else ""
+        self.socket = str(path) if len(os.fsencode(path)) <= MAX_SOCKET_BYTES else ""
         self.url = "http://localhost/v1" if self.socket else f"http://127.0.0.1:{_free_port()}/v1"
         self._log = self.folder / "log.txt"
         self._process: subprocess.Popen[bytes] | None = None
@@ -227,7 +227,7 @@ class Keeper:
         given = f"{server.name}: {reason}; {server.n_deaths} deaths without a reply between them"
         dead = ModelError("the model server died", given=given, do="run again to go on with what is missing")
         if server.n_deaths <= RESTARTS:
-            await asyncio.sleep(min(RESTART_S * 2 ** (server.n_deaths - 1), MOST_RESTART_S))
+            await asyncio.sleep(min(RESTART_S * 2 ** (server.n_deaths - 1), MAX_RESTART_S))
             card = await self.start(server)
             if isinstance(card, dict):
                 server.live, server.asleep, server.watch = True, False, None
@@ -238,7 +238,7 @@ class Keeper:
         self._servers.put_down(server, dead)
 
     def _took_part(self, server: Server) -> list[Job]:
-        """Requests that ran when a server died. Those that never reached it are sent again at once."""
+        """Requests that ran when a server died. Requests that never reached it are sent again at once."""
         running: list[tuple[Job, Failure | None]] = [(job, None) for job in server.running]
         questions, server.in_question = server.in_question, []
         suspects = []

@@ -61,7 +61,7 @@ class ReplayLLM:
         if key in self._replies:
             return self._replies[key]
         given = f"key {key[:12]}, attempt {request.attempt}, prompt {request.prompt[:80]!r}"
-        return RequestFailed("the request is not on record", given=given, expected=f"one of those in {self.path}")
+        return RequestFailed("the request is not on record", given=given, expected=f"a request in {self.path}")
 
 
 def _rows(path: Path) -> list[tuple[int, dict[str, Any]]]:

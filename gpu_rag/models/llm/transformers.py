@@ -46,7 +46,7 @@ class TransformersLLM:
     and attempt. JsonSchema and Choice mask the logits (llguidance), JSON on one line. Rank: mean log-probability per
     token of each option right after the prompt. In bfloat16 a reply may depend on the batch: if that matters, keep
     replies (CachedLLM) or replay them. Counts: n_prompt: all tokens before the reply, template included, plus all
-    option tokens for Rank; n_cached: those whose keys and values were already computed.
+    option tokens for Rank; n_cached: tokens whose keys and values were already computed.
     """
 
     def __init__(

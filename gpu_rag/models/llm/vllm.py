@@ -86,7 +86,7 @@ class VllmLLM(HttpLLM):
 
 
 def window(settings: VllmSettings, device: str) -> int:
-    """Number of requests that a server is given at once: those that can run, and as many that wait for a place."""
+    """Number of requests that a server gets at once: twice as many as it runs, so that others wait for a place."""
     return 2 * (settings.max_num_seqs or MAX_NUM_SEQS[device])
 
 

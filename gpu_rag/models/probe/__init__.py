@@ -81,8 +81,8 @@ def probe(llm: LLM) -> dict[str, Any]:
     """Run the test. Returns {"model", "capable", "tests": {name: [right, of]}, "good_for", "failed", "s"}.
 
     tests: json (valid replies), names_found (names of the passage that the model lists), names_verbatim (listed names
-    that are in the passage), judged (yes or no), answered, chosen, ranked. good_for: those of extraction, judging and
-    answers for which the shares are high enough. failed: number of requests without a reply; they count as wrong.
+    that are in the passage), judged (yes or no), answered, chosen, ranked. good_for: the uses (extraction, judging,
+    answers) with high enough shares. failed: number of requests without a reply; they count as wrong.
     """
     began = time.perf_counter()
     asked = requests()

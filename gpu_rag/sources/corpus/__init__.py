@@ -103,7 +103,7 @@ def read_corpus(
       "FILE:ID". Files of other types are Rejects; names that begin with "." are skipped. In a folder with corpus.jsonl
       or corpus.jsonl.gz, and questions beside it (BEIR), only that file is read. Files that need a library are parsed
       in a separate process, see `parser`; it ends with the iterator.
-    - .zip: the files in it, as in a folder; their names begin with that of the zip file. A zip file in it is a Reject.
+    - .zip: the files in it, as in a folder; their names begin with its own name. A zip file in it is a Reject.
     - rows {id or _id, title, text}: .jsonl, .jsonl.gz, .csv, .tsv (see `csv_rows`), .parquet, a JSON array (HippoRAG's
       corpus files). title may be missing; a missing id becomes "p_" + sha1(title + newline + text)[:12]; other keys are
       metadata. `limits.columns` names other columns for these; .xlsx, .xls and .ods are rows if their sheet has these.

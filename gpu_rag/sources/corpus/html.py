@@ -53,10 +53,10 @@ _FRAME_WORDS = word_set(
 _OUTER_WORDS = word_set("header footer masthead")
 _COOKIE_WORDS = ("cookie", "consent", "gdpr", "onetrust")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-_MOST_FRAME, _MOST_COOKIE = 600, 3000  # characters; a longer block is text, unless a quarter of it is links
+_MAX_FRAME_CHARS, _MAX_COOKIE_CHARS = 600, 3000  # characters; a longer block is text, unless a quarter of it is links
 _SOFT_HYPHEN = "\xad"
 Headings = tuple[tuple[int, str], ...]
-MOST_ATTRIBUTES = 1000
+MAX_ATTRIBUTES = 1000
 # A comment, a text that holds no tags, or a tag (2) and its attributes (3), whose quoted values may hold ">".
 _PARTS = re.compile(
     r"""<!--[\s\S]*?(?:-->|\Z)|<(script|style|title|textarea)\b[\s\S]*?(?:</\1|\Z)"""
@@ -97,19 +97,19 @@ def read_html(data: bytes, limits: Limits) -> Parsed:
 
 
 def _without_floods(markup: str) -> str:
-    """Markup in which tags of more than MOST_ATTRIBUTES attributes become bare tags: comparing all pairs takes hours.
+    """Markup in which tags of more than MAX_ATTRIBUTES attributes become bare tags: comparing all pairs takes hours.
 
     Linear. Comments and the texts of scripts and the like are left alone: a "<" there begins no tag.
     """
-    return _PARTS.sub(_bare_where_flooded, markup) if len(markup) > 2 * MOST_ATTRIBUTES else markup
+    return _PARTS.sub(_bare_where_flooded, markup) if len(markup) > 2 * MAX_ATTRIBUTES else markup
 
 
 def _bare_where_flooded(part: re.Match[str]) -> str:
     attributes: str | None = part[3]
-    if attributes is None or len(attributes) < 2 * MOST_ATTRIBUTES:
+    if attributes is None or len(attributes) < 2 * MAX_ATTRIBUTES:
         return part[0]
-    n = max(attributes.count("="), len(attributes.split(maxsplit=MOST_ATTRIBUTES)))
-    return part[2] if n > MOST_ATTRIBUTES else part[0]
+    n = max(attributes.count("="), len(attributes.split(maxsplit=MAX_ATTRIBUTES)))
+    return part[2] if n > MAX_ATTRIBUTES else part[0]
 
 
 def _text_of(body: LexborNode, limits: Limits, main_only: bool = False) -> tuple[str, Headings]:
@@ -233,9 +233,9 @@ class _Text:
         limit = 0
         for word in map(str.lower, words):
             if word.startswith(_COOKIE_WORDS):
-                limit = _MOST_COOKIE
+                limit = _MAX_COOKIE_CHARS
             elif word in _FRAME_WORDS or (is_outer and word in _OUTER_WORDS):
-                limit = max(limit, _MOST_FRAME)
+                limit = max(limit, _MAX_FRAME_CHARS)
         if not limit and not (is_outer and tag in _BLOCKS):
             return None
         size = len(self._parts), self._size, self._n_links, self._link_size, self._n_heads

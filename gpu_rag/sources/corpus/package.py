@@ -1,4 +1,4 @@
-"""Zip files, also those that hold XML, such as .docx: members are unpacked within limits, XML may not declare entities.
+"""Zip files, also zip files of XML such as .docx: members are unpacked within limits, XML may not declare entities.
 
 XML is read only in the process of `parse_worker`.
 """
@@ -24,7 +24,7 @@ Text = Callable[[str], None]
 Element = tuple[str, dict[str, str], str]
 
 _READ_BYTES = 1 << 18
-_MOST_MEMBERS = 100_000
+_MAX_MEMBERS = 100_000
 # Errors of zipfile for a broken file; RuntimeError: a member with a password, or an unknown method.
 _BROKEN = (
     BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, RuntimeError, ValueError, IndexError,
@@ -39,8 +39,8 @@ class Package:
     def __init__(self, data: bytes, limits: Limits) -> None:
         """Open the file. Raises RowError if `data` is no zip file."""
         self._size, self._limit, self._unpacked = len(data), limits.max_file_bytes, 0
-        if data.count(b"PK\x01\x02") > _MOST_MEMBERS:  # each is a Python object once the file is open
-            raise RowError(f"the zip file names more than {_MOST_MEMBERS} files")
+        if data.count(b"PK\x01\x02") > _MAX_MEMBERS:  # each is a Python object once the file is open
+            raise RowError(f"the zip file names more than {_MAX_MEMBERS} files")
         try:
             self._zip = ZipFile(BytesIO(data))
             self._names = set(self._zip.namelist())
@@ -71,8 +71,8 @@ class Package:
         return b"".join(parts)
 
     def unpack(self, folder: Path, is_read: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
-        """Write the members below `folder`; those that are not to be read stay empty. Yields (name, reason why it is
-        not written). Names that begin with "." are left out, as in a folder."""
+        """Write the members below `folder`; members for which `is_read` is false stay empty. Yields (name, reason why
+        it is not written). Names that begin with "." are left out, as in a folder."""
         written: set[str] = set()
         for member in self._zip.infolist():
             name = member.filename

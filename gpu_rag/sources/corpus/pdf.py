@@ -22,7 +22,10 @@ _CONTENTS_LINES = 3
 _TAIL = 1024  # bytes in which readers look for the end mark
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f]")  # of fonts without a table of characters
 _DIVIDED = re.compile("(\\w*)\ufffe(\\w*)")  # PDFium's mark of a word that a line end divides at its hyphen
-_GLUED, _MOST_GLUED = re.compile("[A-Za-z]{26,}"), 0.05  # words without spaces between them, and their share of a text
+_GLUED, _MAX_GLUED_SHARE = (
+    re.compile("[A-Za-z]{26,}"),
+    0.05,
+)  # words without spaces between them, and their share of a text
 _HYPHENATED = re.compile(r"\w+-\w+")
 _DATE = re.compile(r"D:(\d{4})(\d{2})(\d{2})")
 
@@ -48,7 +51,7 @@ def read_pdf(data: bytes, limits: Limits) -> Parsed:
     day = _DATE.match(made)
     metadata = properties(author, "-".join(day.groups()) if day else "")
     share = sum(map(len, _GLUED.findall("\n".join(texts)))) / sum(map(len, texts))
-    if share > _MOST_GLUED:
+    if share > _MAX_GLUED_SHARE:
         problems.append(
             f"{share:.0%} of the text are words of more than 25 letters: the PDF has no spaces between words"
         )

@@ -20,7 +20,7 @@ from gpu_rag.types import Reject
 
 DUMP_SUFFIXES = (".xml", ".xml.bz2", ".xml.gz")
 _CHUNK = 1 << 16
-_MOST_SILENT = 16 << 20  # bytes of one tag: a longer one is in no dump
+_MAX_TAG_BYTES = 16 << 20  # bytes of one tag: a longer one is in no dump
 _MARKUP = 4  # greatest ratio of a page's markup to a document
 _DROPPED = ("ref", "math", "gallery", "timeline", "syntaxhighlight", "score", "table")  # removed with their content
 _TOKENS = re.compile(r"\{\{|\}\}|\[\[|\]\]|^\{\||^\|\}", re.MULTILINE)
@@ -42,8 +42,8 @@ def read_dump(path: Path, limits: Limits) -> Iterator[Row | Reject]:
         with opened(path, "rb") as file:  # type: ignore[attr-defined]
             while data := file.read(_CHUNK):
                 dump.silent += len(data)
-                if dump.silent > _MOST_SILENT:
-                    raise RowError(f"a tag has more than {_MOST_SILENT} bytes")
+                if dump.silent > _MAX_TAG_BYTES:
+                    raise RowError(f"a tag has more than {_MAX_TAG_BYTES} bytes")
                 parser.Parse(data, False)
                 yield from dump.taken(shown(path))
             parser.Parse(b"", True)

@@ -20,10 +20,10 @@ from gpu_rag.sources.rows import Limits
 from gpu_rag.text.strict_json import MAX_DEPTH
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_LEAST = 256  # rows: smaller groups are not halved again to find the rows that break a block
+_MIN_ROWS = 256  # rows: smaller groups are not halved again to find the rows that break a block
 _TEXTS = [("type", pa.string()), ("name", pa.string()), ("text", pa.string()), ("aliases", pa.list_(pa.string()))]
 _NAMES = ("id", *(name for name, _ in _TEXTS))
-_MOST = 2.0**63
+_MAX_INTEGER = 2.0**63
 
 
 def read_json_edges(path: Path, limits: Limits) -> Iterator[Block]:
@@ -50,7 +50,7 @@ def read_json_nodes(path: Path, limits: Limits) -> Iterator[Block]:
                 part, odd = NODES.plain(columns, block.number[rows], limits)
                 blocks.append(part)
                 read.append(np.delete(rows, odd))
-            elif len(rows) > _LEAST:
+            elif len(rows) > _MIN_ROWS:
                 stack += [rows[len(rows) // 2 :], rows[: len(rows) // 2]]
         return joined(blocks), np.setdiff1d(np.arange(len(block.start)), np.concatenate(read), assume_unique=True)
 
@@ -96,7 +96,7 @@ def _columns(block: LineBlock, rows: np.ndarray, id_types: list[pa.DataType]) ->
 def _is_tame(column: pa.ChunkedArray | pa.Array) -> bool:
     if pa.types.is_floating(column.type):  # also integers, if one has more than 64 bits
         values = column.drop_null()
-        return not len(values) or bool(pc.all(pc.less(pc.abs(values), _MOST)).as_py())
+        return not len(values) or bool(pc.all(pc.less(pc.abs(values), _MAX_INTEGER)).as_py())
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     if pa.types.is_list(column.type):
         return all(_is_tame(chunk.flatten()) for chunk in chunks)

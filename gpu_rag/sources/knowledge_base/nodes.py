@@ -72,8 +72,7 @@ def node_of(row: Row, limits: Limits) -> SkbNode:
 
 
 def _plain(columns: Mapping[str, pa.Array], line: np.ndarray, limits: Limits) -> tuple[Block, np.ndarray]:
-    """Read the plain rows: those that no rule of `node_of` changes or rejects. Returns their block and the
-    other rows."""
+    """The block of the plain rows, which no rule of `node_of` changes or rejects, and the numbers of other rows."""
     n = len(line)
     id, name, type = (text_of(columns.get(key), n) for key in ("id", "name", "type"))
     good = are_plain(id) & are_plain(name) & are_plain(type) & np.asarray(pc.not_equal(id, ""))

@@ -36,9 +36,9 @@ NEEDED = ("node_info.json", "edge_index.npy", "edge_types.npy", "edge_type_dict.
 TYPES = ("node_types.npy", "node_type_dict.json")
 _SHIPPED = ("node_info.pkl", "edge_index.pt", "edge_types.pt", "edge_type_dict.pkl")
 _NAMES = ("name", "title", "DisplayName")
-_MOST_DEPTH = 4
+_MAX_DEPTH = 4
 _EDGES = 1 << 18  # per block
-_MOST_HEADER = 4096
+_MAX_HEADER = 4096
 _NPY = re.compile(
     rb"\x93NUMPY(?:\x01\x00..|[\x02\x03]\x00....)\{'descr': '([<|][iu][1248])', 'fortran_order': (True|False), "
     rb"'shape': \((\d{1,15},|\d{1,15}, \d{1,15})\), \} *\n",
@@ -104,9 +104,9 @@ def _in_words(value: Any, depth: int = 0) -> str:
         return clean_string(value, "a text").strip()
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return str(value)
-    if depth < _MOST_DEPTH and isinstance(value, list):
+    if depth < _MAX_DEPTH and isinstance(value, list):
         return ", ".join(words for item in value if (words := _in_words(item, depth + 1)))
-    if depth < _MOST_DEPTH and isinstance(value, dict):
+    if depth < _MAX_DEPTH and isinstance(value, dict):
         return "; ".join(f"{key}: {words}" for key, item in value.items() if (words := _in_words(item, depth + 1)))
     return ""
 
@@ -130,7 +130,7 @@ def _integers(path: Path, dimensions: int) -> np.ndarray:
     """
     try:
         with path.open("rb") as file:
-            start = file.read(_MOST_HEADER)
+            start = file.read(_MAX_HEADER)
         match = _NPY.match(start)
         if match is None:
             raise RowError(f"{path.name} is no NumPy array of integers")
@@ -139,7 +139,7 @@ def _integers(path: Path, dimensions: int) -> np.ndarray:
         if len(shape) != dimensions:
             raise RowError(f"{path.name} has {len(shape)} dimensions; expected {dimensions}")
         if match.end() + dtype.itemsize * math.prod(shape) != path.stat().st_size:
-            raise RowError(f"{path.name} is no NumPy array: its size is not that of {shape}")
+            raise RowError(f"{path.name} is no NumPy array: its size does not fit {shape}")
         if not math.prod(shape):
             return np.zeros(shape, dtype)
         order: Literal["F", "C"] = "F" if match[2] == b"True" else "C"

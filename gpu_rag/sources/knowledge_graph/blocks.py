@@ -22,7 +22,7 @@ TEXT = pa.large_string()
 _ROWS = 1 << 14  # rows of a block that is read row by row
 _TABLE_ROWS = 1 << 16
 _TABLE_BYTES = 4 << 20  # of one block, if its rows are long
-_MOST_REJECTS = 1 << 16
+_MAX_REJECTS = 1 << 16
 # Possible first bytes of Unicode white space (U+3000 is checked separately), and its possible last bytes.
 _SPACES = np.isin(np.arange(256), [*range(0x21), 0xC2, 0xE1, 0xE2])
 _ENDS = np.isin(np.arange(256), [*range(0x21), 0x85, 0xA0, *range(0x80, 0x8B), 0xA8, 0xA9, 0xAF, 0x9F])
@@ -110,7 +110,7 @@ def together(blocks: Iterable[Block], least: int) -> Iterator[Block]:
     for block in blocks:
         waiting.append(block)
         n, n_rejects = n + block.n, n_rejects + len(block.rejects)
-        if n >= least or n_rejects >= _MOST_REJECTS:
+        if n >= least or n_rejects >= _MAX_REJECTS:
             yield joined(waiting)
             waiting, n, n_rejects = [], 0, 0
     if waiting:

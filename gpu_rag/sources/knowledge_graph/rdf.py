@@ -247,7 +247,7 @@ class _Document:
             if not self._n_read:
                 mark, codec = mark_of(data)
                 if codec not in ("", "utf-8"):
-                    raise RowError(f"not UTF-8: the byte order mark is that of {codec.upper()}")
+                    raise RowError(f"not UTF-8: the byte order mark of {codec.upper()}")
                 data = data[len(mark) :]
             checked = self._check(data) if self._check else data
         except RowError as error:

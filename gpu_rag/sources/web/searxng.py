@@ -20,7 +20,7 @@ TIMEOUT_S = 20.0
 MAX_PAGE_BYTES = 4 << 20
 PAGE_S = 60.0
 _AT_ONCE = 8
-_MOST_REDIRECTS = 5
+_MAX_REDIRECTS = 5
 _ENCODINGS = ("", "identity", "gzip", "deflate")
 _PORTS = {"http": 80, "https": 443}
 
@@ -71,7 +71,7 @@ class SearxngProvider:
         self._pages = httpx.Client(
             timeout=timeout_s,
             follow_redirects=True,
-            max_redirects=_MOST_REDIRECTS,
+            max_redirects=_MAX_REDIRECTS,
             transport=transport,
             trust_env=False,
             headers={"accept-encoding": ", ".join(_ENCODINGS[1:])},

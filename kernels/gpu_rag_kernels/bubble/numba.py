@@ -157,7 +157,7 @@ def space_for(n, m):
 
 @numba.njit(cache=True, nogil=True)
 def clear(state, m, n_reached):
-    """Reset the state to that of `space_for`; only reached places are written."""
+    """Reset the state as `space_for` makes it; only reached places are written."""
     dist, _, _, owner, on_path, reached, bits, arrived, _, _, _ = state
     for i in range(n_reached):
         s = np.uint64(reached[i])

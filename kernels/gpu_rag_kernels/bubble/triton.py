@@ -17,7 +17,7 @@ from gpu_rag_kernels.rows import packed
 
 NODES = 8  # per program
 ENTRIES = 8  # entries of each of these nodes, read together
-MOST_GROUPS = 16  # per program
+MAX_GROUPS = 16  # per program
 ROUNDS = 32  # rounds between looks of the host at the flags; a round after the fixpoint returns at once
 
 
@@ -60,7 +60,7 @@ def minplus_relax(csr: CSR, cost: torch.Tensor, state: torch.Tensor) -> torch.Te
     first = state.T.clone(memory_format=torch.contiguous_format)
     copies = [first, torch.empty_like(first)]
     csr, cost, width = packed(csr), cost.contiguous(), state.shape[0]
-    n_groups = min(triton.next_power_of_2(width), MOST_GROUPS)
+    n_groups = min(triton.next_power_of_2(width), MAX_GROUPS)
     grid = triton.cdiv(csr.n, NODES), triton.cdiv(width, n_groups)
     flags = torch.zeros(ROUNDS + 1, dtype=torch.int32, device=state.device)
     while True:

@@ -29,7 +29,7 @@ def lowest_bit(typing, word):
 def admit(found, n_found, seen, fresh, size, limit):
     """Count the nodes found in one hop, in ascending order; remove the bits of questions beyond `limit`.
 
-    Returns the questions that may continue: those with space.
+    Returns the questions with space left, which may continue.
     """
     found[:n_found].sort()
     for f in range(n_found):

@@ -17,8 +17,8 @@ from gpu_rag.types import Ragged, TopK
 CANDIDATES = 16  # candidates of a program: with more, its registers leave space for few other programs
 DIMS = 64  # read together
 PLACES = 128  # keys of a list that are compared together
-LEAST = tl.constexpr(-(2**63))  # below every key
-LONGEST = tl.constexpr(1.01)  # no component of a unit row is larger, f16 rounding included
+LOWEST_KEY = tl.constexpr(-(2**63))  # below every key
+MAX_LENGTH = tl.constexpr(1.01)  # no component of a unit row is larger, f16 rounding included
 
 
 @triton.jit
@@ -46,7 +46,7 @@ def _scores(
         kept = real[:, None] & (at < dims)[None, :]
         left = tl.load(queries + owner[:, None] * dims + at[None, :], mask=kept, other=0.0).to(tl.float32)
         right = tl.load(vectors + node[:, None] * dims + at[None, :], mask=kept, other=0.0).to(tl.float32)
-        unit = (tl.abs(left) <= LONGEST) & (tl.abs(right) <= LONGEST)  # false for NaN
+        unit = (tl.abs(left) <= MAX_LENGTH) & (tl.abs(right) <= MAX_LENGTH)  # false for NaN
         strange = tl.where(unit, strange, 1)
         acc += _whole(tl.where(unit, left, 0.0)).to(tl.int64) * _whole(tl.where(unit, right, 0.0)).to(tl.int64)
     score = tl.sum(acc, axis=1).to(tl.float64) * 3.552713678800501e-15  # 2^-48; below 2^53, so exact
@@ -58,20 +58,20 @@ def _scores(
 
 @triton.jit
 def _keys(scores, first, count, inner):
-    """The keys of positions `inner` of a list; LEAST after its end."""
+    """The keys of positions `inner` of a list; LOWEST_KEY after its end."""
     score = tl.load(scores + first + inner, mask=inner < count, other=0.0) + 0.0  # -0.0 becomes 0.0: they are equal
     bits = score.to(tl.int32, bitcast=True)
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    return tl.where(inner < count, (ordered.to(tl.int64) << 32) | (0xFFFFFFFF - inner), LEAST)
+    return tl.where(inner < count, (ordered.to(tl.int64) << 32) | (0xFFFFFFFF - inner), LOWEST_KEY)
 
 
 @triton.jit
 def _put(places, best, at, key):
-    """Write the place and score of a key; padding if it is LEAST."""
+    """Write the place and score of a key; padding if it is LOWEST_KEY."""
     ordered = (key >> 32).to(tl.int32)
     score = (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
-    tl.store(places + at, tl.where(key == LEAST, -1, 0xFFFFFFFF - (key & 0xFFFFFFFF)).to(tl.int32))
-    tl.store(best + at, tl.where(key == LEAST, float("-inf"), score))
+    tl.store(places + at, tl.where(key == LOWEST_KEY, -1, 0xFFFFFFFF - (key & 0xFFFFFFFF)).to(tl.int32))
+    tl.store(best + at, tl.where(key == LOWEST_KEY, float("-inf"), score))
 
 
 @triton.jit(do_not_specialize=["k"])
@@ -83,10 +83,10 @@ def _select(scores, offsets, places, best, k, n_places: tl.constexpr):
     below = tl.full((1,), 2**63 - 1, dtype=tl.int64)
     head = _keys(scores, first, count, inner)  # a short list is read once
     for rank in range(0, k):
-        top = tl.where(head < below, head, LEAST)
+        top = tl.where(head < below, head, LOWEST_KEY)
         for start in range(n_places, count, n_places):
             key = _keys(scores, first, count, start + inner)
-            top = tl.maximum(top, tl.where(key < below, key, LEAST))
+            top = tl.maximum(top, tl.where(key < below, key, LOWEST_KEY))
         found = tl.max(top, axis=0)
         _put(places, best, row * k + rank, found)
         below = tl.full((1,), 0, dtype=tl.int64) + found

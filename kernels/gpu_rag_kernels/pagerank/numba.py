@@ -70,7 +70,7 @@ class _Row:
         return cgutils.create_struct_proxy(self.signature.args[k])(self.context, self.builder, self.args[k])
 
     def prefetch(self, state, indices, e):
-        """Ask for the row that the edge AHEAD of e reads; beyond the last edge, for that of e."""
+        """Ask for the row that the edge AHEAD of e reads; beyond the last edge, for the row that e reads."""
         b, byte = self.builder, ir.IntType(8).as_pointer()
         ahead = b.add(e, _I64(AHEAD))
         ahead = b.select(b.icmp_signed("<", ahead, self.array(indices).nitems), ahead, e)

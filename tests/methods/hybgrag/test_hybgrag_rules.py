@@ -9,7 +9,7 @@ from gpu_rag.methods.hybgrag.rules import Candidate, first_action, next_action
 from gpu_rag.methods.hybgrag.state import HYBRID, TEXT, Action, Fault, Feedback, History, Params
 from gpu_rag.program.knowledge_base.names import Linked, masked, mentions
 from gpu_rag.program.knowledge_base.query import Topic
-from gpu_rag.settings.ranges import MOST_INTEGER
+from gpu_rag.settings.ranges import MAX_INTEGER
 
 INCORRECT, MISSING, NO_ENTITY, NO_INTERSECTION, WRONG_INTERSECTION, WRONG_MODULE, REJECTED = Fault
 ONE = Params(n_relations=1)
@@ -57,7 +57,7 @@ def test_first_the_best_candidate_where_no_name_is_plain_and_documents_without_a
 def test_sets_of_relations_come_by_rank_and_can_begin_a_walk() -> None:
     found = [t.relations for t in candidate("x", 0, 1, "a", "-b", "c").topics(2)]
     assert found[0] == ("a",) and set(found) == {("a",), ("c",), ("a", "b"), ("a", "c"), ("b", "c")}
-    more = [t.relations for t in candidate("x", 0, 1, "a", "-b", "c").topics(MOST_INTEGER)]
+    more = [t.relations for t in candidate("x", 0, 1, "a", "-b", "c").topics(MAX_INTEGER)]
     assert more == [*found, ("a", "b", "c")]  # and no set is looked for where there are no more relations
     assert [t.relations for t in candidate("x", 0, 1, "-b", "a").topics(1)] == [("a",)]
     assert [t.relations for t in MARTA.topics(1)] == [("directed",), ("starred",), ("wrote",)]

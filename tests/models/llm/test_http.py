@@ -17,7 +17,7 @@ from waiting import wait_until
 from gpu_rag.errors import BadInput, ContextOverflow, ModelError, RequestFailed
 from gpu_rag.models.llm import http_wire, load_llm
 from gpu_rag.models.llm.cache import CachedLLM
-from gpu_rag.models.llm.http import MOST_STARVED, HttpLLM
+from gpu_rag.models.llm.http import MAX_STARVED, HttpLLM
 from gpu_rag.models.llm.http_wire import MAX_WAIT_S, Exchanger, Style, retry_after_s
 from gpu_rag.models.llm.interface import estimate_tokens
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
@@ -187,7 +187,7 @@ def test_a_thought_without_an_answer_is_sent_again_with_room(server):
     alone = connect(server, think_tokens=200)
     for n in range(10):  # one after the other, as with one question open at a time
         assert alone.complete([Request("", str(n), max_tokens=8)])[0].text == "42"
-        assert alone.style.thinks == (n >= MOST_STARVED - 1)
+        assert alone.style.thinks == (n >= MAX_STARVED - 1)
 
 
 def test_rank_scores_letters(server):

@@ -79,7 +79,7 @@ def test_servers_start_answer_and_end_with_all_their_processes(start):
 
 
 def test_without_room_for_a_socket_the_loopback_address_serves(start, monkeypatch):
-    monkeypatch.setattr(own_server, "LONGEST_SOCKET", 3)
+    monkeypatch.setattr(own_server, "MAX_SOCKET_BYTES", 3)
     llm = start()
     assert owned(llm)[0].url.startswith("http://127.0.0.1:") and say(llm, "a") == ["re: a"]
 
