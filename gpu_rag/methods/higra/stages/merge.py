@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,19 +15,17 @@ import torch
 from msgspec import Struct
 
 from gpu_rag.index import tables
-from gpu_rag.index.database import database
 from gpu_rag.index.names import SortedRows, normalised, one_array
 from gpu_rag.index.stage import stage, where_capable
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.methods.higra import merges
 from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.methods.higra.stages.asks import PROMPTS, ask_windows, is_left_to_the_model, roles_of
-from gpu_rag.methods.higra.stages.exact import STATED, write_relations
 from gpu_rag.methods.higra.stages.windows import Clusters, entity_windows, window_params
 from gpu_rag.methods.higra.tables import (
     EXACT_ENTITIES,
+    HIGRA_BECAME,
     HIGRA_ENTITIES,
-    HIGRA_RELATIONS,
     HIGRA_SOURCES,
     Row,
     pair_keys,
@@ -60,7 +57,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
 @stage(
     "higra_merge",
     needs=("passages", "higra_exact", "higra_exact_vectors"),
-    version=3,
+    version=4,
     retry=("higra_merge_failed",),
     params=_params,
     roles=roles_of,
@@ -69,8 +66,8 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     size="entities",
 )
 def merge_stage(work: Work) -> dict[str, int]:
-    """Write the tables `entities` (HIGRA_ENTITIES), `relations` between them as extracted, `sources` (where they were
-    extracted) and `merges`: all merges, and their reasons."""
+    """Write the tables `entities` (HIGRA_ENTITIES), `became` (the entity that each exact entity is now), `sources`
+    (where they were extracted) and `merges`: all merges, and their reasons."""
     exact = work.stage_folders["higra_exact"]
     table = read(exact, "higra_exact_entities")
     entities = EntityRows(table)
@@ -83,7 +80,7 @@ def merge_stage(work: Work) -> dict[str, int]:
     columns = [column.combine_chunks() for column in merged.columns]
     tables.write_columns(work.out / "higra_entities.parquet", HIGRA_ENTITIES, columns)
     ids = one_array(merged["id"])
-    n_relations = _write_relations(work, exact, row_of)
+    tables.write_table(work.out / "higra_became.parquet", HIGRA_BECAME, {"entity": row_of})
     passages = table["passages"].combine_chunks()
     owner = row_of[pc.list_parent_indices(passages).to_numpy()]
     sources = pair_keys(owner, passages.flatten().to_numpy())
@@ -96,7 +93,7 @@ def merge_stage(work: Work) -> dict[str, int]:
             row["entity"] = ids[int(row_of[exact_row[row["entity"]]])].as_py()
     write(work.out, "higra_merges", sorted(log, key=lambda row: (row["why"], -row["score"], row["id"])))
     counts |= {f"higra_{why}_merges": n for why, n in Counter(row["why"] for row in applied).items()}
-    return counts | {"higra_entities": len(ids), "higra_extracted_relations": n_relations} | unapplied
+    return counts | {"higra_entities": len(ids)} | unapplied
 
 
 class EntityRows(Sequence[Row]):
@@ -110,24 +107,6 @@ class EntityRows(Sequence[Row]):
 
     def __getitem__(self, row: Any) -> Any:
         return self.table.slice(row, 1).to_pylist()[0]
-
-
-def _write_relations(work: Work, exact: Path, row_of: np.ndarray) -> int:
-    """Write the extracted relations between merged entities. row_of: i64, the entity that each exact entity became."""
-    with database(work) as db:
-        db.create("stated", STATED)
-        for batch in tables.read_batches(exact / "higra_exact_relations.parquet", HIGRA_RELATIONS):
-            owner = pc.list_parent_indices(batch["passages"])
-            subject, object_ = (row_of[batch[name].take(owner).to_numpy()] for name in ("subject", "object"))
-            columns = [subject, batch["label"].take(owner), object_, batch["passages"].flatten()]
-            db.add(
-                "stated",
-                pa.table(
-                    [pa.array(c, f.type) if isinstance(c, np.ndarray) else c for c, f in zip(columns, STATED)], STATED
-                ),
-            )
-        rows = db.batches("SELECT DISTINCT * FROM stated ORDER BY s, label, o, passage")
-        return write_relations(work.out / "higra_extracted_relations.parquet", rows)
 
 
 # --- deciding --------------------------------------------------------------------------------------
