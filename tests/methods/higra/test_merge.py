@@ -4,11 +4,13 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from gpu_rag.errors import RequestFailed
 from gpu_rag.index import tables
@@ -18,7 +20,7 @@ from gpu_rag.methods.higra.merges import FORCE, REJECT, Edit, merge_id, write_ed
 from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.methods.higra.stages.asks import entity_text, listed
 from gpu_rag.methods.higra.stages.links import links_stage
-from gpu_rag.methods.higra.stages.merge import BY_LLM, merge_stage
+from gpu_rag.methods.higra.stages.merge import BY_LLM, merge_stage, near_enough
 from gpu_rag.methods.higra.tables import (
     EXACT_ENTITIES,
     HIGRA_BECAME,
@@ -122,6 +124,17 @@ def test_names_that_agree_become_one_and_lose_nothing(bench: Any) -> None:
     ids = list(entities)
     sources = read(bench, "higra_merge", "higra_sources", HIGRA_SOURCES)
     assert [s["passage"] for s in sources if ids[s["entity"]] == "vale"] == [1, 3]
+
+
+@pytest.mark.parametrize("least", [-1.0, 0.0, 0.5])
+def test_pairs_of_windows_that_are_near_enough(least: float) -> None:
+    vectors = torch.from_numpy(np.random.default_rng(1).normal(size=(9, 4))).half()
+    vectors = (vectors / vectors.float().norm(dim=1, keepdim=True)).half()
+    windows = [[0, 1, 2], [1, 2, 5, 8], [3, 4], [7]]
+    pairs = {pair for window in windows for pair in combinations(window, 2)}
+    expected = sorted(pair for pair in pairs if vectors[pair[0]].double() @ vectors[pair[1]].double() >= least)
+    assert list(zip(*near_enough(vectors, windows, least).tolist())) == expected
+    assert near_enough(vectors, [], least).shape == (2, 0)
 
 
 def test_types_that_differ_never_agree(bench: Any) -> None:
