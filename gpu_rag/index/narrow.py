@@ -24,10 +24,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import torch
 
 from gpu_rag.errors import MissingLayer, UsageError
-from gpu_rag.graph.ragged import some_lists
 from gpu_rag.index import tables
 from gpu_rag.index.folder import EDITS, storage_errors
 from gpu_rag.index.index import MAPPED_FROM, Index
@@ -37,7 +35,6 @@ from gpu_rag.index.stages.graph import graph_stage, relation_graph_stage
 from gpu_rag.index.stages.names import entity_names_stage, title_names_stage
 from gpu_rag.index.work import Silent, Sources, StageReport, Work
 from gpu_rag.settings import make_settings
-from gpu_rag.types import Ragged
 
 T = TypeVar("T")
 Files = dict[str, Any]  # the files of a stage by name: tables, arrays by name, or `Bm25`
@@ -209,14 +206,10 @@ def _read(path: Path) -> Any:
 
 
 def masked_rows(content: Any, rows: np.ndarray) -> Any:
-    """Some rows of a table, of arrays or lists, or of a BM25 index. Many vectors lie in a file without a name, not in
+    """Some rows of a table, or of vectors. Many vectors lie in a file without a name, not in
     memory."""
     if isinstance(content, pa.Table):
         return content.take(pa.array(rows))
-    if "counts" in content:
-        starts = torch.from_numpy(tables.starts_of(content["counts"]))
-        kept = some_lists(Ragged(torch.from_numpy(content["values"]), starts), torch.from_numpy(rows))
-        return {"values": kept.values.numpy(), "counts": content["counts"][rows]}
     vectors = content["vectors"]
     if len(rows) * vectors[:1].nbytes <= MAPPED_FROM:
         return {"vectors": vectors[rows]}

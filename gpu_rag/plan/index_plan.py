@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ N_TRIPLES = 100_000  # triples of each knowledge base source that are really rea
 N_ASKED = 8  # passages of the sample when an LLM is used
 N_FRESH = 4  # new replies needed to measure the time of one
 MOST_MEMORY = 0.5  # largest exponent of memory
+COUNTING = ("passages", "extraction", "entities")  # these stages always run on the whole sample, since they are quick
 MIN_SHARE = 0.2  # minimum share of a cost that grows, however flat two noisy measurements look
 FOUND = ("entities", "relations", "mentions")
 _GROWTH: dict[str, tuple[str, float, float]] = {  # (size that it grows with, smallest and largest exponent)
@@ -136,9 +137,11 @@ def _tried(
     n_triples = trial.count_triples(job.sources.of_kind("kg", "skb"))
     read = {source: min(n, N_TRIPLES) for source, n in n_triples.items()}
 
-    def run(name: str, divisor: int, passages: Passages) -> Mapping[str, trial.Cost]:
+    def run(
+        name: str, divisor: int, passages: Passages, stages: Sequence[Stage] = job.stages
+    ) -> Mapping[str, trial.Cost]:
         named = tuple(replace(source, most=math.ceil(n / divisor)) for source, n in read.items())
-        part = replace(job, settings=settings, sources=replace(job.sources, named=named))
+        part = replace(job, stages=stages, settings=settings, sources=replace(job.sources, named=named))
         return trial.run_stages(part, llm, folder / name, passages)
 
     if llm is None:
@@ -163,14 +166,20 @@ def _tried(
     named = {"first": first, "warm": runs[0 if llm is None else -1], "small": runs[0], "full": runs[-1]}
     n_read = sum(math.ceil(n / divisors[last]) for n in read.values())
     times = sum(n_triples.values()) / n_read if n_read else 0.0
-    small, middle, full = (trial.sizes_of(runs[k], samples[k]) for k in (0, last - 1, last))
-    return _Plan(job, llm, counts, n_names, samples[last], named, small, middle, full, times)
+    small, near, full = (trial.sizes_of(runs[k], samples[k]) for k in (0, last - 1, last))
+    far = full
+    if last + 1 < len(samples) and COUNTING[-1] in runs[last]:
+        counting = [stage for stage in job.stages if stage.name in COUNTING]
+        counted = trial.sizes_of(run("counts", 1, samples[-1], counting), samples[-1])
+        counted = {name: n for name, n in counted.items() if n}
+        near, far = near | {name: full.get(name, 0) for name in counted}, full | counted
+    return _Plan(job, llm, counts, n_names, samples[last], named, small, near, far, full, times)
 
 
 @dataclass
 class _Plan:
     """A plan built from trial runs. counts, n_names: of the corpus; sample: the passages of the largest run; small,
-    middle, full: sizes of the smallest sample, of the one before the largest, and of the largest.
+    full: sizes of the smallest and the largest run; near, far: two sizes that counts are extrapolated through.
 
     times: the ratio of all triples of the knowledge base to those read; 0 if its only source is the corpus.
     """
@@ -182,22 +191,23 @@ class _Plan:
     sample: Passages
     runs: Mapping[str, Mapping[str, trial.Cost]]
     small: trial.Sizes
-    middle: trial.Sizes
+    near: trial.Sizes
+    far: trial.Sizes
     full: trial.Sizes
     times: float
 
     def __post_init__(self) -> None:
         """Predict the sizes of the index."""
-        middle, full = self.middle, self.full
+        near, far, full = self.near, self.far, self.full
         sizes = self.sizes = {**dict[str, float](self.counts), "written names": self.n_names}
         self.laws = dict[str, dict[str, float]]()
         for name, (by, *ends) in _GROWTH.items():
             if name == "nodes":
                 sizes["triples"] = round(full["triples"] * self.times) if self.times else sizes["relations"]
-            law = self.laws[name] = growth(middle[by], middle[name], full[by], full[name], *ends)
+            law = self.laws[name] = growth(near[by], near[name], far[by], far[name], *ends)
             sizes[name] = round(law["k"] * sizes[by] ** law["beta"])
-            if name == "entities" and full["extracted"] < sizes["extracted"]:
-                self.laws[name] = growth(full["extracted"], full[name], sizes["extracted"], sizes[name], 0.0, 1.0)
+            if name == "entities" and far["extracted"] < sizes["extracted"]:
+                self.laws[name] = growth(far["extracted"], far[name], sizes["extracted"], sizes[name], 0.0, 1.0)
         for name in full.keys() - sizes.keys():  # counts of method stages grow with the passages
             sizes[name] = round(full[name] / max(full["passages"], 1) * sizes["passages"])
         sizes["links"] = sizes["mentions"] + sizes["relations"]

@@ -20,14 +20,15 @@ from typing import Annotated
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from gpu_rag.errors import BadInput, IndexCorrupt, IndexMismatch, StorageError
 from gpu_rag.text.language import ENGLISH, language_among
 from gpu_rag.text.tokens import TOKENS_VERSION, stems, stop_words, words_of
 
 ARRAYS_FILE = "bm25.safetensors"
-VOCABULARY_FILE = "bm25.json"
-_FORMAT = 2
+VOCABULARY_FILE = "bm25.json.zst"
+_FORMAT = 3
 _BLOCK = 2048  # texts whose tokens are in memory as Python objects at once
 
 
@@ -165,8 +166,8 @@ class Bm25:
         return ids, scores
 
     def save(self, folder: Path) -> None:
-        """Write bm25.safetensors and bm25.json into `folder`; create it if missing. The same index gives the same
-        bytes.
+        """Write bm25.safetensors and bm25.json.zst into `folder`; create it if missing. The same index gives the
+        same bytes.
 
         Raises StorageError if the disk refuses.
         """
@@ -178,7 +179,8 @@ class Bm25:
         text = json.dumps(msgspec.to_builtins(saved), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / VOCABULARY_FILE).write_bytes(text.encode("utf-8"))
+            packed = pa.Codec("zstd", compression_level=6).compress(text.encode("utf-8"), asbytes=True)
+            (folder / VOCABULARY_FILE).write_bytes(packed)
             stored = {name: array for name, array in self.arrays.items() if name != "indptr"}
             save_file({**stored, "counts": narrow(np.diff(self.arrays["indptr"]))}, folder / ARRAYS_FILE)
         except (OSError, SafetensorError) as error:
@@ -195,7 +197,8 @@ class Bm25:
         from safetensors.numpy import load_file
 
         try:
-            saved = msgspec.json.decode((folder / VOCABULARY_FILE).read_bytes(), type=_Saved)
+            with pa.CompressedInputStream(pa.OSFile(str(folder / VOCABULARY_FILE)), "zstd") as file:
+                saved = msgspec.json.decode(file.read(), type=_Saved)
             arrays = (read or load_file)(folder / ARRAYS_FILE)
         except (OSError, ValueError, msgspec.DecodeError, SafetensorError) as error:
             raise IndexCorrupt(
@@ -312,7 +315,7 @@ def _best(scores: np.ndarray, k: int) -> np.ndarray:
 
 
 class _Saved(msgspec.Struct, omit_defaults=True):
-    """The contents of bm25.json. languages: empty for English alone."""
+    """The contents of bm25.json.zst. languages: empty for English alone."""
 
     format: int
     tokens_version: int

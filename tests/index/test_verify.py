@@ -193,10 +193,8 @@ def test_damage_is_found_even_under_right_checksums(index: Path, plant: Any, kin
 
 def test_words_of_another_corpus_are_found(index: Path, plant: Any, tmp_path: Path) -> None:
     Bm25.build(["one text", "another"]).save(tmp_path)
-    shutil.copy(tmp_path / ARRAYS_FILE, stage_path(index, "bm25"))
-    plant(
-        index, "bm25", VOCABULARY_FILE, lambda held: held.update(json.loads((tmp_path / VOCABULARY_FILE).read_text()))
-    )
+    shutil.copy(tmp_path / VOCABULARY_FILE, stage_path(index, "bm25"))
+    plant(index, "bm25", ARRAYS_FILE, lambda held: held.update(tables.read_arrays(tmp_path / ARRAYS_FILE)))
     assert any("bm25: 2 passages for 5" in line for line in verify(index))
 
 
@@ -205,7 +203,7 @@ def stage_path(index: Path, stage: str) -> Path:
 
 
 def test_a_missing_an_altered_and_a_strange_file(index: Path) -> None:
-    (stage_path(index, "bm25") / "bm25.json").unlink()
+    (stage_path(index, "bm25") / "bm25.json.zst").unlink()
     (stage_path(index, "graph") / "notes.txt").write_text("x")
     vectors_path = stage_path(index, "entity_vectors") / "vectors.safetensors"
     data = vectors_path.read_bytes()
@@ -213,7 +211,7 @@ def test_a_missing_an_altered_and_a_strange_file(index: Path) -> None:
     shutil.rmtree(stage_path(index, "synonyms"))
     found = verify(index)
     assert len(found) == 4
-    for part in ("bm25.json: missing", "notes.txt: not part of the index", "vectors.safetensors: altered (sha256"):
+    for part in ("bm25.json.zst: missing", "notes.txt: not part of the index", "vectors.safetensors: altered (sha256"):
         assert sum(part in line for line in found) == 1
     assert sum("the folder is missing" in line for line in found) == 1
 

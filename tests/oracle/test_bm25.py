@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import Phase, given, settings
@@ -21,7 +22,7 @@ from refusals import caught, passes
 from gpu_rag.errors import GpuRagError
 from gpu_rag.graph import postings
 from gpu_rag.graph.postings import Postings, best_rows
-from gpu_rag.text.bm25 import Bm25
+from gpu_rag.text.bm25 import VOCABULARY_FILE, Bm25
 from gpu_rag.text.tokens import stems, stop_words, tokenize, words_of
 
 QUICK = settings(max_examples=25, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
@@ -295,7 +296,8 @@ def test_english_alone_is_saved_as_ever(tmp_path: Path) -> None:
     Bm25.build(texts).save(tmp_path / "plain")
     Bm25.build(texts, languages=["en"], language_of_each=["en", "en"]).save(tmp_path / "named")
     assert folder_bytes(tmp_path / "plain") == folder_bytes(tmp_path / "named")
-    assert b"languages" not in (tmp_path / "plain" / "bm25.json").read_bytes()
+    with pa.CompressedInputStream(str(tmp_path / "plain" / VOCABULARY_FILE), "zstd") as file:
+        assert b"languages" not in file.read()
 
 
 def folder_bytes(folder: Path) -> dict[str, bytes]:
@@ -308,7 +310,7 @@ def test_save_and_load(tmp_path: Path) -> None:
     Bm25.build(list(texts), k1=0.9, b=0.4).save(tmp_path / "two")
     files = folder_bytes(tmp_path / "one")
     assert files == folder_bytes(tmp_path / "two"), "the same corpus gave other bytes"
-    assert {Path(name).suffix for name in files} <= {".safetensors", ".json"}
+    assert {Path(name).suffix for name in files} <= {".safetensors", ".zst"}
     loaded, built = Bm25.load(tmp_path / "one"), Bm25.build(texts, k1=0.9, b=0.4)
     for query in ("tiger zinc", "straße", "unheard", "łódź mango"):
         assert (loaded.scores(query) == built.scores(query)).all()

@@ -79,6 +79,12 @@ def test_the_number_of_candidates_at_a_time_does_not_show(monkeypatch: pytest.Mo
     assert found(base, groups) == whole
 
 
+def test_progress_moves_with_each_table_and_counts_each_row_once() -> None:
+    parts: list[int] = []
+    close_pairs(clustered(900, 3), np.zeros(900, np.uint64), THRESHOLD, parts.append)
+    assert sum(parts) == 900 and len(parts) == plan(900, THRESHOLD)[1]
+
+
 def test_many_equal_rows_cost_no_square() -> None:
     base = torch.zeros(3000, 8)
     base[:, 0] = 1

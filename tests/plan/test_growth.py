@@ -118,6 +118,24 @@ def test_the_check_of_draws_sees_wrong_ones(tmp_path: Path) -> None:
             check_draw(wrong, tmp_path)
 
 
+def test_names_are_counted_on_the_whole_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the other stages stop at a smaller one, because they take long."""
+    draw, path = np.random.default_rng(0), tmp_path / "c.jsonl"
+    names = (draw.pareto(0.6, (512, 2)) * 10).astype(np.int64).tolist()
+    texts = [f"Mr {chr(65 + a % 26)}x{a}o met Bo {chr(65 + b % 26)}y{b}." for a, b in names]
+    path.write_text("".join(json.dumps({"id": f"d{k}", "text": text}) + "\n" for k, text in enumerate(texts)))
+    chosen = make_settings({"models": {"embedder": "hash", "llm": "none"}})
+    layers = [all_stages()[name] for name in ("passages", "extraction", "entities")]
+    job = BuildJob(tmp_path / "ix", layers, chosen, Sources((path,)), ModelSet(chosen.models))
+    whole = plan_index(job, n_sample=512)
+    monkeypatch.setattr(index_plan, "LONG_S", -1.0)
+    short = plan_index(job)
+    assert short["sample"] < whole["sample"] == 512
+    assert (short["entities"], short["relations"]) == (whole["entities"], whole["relations"]) != (0, 0)
+    monkeypatch.setattr(index_plan, "COUNTING", ("",))
+    assert plan_index(job)["relations"] != whole["relations"], "the smaller sample tells it too"
+
+
 def hop_plan(folder: Path, corpus: Path, **hops: int) -> dict[str, float]:
     settings = make_settings({"models": {"embedder": "hash", "llm": "none"}, "hops": hops})
     names = ["passages", "extraction", "hop_vertices", "hop_questions", "hop_keywords", "hop_in_vectors"]

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,8 +50,11 @@ def test_an_empty_index_round_trips(tmp_path):
 
 def change(**keys):
     def edit(folder):
-        content = json.loads((folder / VOCABULARY_FILE).read_bytes())
-        (folder / VOCABULARY_FILE).write_text(json.dumps({**content, **keys}))
+        path = folder / VOCABULARY_FILE
+        with pa.CompressedInputStream(str(path), "zstd") as file:
+            content = json.loads(file.read())
+        with pa.CompressedOutputStream(str(path), "zstd") as file:
+            file.write(json.dumps({**content, **keys}).encode())
 
     return edit
 

@@ -11,7 +11,7 @@ A second hash of SKETCH bits removes most candidates before their vectors are re
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -27,6 +27,8 @@ MAX_TABLES = 128
 TOGETHER = 16  # tables whose codes are in memory at once
 CAP = 256  # a row is compared with at most this number of following rows of its bucket
 SKETCH = 256  # bits
+TABLE_COST = 70.0  # cost of a row in one table, in exact comparisons of two rows
+CLOSE_COST = 0.09  # the same for each other row, because close pairs grow by the square
 _SPREAD = 3.3  # allowed sketch distance of a pair at the threshold, in standard deviations
 _GRID = 1024.0  # components are multiples of 1 / _GRID: sums of 16,384 of them are exact in f32
 _ROWS = 1 << 14  # rows projected at a time
@@ -42,10 +44,18 @@ def plan(n: int, threshold: float) -> tuple[int, int]:
     return bits, min(math.ceil(math.log(1 - RECALL) / math.log1p(-min(equal, 1 - 1e-9))), MAX_TABLES)
 
 
-def close_pairs(base: torch.Tensor, groups: np.ndarray, threshold: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def comparisons(n: float, threshold: float) -> float:
+    """Predicted cost of finding the close pairs of one of n rows on a CPU, in exact comparisons of two rows."""
+    return n if n <= EXACT_ROWS else TABLE_COST * plan(int(n), threshold)[1] + CLOSE_COST * n
+
+
+def close_pairs(
+    base: torch.Tensor, groups: np.ndarray, threshold: float, advance: Callable[[int], None] = lambda rows: None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Most pairs of rows of one group with a dot product of at least `threshold`; the module describes the recall.
 
     base: f16/f32[N, D] on the CPU, rows of length 1 or 0, D <= 16384. groups: u64[N]. threshold: 0 < threshold <= 1.
+    advance: called with the share of each table that is done, N in all.
     Returns left i64[P] < right i64[P], ascending, and the exact products f32[P]. Memory: 4 TOGETHER + 200 bytes a row,
     50 KEYS bytes, and 40 bytes a pair. Raises BadInput.
 
@@ -62,18 +72,26 @@ def close_pairs(base: torch.Tensor, groups: np.ndarray, threshold: float) -> tup
         )
     bits, tables = plan(len(base), threshold)
     words = np.ascontiguousarray(projection_codes(base, SKETCH // 32, 32, seed=0).T).view(np.uint64)
-    limit, keys, scores = _most_differing(threshold), np.zeros(0, np.int64), np.zeros(0, np.float32)
-    codes = (
-        code
-        for first in range(0, tables, TOGETHER)
-        for code in projection_codes(base, min(TOGETHER, tables - first), bits, seed=1 + first)
-    )
-    candidates = (_key(*pair, len(base)) for code in codes for pair in _candidates(code, groups, words, limit))
-    for part in _distinct_parts(candidates):
-        close, close_scores = _scored(base, part, threshold)
-        keys, first_of = np.unique(np.concatenate([keys, close]), return_index=True)
-        scores = np.concatenate([scores, close_scores])[first_of]
-    return *np.divmod(keys, max(len(base), 1)), scores
+    limit = _most_differing(threshold)
+    keys, scores = np.array([np.iinfo(np.int64).max]), np.zeros(1, np.float32)  # the last one is above every pair
+
+    def candidates() -> Iterator[np.ndarray]:
+        for first in range(0, tables, TOGETHER):
+            codes = projection_codes(base, min(TOGETHER, tables - first), bits, seed=1 + first)
+            for number, code in enumerate(codes, first):
+                yield from (_key(*pair, len(base)) for pair in _candidates(code, groups, words, limit))
+                advance(len(base) * (number + 1) // tables - len(base) * number // tables)
+
+    for part in _distinct_parts(candidates()):
+        place = np.searchsorted(keys, part)
+        is_new = keys[place] != part  # a close pair is a candidate in most tables
+        part, place = part[is_new], place[is_new]
+        i, j = (torch.from_numpy(rows) for rows in np.divmod(part, len(base)))
+        score = exact_dots(base, i, base, j).float().numpy()
+        close = score >= np.float32(threshold)
+        keys = np.insert(keys, place[close], part[close])
+        scores = np.insert(scores, place[close], score[close])
+    return *np.divmod(keys[:-1], max(len(base), 1)), scores[:-1]
 
 
 def sampled_recall(
@@ -155,14 +173,16 @@ def _candidates(
     """Pairs of rows of one bucket, at most CAP rows apart in it, whose sketches `words`, u64[N, W], differ in at most
     `limit` bits."""
     order = np.lexsort((words[:, 0], groups, code))
-    code, group, words = code[order], groups[order], words[order]
-    places = np.arange(len(order))
+    code, group, columns = code[order], groups[order], np.ascontiguousarray(words[order].T)
+    is_last = np.append((code[1:] != code[:-1]) | (group[1:] != group[:-1]), True)  # of its bucket
+    ends = np.flatnonzero(is_last).astype(np.int32)
+    end, places = np.repeat(ends, np.diff(ends, prepend=-1)), np.arange(len(order), dtype=np.int32)
     for step in range(1, CAP + 1):
-        places = places[places + step < len(order)]
-        places = places[(code[places] == code[places + step]) & (group[places] == group[places + step])]
+        places = places[places + step <= end[places]]
         if not places.size:
             return
-        near = places[np.bitwise_count(words[places] ^ words[places + step]).sum(1, dtype=np.int32) <= limit]
+        differing = sum((np.bitwise_count(word[places] ^ word[places + step]) for word in columns), np.int16(0))
+        near = places[differing <= limit]
         yield order[near], order[near + step]
 
 
@@ -177,11 +197,3 @@ def _distinct_parts(parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
             waiting, n = [], 0
     if waiting:
         yield distinct(np.concatenate(waiting))
-
-
-def _scored(base: torch.Tensor, keys: np.ndarray, threshold: float) -> tuple[np.ndarray, np.ndarray]:
-    """The keys of pairs with a product of at least `threshold`, and these products f32."""
-    i, j = (torch.from_numpy(rows) for rows in np.divmod(keys, len(base)))
-    score = exact_dots(base, i, base, j).float().numpy()
-    close = score >= np.float32(threshold)
-    return keys[close], score[close]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import xxhash
 
 from gpu_rag.graph.common.arrays import to_host
 from gpu_rag.graph.nearest.index import NearestRows
-from gpu_rag.graph.nearest.pairs import EXACT_ROWS, among_nearest, close_pairs, sampled_recall
+from gpu_rag.graph.nearest.pairs import EXACT_ROWS, among_nearest, close_pairs, comparisons, sampled_recall
 from gpu_rag.index import tables
 from gpu_rag.index.names import changed, rows_of
 from gpu_rag.index.stage import Pairs, stage
@@ -28,7 +28,6 @@ _DIGITS = re.compile(r"\d+")
 _MIN_LETTERS = 3
 _ROWS = 4096  # entities per search: bounds memory, does not change the result
 _FEW = 32  # up to this number of names, numba takes longer to start than it saves
-CANDIDATES_COST = 13_000.0  # cost of a name's candidates in exact comparisons, measured at 100,000 names
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
@@ -38,9 +37,8 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     return {"threshold": settings.index.synonym_threshold, "k": settings.index.synonym_k, **by}
 
 
-def comparisons_per_name(n: float) -> float:
-    """Predicted cost of the search for one of n names on a CPU, in exact comparisons of two names."""
-    return n if n <= EXACT_ROWS else CANDIDATES_COST
+def _pairs(settings: Settings, sizes: Mapping[str, float]) -> float:
+    return sizes["entities"] * comparisons(sizes["entities"], settings.index.synonym_threshold)
 
 
 @stage(
@@ -49,7 +47,7 @@ def comparisons_per_name(n: float) -> float:
     version=2,
     params=_params,
     size="entities",
-    pairs=Pairs("entities squared", lambda _, sizes: sizes["entities"] * comparisons_per_name(sizes["entities"])),
+    pairs=Pairs("entities squared", _pairs),
 )
 def synonyms_stage(work: Work) -> dict[str, int]:
     """Table `synonyms`: pairs (left < right) of entities whose names have a cosine of at least the threshold.
@@ -71,11 +69,10 @@ def synonyms_stage(work: Work) -> dict[str, int]:
     if len(groups) <= EXACT_ROWS or base.device.type != "cpu":
         pairs = _exact_pairs(work, base, groups)
     else:
-        pairs = close_pairs(base, groups, index.synonym_threshold)
+        pairs = close_pairs(base, groups, index.synonym_threshold, work.progress.advance)
         sampled, n_found = sampled_recall(base, groups, *pairs[:2], index.synonym_threshold)
         counts = {"synonyms_sampled": sampled, "synonyms_sampled_and_found": n_found}
         _log.info("synonyms by candidates: %d of %d exact pairs of a sample are among them", n_found, sampled)
-        work.progress.advance(len(groups))
     kept = among_nearest(*pairs, index.synonym_k)
     columns = {name: column[kept] for name, column in zip(("left", "right", "score"), pairs)}
     return {"synonyms": tables.write_table(work.out / "synonyms.parquet", tables.SYNONYMS, columns), **counts}

@@ -21,21 +21,20 @@ from gpu_rag.methods.higra.stages.asks import entity_text
 from gpu_rag.methods.higra.stages.exact import exact_stage, exact_tables
 from gpu_rag.methods.higra.stages.graph import graph_stage
 from gpu_rag.methods.higra.stages.merge import merged_rows
-from gpu_rag.methods.higra.tables import TABLES, Row, Triple, ints, read_of, relation_rows
+from gpu_rag.methods.higra.tables import HIGRA_RELATIONS, TABLES, Row, Triple, ints, read_of, relation_rows
 from gpu_rag.text.bm25 import Bm25
 
 _ENTITIES, _RELATIONS = "higra_merge/higra_entities", "higra_links/higra_relations"
 
 
 def _merge(view: View) -> Files:
-    exact = {name: read_of(view, f"higra_exact_{name}").to_pylist() for name in ("entities", "relations")}
-    old_rows = _old_rows(view, exact["entities"])
-    merged, row_of = merged_rows(exact["entities"], old_rows)
+    exact = read_of(view, "higra_exact_entities").to_pylist()
+    old_rows = _old_rows(view, exact)
+    merged, row_of = merged_rows(exact, old_rows)
     of_base = np.zeros(len(merged), np.int64)
     of_base[row_of] = old_rows
     view.keep(_ENTITIES, of_base, read_of(view.base, "higra_entities").num_rows)
-    triples = (((row["subject"], row["label"], row["object"]), row["passages"]) for row in exact["relations"])
-    rows = {"higra_entities": merged, "higra_extracted_relations": relation_rows(triples, row_of)}
+    rows = {"higra_entities": merged, "higra_became": [{"entity": row} for row in row_of]}
     return {f"{name}.parquet": pa.Table.from_pylist(dicts, schema=TABLES[name][1]) for name, dicts in rows.items()}
 
 
@@ -61,7 +60,9 @@ def _old_rows(view: View, entities: list[Row]) -> list[int]:
 
 
 def _links(view: View) -> Files:
-    relations = read_of(view, "higra_extracted_relations")
+    exact, row_of = read_of(view, "higra_exact_relations").to_pylist(), read_of(view, "higra_became")["entity"]
+    triples = (((row["subject"], row["label"], row["object"]), row["passages"]) for row in exact)
+    relations = pa.Table.from_pylist(relation_rows(triples, row_of.to_pylist()), HIGRA_RELATIONS)
     old, of_base = read_of(view.base, "higra_relations"), view.kept(_ENTITIES)
     keys = list(zip(ints(old, "subject").tolist(), old["label"].to_pylist(), ints(old, "object").tolist()))
     row_of = {key: row for row, key in enumerate(keys)}

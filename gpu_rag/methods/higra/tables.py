@@ -36,6 +36,7 @@ HIGRA_RELATIONS = pa.schema(  # sorted by (subject, label, object)
         ("confidence", pa.float32()),  # 1 for extracted relations
     ]
 )
+HIGRA_BECAME = pa.schema([("entity", pa.int32())])  # of each exact entity: its row of HIGRA_ENTITIES
 HIGRA_LINKS = tables.MENTIONS  # rows of HIGRA_ENTITIES and passages; sorted by (passage, start, entity, end)
 HIGRA_MERGES = pa.schema(  # merges and their reasons; sorted by (why, -score, id)
     [
@@ -53,7 +54,7 @@ TABLES = {  # name: the stage that writes it, and its schema
     "higra_exact_relations": ("higra_exact", HIGRA_RELATIONS),
     "higra_exact_merges": ("higra_exact", HIGRA_MERGES),
     "higra_entities": ("higra_merge", HIGRA_ENTITIES),
-    "higra_extracted_relations": ("higra_merge", HIGRA_RELATIONS),
+    "higra_became": ("higra_merge", HIGRA_BECAME),
     "higra_sources": ("higra_merge", HIGRA_SOURCES),
     "higra_merges": ("higra_merge", HIGRA_MERGES),
     "higra_relations": ("higra_links", HIGRA_RELATIONS),

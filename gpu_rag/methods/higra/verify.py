@@ -84,7 +84,9 @@ def _merged(index: Index) -> Iterator[str]:
     yield from _rising(list(zip(entity, passage)), "higra_merge sources")
     if not np.array_equal(np.bincount(np.maximum(entity, 0), minlength=table.num_rows), ints(table, "n_passages")):
         yield "higra_merge: n_passages is not the number of sources"
-    yield from _relations(index, "higra_extracted_relations", "higra_merge", table.num_rows)
+    became = ints(read_of(index, "higra_became"), "entity")
+    if len(became) != read_of(index, "higra_exact_entities").num_rows or outside(became, table.num_rows):
+        yield "higra_merge became: not an entity for each exact entity"
     read_edits(index.path / FILE)  # raises if the file is damaged
     rows, ids = log.to_pylist(), set(table["id"].to_pylist())
     yield from _rising([(row["why"], -row["score"], row["id"]) for row in rows], "higra_merge merges")

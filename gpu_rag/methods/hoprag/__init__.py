@@ -12,14 +12,14 @@ METHODS = (
             "hop_vertices": {"vertices.parquet": {"passage": "passages/passages"}},
             "hop_questions": {f"{side}_questions.parquet": {"vertex": _VERTICES} for side in ("in", "out")},
             "hop_keywords": {  # the numbers of keywords stay
-                "keywords.parquet": "", "in.safetensors": _IN, "out.safetensors": _OUT, "vertex.safetensors": _VERTICES,
+                "keywords.parquet": "", "in.parquet": _IN, "out.parquet": _OUT, "vertex.parquet": _VERTICES,
             },
             "hop_in_vectors": {"vectors.safetensors": _IN},
             "hop_out_vectors": {"vectors.safetensors": _OUT},
             "hop_vertex_vectors": {"vectors.safetensors": _VERTICES},
             "hop_edges": {"edges.parquet": _ENDS},
             "hop_words": {
-                "edges.safetensors": "hop_edges/edges", "topics.safetensors": _VERTICES, "topic_words.parquet": "",
+                "edges.parquet": "hop_edges/edges", "topics.parquet": _VERTICES, "topic_words.parquet": "",
             },
         },
         explain="explain:WORDS", report="report", profiles={"hoprag-paper": "profiles/hoprag-paper.toml"},

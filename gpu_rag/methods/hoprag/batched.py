@@ -44,7 +44,7 @@ from gpu_rag.graph.ragged import ragged_of_lists, some_lists
 from gpu_rag.index.index import Index
 from gpu_rag.index.name_table import words_of
 from gpu_rag.index.names import SortedRows, TextColumn
-from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, QUESTIONS, VERTICES, lists_of
+from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, LISTS, QUESTIONS, VERTICES, lists_of
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking, rankings, stacked
 from gpu_rag.program.seeds import spread, title_names, title_seeds
@@ -173,7 +173,7 @@ def _load(index: Index) -> HopGraph:
     )
 
     def lists(stage: str, file: str) -> Ragged:
-        stored = lists_of(index.arrays(stage, file, "values", "counts"))
+        stored = lists_of(index.table(stage, file, LISTS))
         return Ragged(stored.values.to(device), stored.offsets.to(device))
 
     return HopGraph(
@@ -181,9 +181,9 @@ def _load(index: Index) -> HopGraph:
         indptr=torch.searchsorted(source, torch.arange(len(passage) + 1, dtype=source.dtype)).to(device),
         target=target.to(device),
         question=question.to(device),
-        edge_keywords=lists("hop_words", "edges.safetensors"),
-        vertex_keywords=lists("hop_keywords", "vertex.safetensors"),
-        topics=lists("hop_words", "topics.safetensors"),
+        edge_keywords=lists("hop_words", "edges.parquet"),
+        vertex_keywords=lists("hop_keywords", "vertex.parquet"),
+        topics=lists("hop_words", "topics.parquet"),
         keyword_ids=SortedRows(index.table("hop_keywords", "keywords.parquet", KEYWORDS)["keyword"]),
         topic_words=SortedRows(index.table("hop_words", "topic_words.parquet", KEYWORDS)["keyword"]),
         question_texts=TextColumn(index.table("hop_questions", "in_questions.parquet", QUESTIONS)["text"]),

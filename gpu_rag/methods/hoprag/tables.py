@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from gpu_rag.index import tables
@@ -32,6 +32,7 @@ EDGES = pa.schema(
     ]
 )
 KEYWORDS = pa.schema([("keyword", pa.string())])  # sorted; the row is the keyword's number
+LISTS = pa.schema([("numbers", pa.list_(pa.int32()))])  # rows of KEYWORDS, ascending
 SIDES = ("in", "out", "vertex")  # sides with stored keywords, by file name
 
 
@@ -52,16 +53,18 @@ def question_texts(folder: Path, side: str) -> Iterator[list[str]]:
 
 
 def write_lists(path: Path, lists: Ragged) -> None:
-    """Write lists of integers as arrays `values` i32[T] and `counts`, the length of each list in a small type."""
-    counts = tables.narrow(lists.offsets.diff().numpy())
-    tables.write_arrays(path, {"values": lists.values.int().numpy(), "counts": counts})
+    """Write lists of numbers as a table of one column."""
+    column = pa.LargeListArray.from_arrays(lists.offsets.numpy(), lists.values.int().numpy())
+    tables.write_columns(path, LISTS, [column])
 
 
 def read_lists(path: Path) -> Ragged:
     """The lists that `write_lists` wrote."""
-    return lists_of(tables.read_arrays(path))
+    return lists_of(tables.read_table(path, LISTS))
 
 
-def lists_of(arrays: Mapping[str, np.ndarray]) -> Ragged:
-    """The lists of the arrays of a file."""
-    return Ragged(torch.from_numpy(arrays["values"]), torch.from_numpy(tables.starts_of(arrays["counts"])))
+def lists_of(table: pa.Table) -> Ragged:
+    """The lists of a table: values i32[T], offsets i64[B + 1]."""
+    column = table["numbers"]
+    starts = tables.starts_of(pc.list_value_length(column).to_numpy())
+    return Ragged(torch.from_numpy(pc.list_flatten(column).to_numpy().copy()), torch.from_numpy(starts))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sklearn.cluster import DBSCAN
 
 from gpu_rag.graph.nearest.pairs import close_pairs
+from gpu_rag.index.work import Silent
 from gpu_rag.methods.higra.stages import windows as higra_windows
 from gpu_rag.methods.higra.stages.merge import Joined
 from gpu_rag.methods.higra.stages.windows import (
@@ -57,7 +58,8 @@ def test_against_scikit_learn(most: int) -> None:
 
 
 def work_of(**alignment: Any) -> Any:
-    return SimpleNamespace(settings=make_settings({"models": {"device": "cpu"}, "alignment": alignment}))
+    chosen = make_settings({"models": {"device": "cpu"}, "alignment": alignment})
+    return SimpleNamespace(settings=chosen, progress=Silent())
 
 
 def all_pairs(vectors: torch.Tensor, eps: float) -> list[tuple[int, int]]:

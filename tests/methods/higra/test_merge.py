@@ -4,11 +4,13 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from gpu_rag.errors import RequestFailed
 from gpu_rag.index import tables
@@ -18,8 +20,15 @@ from gpu_rag.methods.higra.merges import FORCE, REJECT, Edit, merge_id, write_ed
 from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.methods.higra.stages.asks import entity_text, listed
 from gpu_rag.methods.higra.stages.links import links_stage
-from gpu_rag.methods.higra.stages.merge import BY_LLM, merge_stage
-from gpu_rag.methods.higra.tables import EXACT_ENTITIES, HIGRA_ENTITIES, HIGRA_MERGES, HIGRA_RELATIONS, HIGRA_SOURCES
+from gpu_rag.methods.higra.stages.merge import BY_LLM, merge_stage, near_enough
+from gpu_rag.methods.higra.tables import (
+    EXACT_ENTITIES,
+    HIGRA_BECAME,
+    HIGRA_ENTITIES,
+    HIGRA_MERGES,
+    HIGRA_RELATIONS,
+    HIGRA_SOURCES,
+)
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.models.set import ModelSet
 from gpu_rag.settings import make_settings
@@ -117,6 +126,17 @@ def test_names_that_agree_become_one_and_lose_nothing(bench: Any) -> None:
     assert [s["passage"] for s in sources if ids[s["entity"]] == "vale"] == [1, 3]
 
 
+@pytest.mark.parametrize("least", [-1.0, 0.0, 0.5])
+def test_pairs_of_windows_that_are_near_enough(least: float) -> None:
+    vectors = torch.from_numpy(np.random.default_rng(1).normal(size=(9, 4))).half()
+    vectors = (vectors / vectors.float().norm(dim=1, keepdim=True)).half()
+    windows = [[0, 1, 2], [1, 2, 5, 8], [3, 4], [7]]
+    pairs = {pair for window in windows for pair in combinations(window, 2)}
+    expected = sorted(pair for pair in pairs if vectors[pair[0]].double() @ vectors[pair[1]].double() >= least)
+    assert list(zip(*near_enough(vectors, windows, least).tolist())) == expected
+    assert near_enough(vectors, [], least).shape == (2, 0)
+
+
 def test_types_that_differ_never_agree(bench: Any) -> None:
     assert "vale  [song]" in run(bench, {"alignment": {"tau": 1.0, "min_cosine": 0.0}})
 
@@ -150,14 +170,15 @@ def test_a_model_s_groups_are_merged(bench: Any) -> None:
     assert [row["rule"] for row in log(bench)] == [BY_LLM] * 3
     assert len(llm.calls) == 2 and len({request.system for request in llm.calls}) == 1
     assert "1. The Vale | valley | about the vale\n2. Vale | valley" in llm.calls[1].prompt
+    assert bench.report.llm_calls == 2 and bench.counts["higra_merge_clusters"] == 2
     ids = list(entities)
-    facts = read(bench, "higra_merge", "higra_extracted_relations", HIGRA_RELATIONS)
+    bench.run(links_stage, {"alignment": {"decider": "similarity"}})
+    facts = read(bench, "higra_links", "higra_relations", HIGRA_RELATIONS)
     assert [(ids[f["subject"]], f["label"], ids[f["object"]], f["passages"]) for f in facts] == [
         ("ann orlo", "is", "ann orlo", [1]),
         ("ann orlo", "knows", "bo", [0, 2]),  # one relation now, with the passages of both
         ("bo", "sang", "vale", [2]),
     ]
-    assert bench.report.llm_calls == 2 and bench.counts["higra_merge_clusters"] == 2
 
 
 def test_a_group_of_names_with_other_numbers_is_not_believed(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,11 +306,10 @@ def put_merged(bench: Any) -> None:
     ]
     tables.write_rows(bench.folder("higra_merge") / "higra_entities.parquet", HIGRA_ENTITIES, rows)
     fact = {"subject": 0, "label": "crosses", "object": 1, "passages": [0], "origin": "extraction"}
-    tables.write_rows(
-        bench.folder("higra_merge") / "higra_extracted_relations.parquet",
-        HIGRA_RELATIONS,
-        [{**fact, "confidence": 1.0}],
-    )
+    facts = [{**fact, "confidence": 1.0}]
+    tables.write_rows(bench.folder("higra_exact") / "higra_exact_relations.parquet", HIGRA_RELATIONS, facts)
+    became = {"entity": [0, 1, 2]}
+    tables.write_table(bench.folder("higra_merge") / "higra_became.parquet", HIGRA_BECAME, became)
 
 
 def linked(bench: Any, settings: Row, llm: Any = None) -> list[Any]:

@@ -122,10 +122,10 @@ def test_keywords_are_those_of_each_text(bench: Any) -> None:
     words = tables.read_table(folder / "keywords.parquet", KEYWORDS)["keyword"].to_pylist()
     assert words == sorted(set(words))
     for side in ("in", "out"):
-        lists = read_lists(folder / f"{side}.safetensors")
+        lists = read_lists(folder / f"{side}.parquet")
         found = [[words[v] for v in row.tolist()] for row in torch.tensor_split(lists.values, lists.offsets[1:-1])]
         assert found == [sorted(keywords(text)) for _, text in questions_of(bench, side)]
-    lists = read_lists(folder / "vertex.safetensors")
+    lists = read_lists(folder / "vertex.parquet")
     assert {words[v] for v in lists.values[: int(lists.offsets[1])].tolist()} == keywords("Ann Lee is an engineer.")
 
 
@@ -137,7 +137,7 @@ def put_sides(bench: Any, n_vertices: int, sides: dict[str, list[tuple[int, set[
         columns = {"vertex": [v for v, _, _ in rows], "text": [f"{side} {k:03d}?" for k in range(len(rows))]}
         tables.write_table(bench.folder("hop_questions") / f"{side}_questions.parquet", QUESTIONS, columns)
         lists = ragged_of_lists([sorted(words) for _, words, _ in rows], "cpu")
-        write_lists(bench.folder("hop_keywords") / f"{side}.safetensors", lists)
+        write_lists(bench.folder("hop_keywords") / f"{side}.parquet", lists)
         bench.put_vectors(f"hop_{side}_vectors", np.asarray([vector for _, _, vector in rows]).reshape(-1, 3))
     n_words = 1 + max((max(words, default=0) for rows in sides.values() for _, words, _ in rows), default=0)
     columns = {"keyword": [f"w{k:03d}" for k in range(n_words)]}

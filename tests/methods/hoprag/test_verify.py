@@ -35,10 +35,9 @@ def index(sound: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(sound, tmp_path / "ix"))
 
 
-def turn_first_list(arrays: dict[str, np.ndarray]) -> None:
+def turn_first_list(columns: Columns) -> None:
     """The keywords of the first list that has two, in falling order."""
-    start = int(arrays["counts"][: int((arrays["counts"] > 1).argmax())].sum())
-    arrays["values"][start : start + 2] = arrays["values"][start : start + 2][::-1].copy()
+    next(numbers for numbers in columns["numbers"] if len(numbers) > 1).reverse()
 
 
 def put_array(name: str, at: Any, value: Any) -> Callable[[dict[str, np.ndarray]], None]:
@@ -60,9 +59,9 @@ DAMAGE: dict[str, tuple[str, str, Callable[[Any], Any], str]] = {
     "question of nobody": ("hop_questions", "in_questions.parquet", put("vertex", -1, 6), "no vertex has"),
     "questions unsorted": ("hop_questions", "out_questions.parquet", put("vertex", 0, 5), "not sorted"),
     "keywords unsorted": ("hop_keywords", "keywords.parquet", put("keyword", 0, "zz"), "not sorted"),
-    "keyword list falls": ("hop_keywords", "in.safetensors", turn_first_list, "not ascending"),
-    "keyword unknown": ("hop_keywords", "vertex.safetensors", put_array("values", -1, 99999), "not ascending"),
-    "lists too short": ("hop_keywords", "out.safetensors", put_array("counts", -1, 99), "lists for"),
+    "keyword list falls": ("hop_keywords", "in.parquet", turn_first_list, "not ascending"),
+    "keyword unknown": ("hop_keywords", "vertex.parquet", put("numbers", -1, [99999]), "not ascending"),
+    "lists too short": ("hop_keywords", "out.parquet", drop(0), "lists for"),
     "long vector": ("hop_in_vectors", "vectors.safetensors", put_array("vectors", 0, 1.0), "length 1"),
     "vectors lost": (
         "hop_vertex_vectors", "vectors.safetensors", lambda a: a.update(vectors=a["vectors"][1:]), "5 rows for 6"
@@ -75,9 +74,9 @@ DAMAGE: dict[str, tuple[str, str, Callable[[Any], Any], str]] = {
     "edge lost": ("hop_edges", "edges.parquet", drop(0), "not those of the matches"),
     "edge turned": ("hop_edges", "edges.parquet", put("target", 0, lambda t: (t + 1) % 6), "not those of the matches"),
     "edge of another question": ("hop_edges", "edges.parquet", put("question", 0, 0), "not those of the matches"),
-    "topics that fall": ("hop_words", "topics.safetensors", turn_first_list, "not ascending"),
+    "topics that fall": ("hop_words", "topics.parquet", turn_first_list, "not ascending"),
     "a topic too many": ("hop_words", "topic_words.parquet", lambda c: c["keyword"].append("kerling"), "topic words"),
-    "words of other edges": ("hop_words", "edges.safetensors", turn_first_list, "not those of their questions"),
+    "words of other edges": ("hop_words", "edges.parquet", turn_first_list, "not those of their questions"),
     "edge of another SIM": ("hop_edges", "edges.parquet", put("sim", 0, 0.123), "not those of the matches"),
 }  # fmt: skip
 

@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,14 @@ import torch
 from msgspec import Struct
 
 from gpu_rag.index import tables
+from gpu_rag.index.database import database
 from gpu_rag.index.stage import stage, where_capable
 from gpu_rag.index.stages.mentions import mention_blocks
 from gpu_rag.index.stages.search import embed_blocks
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.methods.higra.stages.asks import PROMPTS, ask_windows, entity_text, is_left_to_the_model, roles_of
+from gpu_rag.methods.higra.stages.exact import STATED, write_relations
 from gpu_rag.methods.higra.stages.windows import entity_windows, window_params
 from gpu_rag.methods.higra.tables import (
     HIGRA_ENTITIES,
@@ -57,8 +60,8 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
 
 @stage(
     "higra_links",
-    needs=("higra_merge",),
-    version=2,
+    needs=("higra_exact", "higra_merge"),
+    version=3,
     retry=("higra_link_failed",),
     params=_params,
     roles=lambda settings: (*roles_of(settings), "embedder") if roles_of(settings) else (),
@@ -72,19 +75,34 @@ def links_stage(work: Work) -> dict[str, int]:
     With the decider `similarity`, or without refinement, nothing is inferred. A relation that is both extracted and
     inferred stays as extracted.
     """
-    folder = work.stage_folders["higra_merge"]
-    relations, new, counts = read(folder, "higra_extracted_relations"), [], dict[str, int]()
+    folder, path = work.stage_folders["higra_merge"], work.out / "higra_relations.parquet"
+    n, n_new, counts = _write_extracted(work, path), 0, dict[str, int]()
     if roles_of(work.settings) and (entities := read(folder, "higra_entities").to_pylist()):
         inferred, counts = _inferred(work, entities)
+        relations = read(work.out, "higra_relations")
         ends = pa.array({key[0] for key in inferred}, pa.int32())
         candidates = relations.filter(pc.is_in(relations["subject"], value_set=ends))
         known = set(zip(*(candidates[name].to_pylist() for name in ("subject", "label", "object"))))
         new = [relation_row(key, confidence=inferred[key]) for key in inferred if key not in known]
         relations = pa.concat_tables([relations, pa.Table.from_pylist(new, HIGRA_RELATIONS)])
         relations = relations.sort_by([(name, "ascending") for name in ("subject", "label", "object")])
-    columns = [column.combine_chunks() for column in relations.columns]
-    n = tables.write_columns(work.out / "higra_relations.parquet", HIGRA_RELATIONS, columns)
-    return counts | {"higra_relations": n, "higra_inferred": len(new)}
+        columns, n_new = [column.combine_chunks() for column in relations.columns], len(new)
+        n = tables.write_columns(path, HIGRA_RELATIONS, columns)
+    return counts | {"higra_relations": n, "higra_inferred": n_new}
+
+
+def _write_extracted(work: Work, path: Path) -> int:
+    """Write the extracted relations between merged entities. Returns their number."""
+    exact, became = (work.stage_folders[f"higra_{name}"] for name in ("exact", "merge"))
+    row_of = read(became, "higra_became")["entity"].to_numpy()
+    with database(work) as db:
+        db.create("stated", STATED)
+        for batch in tables.read_batches(exact / "higra_exact_relations.parquet", HIGRA_RELATIONS):
+            owner = pc.list_parent_indices(batch["passages"])
+            subject, object_ = (row_of[batch[name].take(owner).to_numpy()] for name in ("subject", "object"))
+            columns = [pa.array(subject), batch["label"].take(owner), pa.array(object_), batch["passages"].flatten()]
+            db.add("stated", pa.table(columns, STATED))
+        return write_relations(path, db.batches("SELECT DISTINCT * FROM stated ORDER BY s, label, o, passage"))
 
 
 class Related(Struct, frozen=True):

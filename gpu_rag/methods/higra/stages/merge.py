@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,20 +14,20 @@ import pyarrow.compute as pc
 import torch
 from msgspec import Struct
 
+from gpu_rag.graph.common.dots import exact_dots
+from gpu_rag.graph.nearest.pairs import comparisons
 from gpu_rag.index import tables
-from gpu_rag.index.database import database
 from gpu_rag.index.names import SortedRows, normalised, one_array
-from gpu_rag.index.stage import stage, where_capable
+from gpu_rag.index.stage import Pairs, stage, where_capable
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.methods.higra import merges
 from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.methods.higra.stages.asks import PROMPTS, ask_windows, is_left_to_the_model, roles_of
-from gpu_rag.methods.higra.stages.exact import STATED, write_relations
 from gpu_rag.methods.higra.stages.windows import Clusters, entity_windows, window_params
 from gpu_rag.methods.higra.tables import (
     EXACT_ENTITIES,
+    HIGRA_BECAME,
     HIGRA_ENTITIES,
-    HIGRA_RELATIONS,
     HIGRA_SOURCES,
     Row,
     pair_keys,
@@ -57,20 +56,27 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     return {"decider": "llm", **windows, "prompt": read_prompt(f"{PROMPTS}:merge").digest, **limit, **edits}
 
 
+def _pairs(settings: Settings, sizes: Mapping[str, float]) -> float:
+    """The number of comparisons; exactly, each pair is compared once."""
+    n, chosen = sizes["entities"], settings.section(AlignmentSettings)
+    return n * comparisons(n, 1 - chosen.tau) / 2 if chosen.refine else 0.0
+
+
 @stage(
     "higra_merge",
     needs=("passages", "higra_exact", "higra_exact_vectors"),
-    version=3,
+    version=4,
     retry=("higra_merge_failed",),
     params=_params,
     roles=roles_of,
     settled=where_capable(AlignmentSettings, "alignment", "decider", "llm", "similarity"),
     by_capability=is_left_to_the_model,
     size="entities",
+    pairs=Pairs("entities squared", _pairs),
 )
 def merge_stage(work: Work) -> dict[str, int]:
-    """Write the tables `entities` (HIGRA_ENTITIES), `relations` between them as extracted, `sources` (where they were
-    extracted) and `merges`: all merges, and their reasons."""
+    """Write the tables `entities` (HIGRA_ENTITIES), `became` (the entity that each exact entity is now), `sources`
+    (where they were extracted) and `merges`: all merges, and their reasons."""
     exact = work.stage_folders["higra_exact"]
     table = read(exact, "higra_exact_entities")
     entities = EntityRows(table)
@@ -83,7 +89,7 @@ def merge_stage(work: Work) -> dict[str, int]:
     columns = [column.combine_chunks() for column in merged.columns]
     tables.write_columns(work.out / "higra_entities.parquet", HIGRA_ENTITIES, columns)
     ids = one_array(merged["id"])
-    n_relations = _write_relations(work, exact, row_of)
+    tables.write_table(work.out / "higra_became.parquet", HIGRA_BECAME, {"entity": row_of})
     passages = table["passages"].combine_chunks()
     owner = row_of[pc.list_parent_indices(passages).to_numpy()]
     sources = pair_keys(owner, passages.flatten().to_numpy())
@@ -96,7 +102,7 @@ def merge_stage(work: Work) -> dict[str, int]:
             row["entity"] = ids[int(row_of[exact_row[row["entity"]]])].as_py()
     write(work.out, "higra_merges", sorted(log, key=lambda row: (row["why"], -row["score"], row["id"])))
     counts |= {f"higra_{why}_merges": n for why, n in Counter(row["why"] for row in applied).items()}
-    return counts | {"higra_entities": len(ids), "higra_extracted_relations": n_relations} | unapplied
+    return counts | {"higra_entities": len(ids)} | unapplied
 
 
 class EntityRows(Sequence[Row]):
@@ -110,24 +116,6 @@ class EntityRows(Sequence[Row]):
 
     def __getitem__(self, row: Any) -> Any:
         return self.table.slice(row, 1).to_pylist()[0]
-
-
-def _write_relations(work: Work, exact: Path, row_of: np.ndarray) -> int:
-    """Write the extracted relations between merged entities. row_of: i64, the entity that each exact entity became."""
-    with database(work) as db:
-        db.create("stated", STATED)
-        for batch in tables.read_batches(exact / "higra_exact_relations.parquet", HIGRA_RELATIONS):
-            owner = pc.list_parent_indices(batch["passages"])
-            subject, object_ = (row_of[batch[name].take(owner).to_numpy()] for name in ("subject", "object"))
-            columns = [subject, batch["label"].take(owner), object_, batch["passages"].flatten()]
-            db.add(
-                "stated",
-                pa.table(
-                    [pa.array(c, f.type) if isinstance(c, np.ndarray) else c for c, f in zip(columns, STATED)], STATED
-                ),
-            )
-        rows = db.batches("SELECT DISTINCT * FROM stated ORDER BY s, label, o, passage")
-        return write_relations(work.out / "higra_extracted_relations.parquet", rows)
 
 
 # --- deciding --------------------------------------------------------------------------------------
@@ -148,6 +136,7 @@ def _decided(work: Work, entities: EntityRows) -> tuple[list[SameEntity], dict[s
         return [], {}
     arrays = tables.read_arrays(work.stage_folders["higra_exact_vectors"] / "vectors.safetensors")
     vectors = torch.from_numpy(arrays["vectors"])
+    work.progress.start("higra_merge", len(entities), "entities")
     shown = entity_windows(work, vectors, chosen.tau)
     counts: dict[str, int] = {}
     if roles_of(work.settings):
@@ -161,21 +150,33 @@ def agreeing(
     work: Work, entities: EntityRows, vectors: torch.Tensor, windows: Clusters, least: float
 ) -> list[SameEntity]:
     """Pairs of a window that agree by name and by vector. A rule of `NameRules` must hold, the cosine must be at least
-    `least`, and the types must overlap if both have some."""
-    rows = sorted({row for window in windows for row in window})
+    `least`, and the types must overlap if both have some. Names are read where vectors are near enough."""
+    pairs = near_enough(vectors, windows, least)
+    rows = np.unique(pairs).tolist()
     shown = entities.table.select(["name", "aliases", "types", "passages"]).take(pa.array(rows, pa.int64()))
     near = dict(zip(rows, shown.to_pylist()))
     rules = NameRules({row: [entity["name"], *entity["aliases"]] for row, entity in near.items()}, _ways(entities))
     types = {row: {kind.casefold() for kind in entity["types"]} for row, entity in near.items()}
     named = _named(work, near)
     agreed = []
-    for a, b in sorted({pair for window in windows for pair in combinations(window, 2)}):
+    for a, b in zip(*(column.tolist() for column in pairs)):
         if types[a] and types[b] and not types[a] & types[b]:
             continue
-        rule = rules.rule(a, b, bool(named[a] & named[b]))
-        if rule and (score := _cosine(vectors, a, b)) >= least:
-            agreed.append(SameEntity((a, b), rule, score))
+        if rule := rules.rule(a, b, bool(named[a] & named[b])):
+            agreed.append(SameEntity((a, b), rule, _cosine(vectors, a, b)))
     return agreed
+
+
+def near_enough(vectors: torch.Tensor, windows: Clusters, least: float) -> np.ndarray:
+    """The pairs a < b within a window whose cosine, rounded to six digits, is at least `least`: i64[2, P], ascending.
+
+    Memory: 40 bytes a pair of the windows.
+    """
+    sides = [np.zeros((2, 0), np.int64)]
+    sides += [np.array(window)[np.stack(np.triu_indices(len(window), 1))] for window in windows]
+    left, right = np.divmod(np.unique(np.concatenate(sides, 1).T @ [len(vectors), 1]), len(vectors))
+    cosine = exact_dots(vectors, torch.from_numpy(left), vectors, torch.from_numpy(right)).numpy()
+    return np.stack([left, right])[:, cosine.round(6) >= least]
 
 
 def _ways(entities: EntityRows) -> Iterator[list[str]]:

@@ -68,7 +68,7 @@ def entity_windows(work: Work, vectors: torch.Tensor, eps: float) -> Shown:
         near, cosine = near_pairs(moved, eps)
     else:
         together = np.zeros(len(moved), np.uint64)
-        left, right, score = close_pairs(moved, together, 1 - eps)
+        left, right, score = close_pairs(moved, together, 1 - eps, work.progress.advance)
         near, cosine = np.stack([left, right], 1), score.astype(np.float64)
         recall = dict(zip(("sampled", "sampled_and_found"), sampled_recall(moved, together, left, right, 1 - eps)))
         _log.info("near entities by candidates: %s of the exact pairs of a sample of rows", recall)

@@ -104,7 +104,7 @@ def read_side(work: Work, side: str) -> Side:
     folders, device = work.stage_folders, pick_device(work.settings.models.device)
     rows = tables.read_table(questions_file(folders["hop_questions"], side), QUESTIONS, ["vertex"])
     vertex = rows["vertex"].to_numpy().astype(np.int64)
-    lists = read_lists(folders["hop_keywords"] / f"{side}.safetensors")
+    lists = read_lists(folders["hop_keywords"] / f"{side}.parquet")
     vectors = tables.read_arrays(folders[f"hop_{side}_vectors"] / "vectors.safetensors")["vectors"]
     keys = question_keys(work, side, lists, vectors) if _is_exact(work) else np.zeros((0, 2), "<u8")
     moved = Ragged(lists.values.to(device), lists.offsets.to(device))

@@ -110,7 +110,7 @@ def vertex_vectors_stage(work: Work) -> dict[str, int]:
     return {}
 
 
-@stage("hop_keywords", needs=("passages", "hop_vertices", "hop_questions"), version=3)
+@stage("hop_keywords", needs=("passages", "hop_vertices", "hop_questions"), version=4)
 def keywords_stage(work: Work) -> dict[str, int]:
     """Write the table `keywords`, sorted, and for in-questions, out-questions and vertices ascending lists of its
     rows."""
@@ -127,7 +127,7 @@ def keywords_stage(work: Work) -> dict[str, int]:
     rank[[numbers[word] for word in vocabulary]] = np.arange(len(numbers))
     for side, lists in numbered.items():
         keys = keys_of(Ragged(torch.from_numpy(rank)[lists.values], lists.offsets), max(len(rank), 1))
-        write_lists(work.out / f"{side}.safetensors", ragged_of_keys(keys.sort().values, lists.batch, len(rank)))
+        write_lists(work.out / f"{side}.parquet", ragged_of_keys(keys.sort().values, lists.batch, len(rank)))
     return {"hop_keywords": len(vocabulary)}
 
 

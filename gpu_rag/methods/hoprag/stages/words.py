@@ -18,7 +18,7 @@ from gpu_rag.text.keywords import keywords
 from gpu_rag.types import Ragged
 
 
-@stage("hop_words", needs=("passages", "entities", "hop_vertices", "hop_keywords", "hop_edges"), version=2)
+@stage("hop_words", needs=("passages", "entities", "hop_vertices", "hop_keywords", "hop_edges"), version=3)
 def words_stage(work: Work) -> dict[str, int]:
     """Write ascending lists of keyword numbers: for each edge the keywords of both questions, and for each vertex the
     topics of its passage, which are the keywords of its title and the subjects of its triples.
@@ -27,11 +27,11 @@ def words_stage(work: Work) -> dict[str, int]:
     """
     folders = work.stage_folders
     vocabulary = one_array(tables.read_table(folders["hop_keywords"] / "keywords.parquet", KEYWORDS)["keyword"])
-    write_lists(work.out / "edges.safetensors", _edge_keywords(work, len(vocabulary)))
+    write_lists(work.out / "edges.parquet", _edge_keywords(work, len(vocabulary)))
     others, topics = _topics(work, vocabulary)
     tables.write_table(work.out / "topic_words.parquet", KEYWORDS, {"keyword": others.cast(pa.string())})
     vertex = torch.from_numpy(read_vertices(work, "passage")["passage"].to_numpy().astype(np.int64))
-    write_lists(work.out / "topics.safetensors", some_lists(topics, vertex))
+    write_lists(work.out / "topics.parquet", some_lists(topics, vertex))
     return {}
 
 
@@ -40,7 +40,7 @@ def _edge_keywords(work: Work, n: int) -> Ragged:
     folders = work.stage_folders
     edges = tables.read_table(folders["hop_edges"] / "edges.parquet", EDGES, ["question", "out_question"])
     rows = (torch.from_numpy(edges[name].to_numpy().copy()) for name in ("out_question", "question"))
-    sides = (read_lists(folders["hop_keywords"] / f"{side}.safetensors") for side in ("out", "in"))
+    sides = (read_lists(folders["hop_keywords"] / f"{side}.parquet") for side in ("out", "in"))
     return union_of_rows(*zip(sides, rows), n=n)
 
 
