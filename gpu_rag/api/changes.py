@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-import xxhash
-
 from gpu_rag.api.arguments import PathLike, SettingsLike, checked_path, checked_paths
 from gpu_rag.api.builds import run_build
 from gpu_rag.api.corpus import columns_of, corpus_files, is_table, texts_file, written
@@ -196,13 +194,12 @@ def rebuilt(
 
 
 def _contents(index: opened.Index) -> dict[str, int]:
-    """A hash of the passages of each document, by its id. Memory: about 150 bytes a document."""
+    """A hash of the passages of each document, by its id, for this process. Memory: about 150 bytes a document."""
     contents: dict[str, int] = {}
     if "passages" not in index.stages:
         return contents
     path, names = index.folder("passages") / "passages.parquet", ["doc_id", "id", "title", "text"]
     for batch in tables.read_batches(path, tables.PASSAGES, names):
         for document, *passage in zip(*(batch[name].to_pylist() for name in names)):
-            content = xxhash.xxh3_64_intdigest("\0".join(passage).encode("utf-8", "surrogatepass"))
-            contents[document] = contents.get(document, 0) ^ content
+            contents[document] = contents.get(document, 0) ^ hash(tuple(passage))
     return contents

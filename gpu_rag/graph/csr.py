@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import torch
-
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import ANY_FLOAT, INTEGERS, check_form
 from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.common.trusted import is_trusted
 from gpu_rag.graph.memory import check_memory
+from gpu_rag.lazy import torch
 from gpu_rag.types import CSR
 
 
@@ -153,10 +152,10 @@ def check_csr(csr: CSR) -> None:
 
 def _check_arrays(csr: CSR) -> None:
     device = csr.indptr.device
-    check_form(csr.indptr, "indptr of a CSR has the wrong type", [torch.int64], ["N + 1"])
-    check_form(csr.indices, "indices of a CSR have the wrong type", [torch.int32], ["E"], device)
+    check_form(csr.indptr, "indptr of a CSR has the wrong type", ["i64"], ["N + 1"])
+    check_form(csr.indices, "indices of a CSR have the wrong type", ["i32"], ["E"], device)
     if csr.weight is not None:
-        check_form(csr.weight, "weight of a CSR has the wrong type", [torch.float32], ["E"], device)
+        check_form(csr.weight, "weight of a CSR has the wrong type", ["f32"], ["E"], device)
         check_form(csr.weight, "weights do not match the edges", ANY_FLOAT, csr.indices.shape)
     if csr.indptr.shape[0] == 0:
         raise BadInput("indptr of a CSR has wrong ends", given="empty", expected=f"0 to {csr.m}")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import INTEGERS, check_form
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.nearest.best import topk_of
+from gpu_rag.lazy import torch
 from gpu_rag.types import TopK
 
 

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-import torch
-
 from gpu_rag.errors import BadInput
+from gpu_rag.lazy import torch
 
 R = TypeVar("R")
 Q = TypeVar("Q")
@@ -51,6 +50,11 @@ def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + reserved
+    return free_host_bytes()
+
+
+def free_host_bytes() -> int:
+    """Memory that can still be allocated on the host."""
     with contextlib.suppress(OSError), Path("/proc/meminfo").open(encoding="ascii") as lines:
         for line in lines:
             if line.startswith("MemAvailable:"):

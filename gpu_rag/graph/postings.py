@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from gpu_rag.graph.common.arrays import to_device
 from gpu_rag.graph.nearest.best import selected, topk_of
+from gpu_rag.lazy import torch
 from gpu_rag.types import TopK
 
 MAX_ENTRIES = 1 << 25  # sums and postings of the queries that are ranked together

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 import numpy as np
-import torch
 from gpu_rag_kernels.dispatch import compiled_checks
 
 from gpu_rag.errors import BadInput
@@ -14,6 +13,7 @@ from gpu_rag.graph.common.arrays import to_device
 from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.common.trusted import is_trusted
 from gpu_rag.graph.csr import check_range
+from gpu_rag.lazy import torch
 from gpu_rag.types import Ragged
 
 EXPAND_AT_ONCE = 1 << 24  # entries that `expand` makes at a time
@@ -123,11 +123,11 @@ def keys_of(lists: Ragged, n: int) -> torch.Tensor:
     return row_of_value(lists) * n + lists.values.long()
 
 
-def ragged_of_keys(keys: torch.Tensor, batch: int, n: int, dtype: torch.dtype = torch.int32) -> Ragged:
-    """Lists of values from ascending keys i64[T], key = list * n + value, 0 <= value < n."""
+def ragged_of_keys(keys: torch.Tensor, batch: int, n: int, dtype: torch.dtype | None = None) -> Ragged:
+    """Lists of values, i32 by default, from ascending keys i64[T], key = list * n + value, 0 <= value < n."""
     width = max(n, 1)
     starts = torch.arange(batch + 1, device=keys.device) * width
-    return Ragged((keys % width).to(dtype), torch.searchsorted(keys, starts))
+    return Ragged((keys % width).to(dtype or torch.int32), torch.searchsorted(keys, starts))
 
 
 def places_of(mask: torch.Tensor, size: int) -> torch.Tensor:

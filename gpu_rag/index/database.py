@@ -17,10 +17,9 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
-import torch
 
 from gpu_rag.errors import GpuRagError, StorageError
-from gpu_rag.graph.memory import free_bytes
+from gpu_rag.graph.memory import free_host_bytes
 from gpu_rag.index import tables
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.work import Work
@@ -117,4 +116,4 @@ def _is_utf8(path: Path) -> bool:
 
 def memory_limit(gib: float) -> int:
     """Memory of the engine in bytes: `gib` GiB, or SHARE of the free memory if that is 0; at least LEAST."""
-    return max(round(gib * 2**30) or round(SHARE * free_bytes(torch.device("cpu"))), LEAST)
+    return max(round(gib * 2**30) or round(SHARE * free_host_bytes()), LEAST)

@@ -10,7 +10,6 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from gpu_rag.errors import GpuRagError, IndexCorrupt, IndexMismatch, MissingLayer
 from gpu_rag.graph.pagerank import PageRankGraph, prepared
@@ -19,6 +18,7 @@ from gpu_rag.index.folder import Reading
 from gpu_rag.index.manifest import Manifest, checked_folder
 from gpu_rag.index.names import SortedRows, TextColumn, rows_of
 from gpu_rag.index.walk import STORED, walk_of
+from gpu_rag.lazy import torch
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import CSR, Evidence, Scalar
 

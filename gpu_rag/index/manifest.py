@@ -132,7 +132,7 @@ class Manifest:
 
     def digest(self) -> str:
         """One hash of the index: tables, vectors, graph and manifest (which holds the checksums)."""
-        return sha256_text(canonical_json({k: v for k, v in dataclasses.asdict(self).items() if k != "blocks"}))
+        return sha256_text(canonical_json({k: v for k, v in msgspec.to_builtins(self).items() if k != "blocks"}))
 
     def write(self, folder: Path) -> None:
         """Write manifest.json atomically, then its copy."""
@@ -144,7 +144,7 @@ class Manifest:
         write_atomic(path, self._bytes())
 
     def _bytes(self) -> bytes:
-        document = dataclasses.asdict(self)
+        document = msgspec.to_builtins(self)
         return (canonical_json({**document, "sha256": sha256_text(canonical_json(document))}) + "\n").encode()
 
     @classmethod
@@ -180,7 +180,7 @@ class Manifest:
             elif data != manifest._bytes():
                 raise ValueError("it differs from what was written, by its checksum")
             document.pop("sha256", None)
-            if dataclasses.asdict(manifest) != document:
+            if msgspec.to_builtins(manifest) != document:
                 raise ValueError("it has other keys than a build writes")
             for name, record in manifest.stages.items():
                 _check_record(name, record)

@@ -107,9 +107,10 @@ _NONE = tuple(np.zeros(0, kind) for kind in (np.uint64, np.uint64, np.int32))
 def _hashed(keys: pa.LargeStringArray) -> Iterator[tuple[np.ndarray, ...]]:
     """(the hash of each key, the hash of its first word, the number of its words), a block of keys at a time."""
     for start in range(0, len(keys), _BLOCK):
-        texts = keys.slice(start, _BLOCK).to_pylist()
-        begins = _hashes([text.partition(" ")[0] for text in texts])
-        yield _hashes(texts), begins, np.array([text.count(" ") + 1 for text in texts], np.int32)
+        block = keys.slice(start, _BLOCK)
+        first = pc.replace_substring_regex(block, " .*", "").dictionary_encode()
+        begins = _hashes(first.dictionary.to_pylist())[first.indices.to_numpy()]
+        yield _hashes(block.to_pylist()), begins, pc.count_substring(block, " ").to_numpy().astype(np.int32) + 1
 
 
 def _hashes(texts: Sequence[str]) -> np.ndarray:

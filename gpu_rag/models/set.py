@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from copy import copy
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +28,15 @@ if TYPE_CHECKING:
 
 def pick_device(device: str) -> str:
     """Device for `auto`: cuda if torch has one, else cpu. Raises UsageError for cuda without a GPU."""
+    if device == "cpu":
+        return device
     import torch
 
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise UsageError("no CUDA device found", given=f"models.device={device}", expected="auto | cpu")
-    if device != "cpu" and not device.startswith("cuda"):
+    if not device.startswith("cuda"):
         raise UsageError("unknown device", given=device, expected="auto | cpu | cuda")
     return device
 
@@ -88,12 +91,19 @@ class ModelSet:
         self._streaming: StreamingLLM | None = None
         self._used_replies: set[str] | None = None
         self._borrows = False  # whether the LLM belongs to another set, which closes it
-        self.device = pick_device(settings.device)
+        if settings.device not in ("auto", "cpu"):
+            pick_device(settings.device)  # raises before anything is loaded
+
+    @cached_property
+    def device(self) -> str:
+        """The device of the models, see `pick_device`."""
+        return pick_device(self.settings.device)
 
     def embedder(self) -> Embedder:
         """The embedding model."""
         if self._embedder is None:
-            self._embedder = self._with_cache(plain_embedder(self.settings, self.device, self._api_key))
+            device = "cpu" if self.settings.embedder == "hash" else self.device  # "auto" loads torch
+            self._embedder = self._with_cache(plain_embedder(self.settings, device, self._api_key))
         return self._embedder
 
     def _with_cache(self, embedder: Embedder) -> Embedder:

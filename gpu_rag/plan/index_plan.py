@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from gpu_rag.graph.nearest import nearest
 from gpu_rag.graph.nearest.pairs import EXACT_ROWS
@@ -28,6 +27,7 @@ from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.memory import memory_bytes
 from gpu_rag.index.stage import Stage, settle
 from gpu_rag.index.work import Progress, Silent
+from gpu_rag.lazy import torch
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.plan import trial
 from gpu_rag.plan.compare import write_plan

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from gpu_rag_kernels.dispatch import is_cpu
 
 from gpu_rag.graph.common.arrays import to_device, to_host
@@ -15,6 +14,7 @@ from gpu_rag.graph.nearest import on_host
 from gpu_rag.graph.nearest.index import NearestRows
 from gpu_rag.graph.postings import Postings, best_rows
 from gpu_rag.index.index import Index
+from gpu_rag.lazy import torch
 from gpu_rag.program.kinds import GRAPH, TEXT
 from gpu_rag.runtime.step import batched
 from gpu_rag.types import TopK

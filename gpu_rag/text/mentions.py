@@ -117,7 +117,10 @@ def _joins(character: str) -> bool:
 @cache
 def _joined_table(limit: int) -> np.ndarray:
     """Whether each code point joins a word: bool[limit]."""
-    return np.fromiter((_joins(chr(code)) for code in range(limit)), dtype=bool, count=limit)
+    joined = np.char.isalnum(np.arange(limit, dtype=np.uint32).view("U1"))
+    others = np.flatnonzero(~joined | (np.arange(limit) >= 0x3040))  # one by one, which is slow
+    joined[others] = [_joins(chr(code)) for code in others.tolist()]
+    return joined
 
 
 def _are_joined(codes: np.ndarray) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
@@ -11,6 +10,7 @@ from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, products, pro
 from gpu_rag.graph.components import merge_labels
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.ragged import check_ragged, row_of_value
+from gpu_rag.lazy import torch
 from gpu_rag.types import Ragged
 
 __all__ = ["exact_groups", "linked_pairs", "radius_clusters"]

@@ -6,32 +6,36 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from gpu_rag_kernels.dispatch import is_cpu
 
 from gpu_rag.errors import BadInput
+from gpu_rag.lazy import torch
 
 Array = np.ndarray[Any, Any]
 
-INTEGERS, FLOATS = (torch.int32, torch.int64), (torch.float16, torch.float32)
-ANY_FLOAT = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+INTEGERS, FLOATS, ANY_FLOAT = ("i32", "i64"), ("f16", "f32"), ("f16", "bf16", "f32", "f64")
 _SHORT = {
-    torch.bool: "bool", torch.int32: "i32", torch.int64: "i64", torch.float16: "f16", torch.bfloat16: "bf16",
-    torch.float32: "f32", torch.float64: "f64",
+    "bool": "bool", "int32": "i32", "int64": "i64", "float16": "f16", "bfloat16": "bf16", "float32": "f32",
+    "float64": "f64",
 }  # fmt: skip
 
 
 def check_form(
-    tensor: torch.Tensor, what: str, dtypes: Sequence[torch.dtype], shape: Sequence[int | str],
+    tensor: torch.Tensor, what: str, dtypes: Sequence[str], shape: Sequence[int | str],
     device: torch.device | None = None,
 ) -> None:  # fmt: skip
     """Raise BadInput, with `what` as its message, unless the tensor has one of the dtypes, the shape, and the device
     (if given). A name in `shape` stands for an axis of any size."""
     sized = tensor.dim() == len(shape) and all(s == n or isinstance(s, str) for s, n in zip(shape, tensor.shape))
-    if not sized or tensor.dtype not in dtypes or (device is not None and tensor.device != device):
-        expected = f"{' or '.join(_SHORT[d] for d in dtypes)} [{', '.join(map(str, shape))}]"
+    if not sized or dtype_of(tensor) not in dtypes or (device is not None and tensor.device != device):
+        expected = f"{' or '.join(dtypes)} [{', '.join(map(str, shape))}]"
         place = "" if device is None else f" on {device}"
         raise BadInput(what, given=f"{form_of(tensor)} on {tensor.device}", expected=expected + place)
+
+
+def dtype_of(tensor: torch.Tensor) -> str:
+    """The short name of the dtype of a tensor, such as f32; "" for a rare one."""
+    return _SHORT.get(str(tensor.dtype).removeprefix("torch."), "")
 
 
 def form_of(tensor: torch.Tensor) -> str:

@@ -13,13 +13,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from gpu_rag_kernels.dispatch import is_cpu
 from gpu_rag_kernels.frontier import gather_dots
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import form_of
 from gpu_rag.graph.common.trusted import is_trusted
+from gpu_rag.lazy import torch
 
 GRID = float(2**24)
 MAX_LENGTH = 1.01  # maximum row length: f16 rounding moves a unit row by at most 5e-4

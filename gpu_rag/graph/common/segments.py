@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import torch
+from gpu_rag.lazy import torch
 
 PIECE = 256  # entries summed in sequence; a longer segment is summed piece by piece
 

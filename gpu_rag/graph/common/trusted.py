@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-import torch
+from gpu_rag.lazy import torch
 
 _marked: ContextVar[bool] = ContextVar("trusted", default=False)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.graph.csr import row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, checked
 from gpu_rag.graph.memory import check_memory
+from gpu_rag.lazy import torch
 from gpu_rag.types import CSR
 
 

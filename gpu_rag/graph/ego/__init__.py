@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 from gpu_rag_kernels import ego as ego_loops
 from gpu_rag_kernels.dispatch import pick_implementation
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import INTEGERS, check_form, shortened
@@ -30,6 +29,7 @@ from gpu_rag.graph.ragged import (
     ragged_of_keys,
     row_of_value,
 )
+from gpu_rag.lazy import torch
 from gpu_rag.types import CSR, Blocks, Ragged
 
 __all__ = ["CheckedGraph", "checked", "ego_balls", "induced_subgraphs"]
@@ -148,7 +148,7 @@ class Reached:
     left: int = 0
 
 
-Costs = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Costs: TypeAlias = "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]"
 """costs(question i64[P], node i64[P]): what entering the node costs in the question, i32 or i64[P]."""
 
 
@@ -283,7 +283,7 @@ def induced_subgraphs(
     return Blocks(CSR(indptr, columns, weight), kept.offsets, kept.values)
 
 
-Inside = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+Inside: TypeAlias = "tuple[torch.Tensor, torch.Tensor, torch.Tensor]"
 
 
 def blocks_around(
@@ -368,14 +368,18 @@ WORD = 64  # questions
 TILE = 4 * WORD  # questions searched together: three arrays with four words a node
 PULL_FROM = 14  # a hop is pulled if it has more than 1 / 14 of all entries (Beamer 2012: alpha = 14)
 
-_pulls: Any = WeakTensorKeyDictionary()  # indices -> (indptr, pull): a graph is transposed once
+
+@cache
+def _pulls() -> Any:
+    """{indices: (indptr, pull)}: a graph is transposed once."""
+    return torch.utils.weak.WeakTensorKeyDictionary()
 
 
 def pull_of(graph: CSR) -> CSR:
     """The pattern whose row v lists the nodes with an entry in column v."""
-    cached = _pulls.get(graph.indices)
+    cached = _pulls().get(graph.indices)
     if cached is None or cached[0] is not graph.indptr:  # other graphs may share the columns
-        cached = _pulls[graph.indices] = graph.indptr, transpose(CSR(graph.indptr, graph.indices))
+        cached = _pulls()[graph.indices] = graph.indptr, transpose(CSR(graph.indptr, graph.indices))
     pull: CSR = cached[1]
     return pull
 

@@ -8,7 +8,6 @@ batch, tile, implementation or device. Equal scores are ordered by id.
 
 from __future__ import annotations
 
-import torch
 from gpu_rag_kernels.dispatch import loaded, pick_implementation
 
 from gpu_rag.errors import BadInput
@@ -25,6 +24,7 @@ from gpu_rag.graph.frontier.edges import (
 )
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.ragged import check_ragged
+from gpu_rag.lazy import torch
 from gpu_rag.types import Ragged, TopK
 
 __all__ = [

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import component_bits
@@ -14,6 +13,7 @@ from gpu_rag.graph.common.dots import check_unit_rows
 from gpu_rag.graph.csr import check_range
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.ragged import check_ragged
+from gpu_rag.lazy import torch
 from gpu_rag.types import Ragged
 
 QUESTION_TILE = 64  # questions whose scores are in memory together

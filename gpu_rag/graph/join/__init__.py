@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
@@ -14,6 +13,7 @@ from gpu_rag.graph.common.dots import check_unit_rows
 from gpu_rag.graph.common.threads import check_threads
 from gpu_rag.graph.join.torch_path import join_by_torch
 from gpu_rag.graph.ragged import check_ragged
+from gpu_rag.lazy import torch
 from gpu_rag.types import Ragged
 
 if TYPE_CHECKING:

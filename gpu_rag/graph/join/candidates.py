@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
-import torch
 
 from gpu_rag.graph.nearest.pairs import projection_codes
 from gpu_rag.graph.ragged import check_ragged, expand, row_of_value
+from gpu_rag.lazy import torch
 from gpu_rag.types import Ragged
 
 RATIO = 64  # a keyword of L left and R right rows is common if L R > RATIO (L + R): then a join is faster than pairs

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import torch
-
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import check_form
 from gpu_rag.graph.common.dots import exact_dots
 from gpu_rag.graph.ragged import check_ragged, expand, keys_of, small_values
+from gpu_rag.lazy import torch
 from gpu_rag.types import Ragged
 
 _PAIRS = 1 << 19  # pairs whose keywords are compared at a time: limits memory, not the result
@@ -76,7 +75,7 @@ def _check_pairs(
     for vectors, lists, rows, name in ((left, left_keywords, i, "left"), (right, right_keywords, j, "right")):
         batch = vectors.shape[0]
         check_ragged(lists, f"{name} keywords", device=vectors.device, ascending=True, batch=batch, of="vectors")
-        check_form(rows, "pairs are no rows", [torch.int64], i.shape)
+        check_form(rows, "pairs are no rows", ["i64"], i.shape)
         if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < lists.batch:
             given = f"{int(rows.min())} to {int(rows.max())} of {lists.batch} {name} rows"
             raise BadInput("a row of a pair is out of range", given=given)

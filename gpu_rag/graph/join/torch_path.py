@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from gpu_rag.graph.common.dots import exact_dots, products, products_slack, takes_f16
 from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.ragged import expand, part_of, ragged_of_keys, row_of_value
+from gpu_rag.lazy import torch
 from gpu_rag.types import Ragged
 
 ROWS, COLUMNS = 1024, 4096  # per tile

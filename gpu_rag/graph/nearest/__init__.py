@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import torch
 from gpu_rag_kernels.dispatch import loaded, pick_implementation
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import FLOATS, check_form
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.nearest.best import MAX_K, QUERY_TILE, on_host, tile_of, topk_rows
+from gpu_rag.lazy import torch
 from gpu_rag.types import TopK
 
 __all__ = ["MAX_K", "QUERY_TILE", "nearest", "on_host", "topk_rows"]
@@ -54,7 +54,7 @@ def nearest(
 
 
 def _check_vectors(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> None:
-    check_form(queries, "queries are no matrix", [torch.float32], ["B", "D"])
+    check_form(queries, "queries are no matrix", ["f32"], ["B", "D"])
     check_form(base, "base is no matrix of that dimension", FLOATS, ["N", queries.shape[1]], queries.device)
     if tile < 1:
         raise BadInput("tile is out of range", given=tile, expected=">= 1")

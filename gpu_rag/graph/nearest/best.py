@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from gpu_rag_kernels.dispatch import is_cpu
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import check_form
 from gpu_rag.graph.memory import check_memory
+from gpu_rag.lazy import torch
 from gpu_rag.types import TopK
 
 MAX_K = 2**31 - 1  # there are no more ids
@@ -36,7 +36,7 @@ def topk_rows(scores: torch.Tensor, k: int, *, lo: int = 0) -> TopK:
 
     Scores [1, 3, 3, 2] with k = 2 give ids [1, 2]; with k = 1 id 1.
     """
-    check_form(scores, "scores are no matrix", [torch.float32], ["B", "N"])
+    check_form(scores, "scores are no matrix", ["f32"], ["B", "N"])
     if not 0 <= k <= MAX_K or lo < 0 or lo + scores.shape[1] > 2**31 - 1:
         raise BadInput("k or lo is out of range", given=f"k={k}, lo={lo}", expected=">= 0, k and ids below 2^31")
     check_memory(8 * k * scores.shape[0], scores.device, "the result", "ask for fewer or for fewer rows at a time")

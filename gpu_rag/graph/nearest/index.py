@@ -5,7 +5,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-import torch
 from gpu_rag_kernels.dispatch import chosen, pick_implementation, preferred
 
 from gpu_rag.errors import BadInput, MissingBackend, UsageError
@@ -14,6 +13,7 @@ from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.nearest import nearest
 from gpu_rag.graph.nearest.best import MAX_K, by_exact_scores, topk_of
 from gpu_rag.graph.nearest.torch_path import MANY, proposed_by_torch
+from gpu_rag.lazy import torch
 from gpu_rag.types import TopK
 
 MORE = 32  # candidates beyond k in the first try

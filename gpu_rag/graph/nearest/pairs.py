@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
 import numpy as np
-import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.dots import check_unit_rows, exact_dots
+from gpu_rag.lazy import torch
 
 EXACT_ROWS = 150_000  # up to this number, and always on a GPU, the callers compare all rows with each other
 RECALL = 0.9  # recall of pairs at the threshold; closer pairs are found more often

@@ -7,8 +7,6 @@ for what is still in doubt, every row is scored that may be among the best.
 
 from __future__ import annotations
 
-import torch
-
 from gpu_rag.graph.common.dots import MAX_LENGTH_F16, MAX_PRODUCT, products, products_slack, takes_f16
 from gpu_rag.graph.nearest.best import (
     QUERY_TILE,
@@ -20,6 +18,7 @@ from gpu_rag.graph.nearest.best import (
     topk_of,
     topk_rows,
 )
+from gpu_rag.lazy import torch
 from gpu_rag.types import TopK
 
 SUMS = 32  # see `nearest`

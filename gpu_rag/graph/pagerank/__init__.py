@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
-import torch
 from gpu_rag_kernels import dispatch
 from gpu_rag_kernels.dispatch import chosen, is_cpu
 
@@ -22,6 +21,7 @@ from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.memory import check_memory, fits, halve
 from gpu_rag.graph.pagerank.inputs import PageRankGraph, Restarts, Teleport, prepare, prepared, teleport_of
 from gpu_rag.graph.pagerank.plan import Array, Tile, plan_of, solve_questions
+from gpu_rag.lazy import torch
 from gpu_rag.types import CSR, Ragged
 
 __all__ = ["PageRankGraph", "Restarts", "personalized_pagerank", "pick_implementation", "prepare", "prepared"]
@@ -134,7 +134,7 @@ def tiles_of(batch: int, width: int) -> list[tuple[int, int]]:
     return [(i, min(i + width, batch)) for i in range(0, batch, width)]
 
 
-TileMaker = Callable[[torch.dtype, Array, torch.Tensor, int], Tile]
+TileMaker: TypeAlias = "Callable[[torch.dtype, Array, torch.Tensor, int], Tile]"
 
 
 class Job:

@@ -7,13 +7,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph.common.arrays import ANY_FLOAT, check_form, to_host
 from gpu_rag.graph.common.segments import row_sums
 from gpu_rag.graph.csr import check_csr, degrees, transpose
 from gpu_rag.graph.ragged import check_ragged
+from gpu_rag.lazy import torch
 from gpu_rag.types import CSR, Ragged
 
 Array = np.ndarray[Any, Any]
@@ -147,7 +147,7 @@ def teleport_of_prior(graph: PageRankGraph, prior: torch.Tensor | Restarts) -> T
         prior = Restarts(nodes, nodes.double(), prior)
     nodes, mass, last = prior.nodes, prior.mass, prior.last
     check_form(last, what, ANY_FLOAT, ["B", "P"], graph.device)
-    check_form(nodes, what, [torch.int64], [last.shape[0], "S"], graph.device)
+    check_form(nodes, what, ["i64"], [last.shape[0], "S"], graph.device)
     check_form(mass, what, ANY_FLOAT, nodes.shape, graph.device)
     first = graph.n - last.shape[1]
     sound = (torch.isfinite(last) & (last >= 0)).all() & (torch.isfinite(mass) & (mass >= 0)).all()
@@ -284,7 +284,7 @@ def prepared(csr: CSR, degree: torch.Tensor) -> PageRankGraph:
     """`prepare` of a symmetric `csr` whose degrees f64[N] are known: neither is computed again. Raises BadInput as
     `check_csr`, and if a degree is negative or not finite."""
     check_csr(csr)
-    check_form(degree, "the degrees do not fit the graph", [torch.float64], [csr.n], csr.indptr.device)
+    check_form(degree, "the degrees do not fit the graph", ["f64"], [csr.n], csr.indptr.device)
     if not bool((torch.isfinite(degree) & (degree >= 0)).all()):
         raise BadInput("a degree is negative or not finite", expected="finite and >= 0")
     return _graph_of(csr, degree, True)

@@ -25,10 +25,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 
 from gpu_rag.errors import GpuRagError
 from gpu_rag.graph.pagerank.inputs import Teleport
+from gpu_rag.lazy import torch
 
 Array = np.ndarray[Any, Any]
 

@@ -27,7 +27,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
@@ -40,6 +39,7 @@ from gpu_rag.graph.paths.joins import Ends, Window, chain_paths, checked_ends, n
 from gpu_rag.graph.paths.scores import score_paths
 from gpu_rag.graph.paths.sets import MAX_HOPS, PathGraph, PathSet, check_count, check_depth, check_paths, check_topics
 from gpu_rag.graph.ragged import arrays_of, expand, keys_of, ragged_of_keys, row_of_value, some_lists
+from gpu_rag.lazy import torch
 from gpu_rag.types import CSR, Ragged
 
 __all__ = [

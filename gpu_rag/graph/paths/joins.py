@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
@@ -24,6 +23,7 @@ from gpu_rag.graph.paths.sets import (
     padded,
 )
 from gpu_rag.graph.ragged import arrays_of, check_ragged, check_tensors, expand, places_of, row_of_value
+from gpu_rag.lazy import torch
 from gpu_rag.types import Ragged
 
 Array = np.ndarray[Any, Any]
@@ -118,7 +118,7 @@ def path_parts(
 def check_ends(topics: Ragged, ends: Ends) -> None:
     """Raise BadInput unless `ends` are flags for these questions."""
     for name, side in (("first", ends.first), ("last", ends.last)):
-        check_form(side, f"ends.{name} does not fit", [torch.bool], [topics.batch], topics.offsets.device)
+        check_form(side, f"ends.{name} does not fit", ["bool"], [topics.batch], topics.offsets.device)
 
 
 def checked_ends(topics: Ragged, ends: Ends) -> tuple[torch.Tensor, torch.Tensor]:
@@ -260,7 +260,7 @@ def chain_paths(
 def _check_window(window: Window, topics: Ragged) -> None:
     """Raise BadInput unless `window` and the lists of the topics are sound."""
     for name, side in (("least", window.least), ("longest", window.longest)):
-        check_form(side, f"window.{name} does not fit", [torch.int64], [topics.batch], topics.offsets.device)
+        check_form(side, f"window.{name} does not fit", ["i64"], [topics.batch], topics.offsets.device)
     if is_trusted(topics.offsets.device):
         return
     check_ragged(topics, "topics", n=NO_END)

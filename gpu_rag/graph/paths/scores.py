@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
@@ -14,6 +13,7 @@ from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.common.trusted import is_trusted
 from gpu_rag.graph.paths.sets import MAX_HOPS, PathSet, check_paths
 from gpu_rag.graph.ragged import arrays_of, check_ragged, places_of, row_of_value
+from gpu_rag.lazy import torch
 from gpu_rag.types import Ragged
 
 GRID = float(2**22)
@@ -71,7 +71,7 @@ def score_paths(
 
 
 def _check_vectors(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor, batch: int) -> None:
-    check_form(queries, "queries do not fit", [torch.float32], [batch, "D"])
+    check_form(queries, "queries do not fit", ["f32"], [batch, "D"])
     check_form(vectors, "vectors are no matrix, or differ", FLOATS, ["M", queries.shape[1]], queries.device)
     if paths.edges.shape[1] > MAX_HOPS:
         raise BadInput("paths are too long", given=f"{paths.edges.shape[1]} hops", expected=f"at most {MAX_HOPS}")

@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import check_form
@@ -15,6 +14,7 @@ from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.common.trusted import is_trusted
 from gpu_rag.graph.csr import check_range
 from gpu_rag.graph.ragged import check_ragged, keys_of
+from gpu_rag.lazy import torch
 from gpu_rag.types import CSR, Ragged
 
 Array = np.ndarray[Any, Any]
@@ -87,11 +87,11 @@ def check_paths(paths: PathSet, batch: int, device: torch.device) -> None:
     """Raise BadInput unless the arrays of `paths` fit together, lie on the graph's device and name questions below
     `batch`. The rest is the work of the ops that make sets of paths."""
     what = "paths have other dtypes, or no common shape"
-    check_form(paths.nodes, what, [torch.int32], ["P", "W + 1"], device)
+    check_form(paths.nodes, what, ["i32"], ["P", "W + 1"], device)
     size, width = paths.nodes.shape
-    check_form(paths.edges, what, [torch.int32], [size, width - 1], device)
+    check_form(paths.edges, what, ["i32"], [size, width - 1], device)
     for column in (paths.group, paths.question):
-        check_form(column, what, [torch.int64], [size], device)
+        check_form(column, what, ["i64"], [size], device)
     if size and not is_trusted(device):
         check_range(paths.question, batch, "the question of a path", "question")
 

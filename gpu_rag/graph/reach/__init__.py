@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import torch
 from gpu_rag_kernels.dispatch import loaded, pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.arrays import INTEGERS, check_form
+from gpu_rag.graph.common.arrays import INTEGERS, check_form, dtype_of
 from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.csr import check_range
@@ -25,6 +24,7 @@ from gpu_rag.graph.ragged import (
     ragged_of_keys,
     row_of_value,
 )
+from gpu_rag.lazy import torch
 from gpu_rag.types import Ragged
 
 __all__ = ["ANY", "EITHER", "IN", "OUT", "TypedGraph", "lowest_ways", "reachable", "typed_graph"]
@@ -104,7 +104,7 @@ def _arrays_of(graph: TypedGraph, *lists: Ragged) -> tuple[np.ndarray, ...] | No
     arrays: list[np.ndarray] = []
     for side in lists:
         for tensor in (side.values, side.offsets):
-            if tensor.device != graph.device or tensor.dim() != 1 or tensor.dtype not in INTEGERS:
+            if tensor.device != graph.device or tensor.dim() != 1 or dtype_of(tensor) not in INTEGERS:
                 return None
             arrays.append(tensor.long().contiguous().numpy())
         if side.offsets.dtype != torch.int64:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-import torch
 
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.paths import PathGraph, path_graph
 from gpu_rag.graph.reach import TypedGraph, typed_graph
 from gpu_rag.index.knowledge_base.names import NameTable, edge_text, name_key
+from gpu_rag.lazy import torch
 from gpu_rag.types import Ragged
 
 KINDS = ("kg", "skb", "extraction", "documents", "web")

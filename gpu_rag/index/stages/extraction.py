@@ -24,7 +24,6 @@ from gpu_rag.index.stages.coreference import coreference_params, resolved
 from gpu_rag.index.stages.passages import are_english, are_of_nodes, content_hash
 from gpu_rag.index.stages.rejected import Rejects
 from gpu_rag.index.stages.requests import decided
-from gpu_rag.index.stages.search import TextRows, rows_by_key, text_hashes
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.models.ask import Ask, read_prompt
 from gpu_rag.settings import Settings
@@ -230,7 +229,7 @@ def _earlier(work: Work, passages: pa.Table) -> tuple[pa.Table, np.ndarray]:
     if not work.previous or not work.previous_inputs or work.settings.index.coref != "none":
         return none
     before = tables.read_table(work.previous_inputs["passages"] / "passages.parquet", tables.PASSAGES)
-    rows = rows_by_key(text_hashes(_titled(passages)), text_hashes(_titled(before)))
+    rows = rows_of(*map(_titled, (passages, before)))
     table = tables.read_table(work.previous / "extractions.parquet", tables.EXTRACTIONS).drop_columns(["passage"])
     profiles = tables.read_table(work.previous / "profiles.parquet", tables.PROFILES)
     if any(column.num_chunks > 1 for column in (*table.columns, *profiles.columns)):
@@ -243,15 +242,11 @@ def _earlier(work: Work, passages: pa.Table) -> tuple[pa.Table, np.ndarray]:
     return table, np.where(skipped[rows], -1, rows)
 
 
-def _titled(passages: pa.Table) -> TextRows:
+def _titled(passages: pa.Table) -> pa.LargeStringArray:
     """Title and text of each passage as one text, which is different for different pairs."""
-
-    def make(rows: slice) -> list[str]:
-        part = passages.slice(rows.start, rows.stop - rows.start)
-        pairs = zip(part["title"].to_pylist(), part["text"].to_pylist())
-        return [f"{len(title)} {title}{text}" for title, text in pairs]
-
-    return TextRows(passages.num_rows, make)
+    lengths = pc.utf8_length(passages["title"]).cast(pa.large_string())
+    title, text = one_array(passages["title"]), one_array(passages["text"])
+    return pc.binary_join_element_wise(one_array(lengths), title, text, pa.scalar(" ", pa.large_string()))
 
 
 # --- ready results ---------------------------------------------------------------------------------

@@ -188,9 +188,9 @@ def _is_in(values: np.ndarray, ascending: np.ndarray) -> np.ndarray:
 # --- mentions of an earlier run ----------------------------------------------------------------------
 
 _ROWS = 1 << 14  # passages of a block
-_ASCII_RUN, _NOT_ASCII = "[a-z0-9_]+", r"[^\x00-\x7f]"
+_ASCII_RUN, _BETWEEN_RUNS, _NOT_ASCII = "[a-z0-9_]+", "[^a-z0-9_]+", r"[^\x00-\x7f]"
 _FOLDS_TO_ASCII = "ßẞİ"  # characters that NFKC leaves as they are, and that fold to letters of ASCII
-_MOST_WORDS = 1000  # with more words to look for, all texts are searched
+_MOST_PATTERNS = 1000  # with more names to look for, all texts are searched
 
 
 def _updated(work: Work, links: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
@@ -248,8 +248,8 @@ def _found_again(path: Path, is_searched: np.ndarray, folder: Path, wanted: np.n
         return is_searched[entities]
 
     names = _written_names(path, tables.ENTITIES, [], searched)
-    longest = {max(words, key=len, default=_NOT_ASCII) for words in ascii_words(names)}
-    texts = _texts(folder, wanted, longest if len(longest) <= _MOST_WORDS else None)
+    patterns = {rf"\b{_BETWEEN_RUNS.join(runs)}\b" if runs else _NOT_ASCII for runs in ascii_words(names)}
+    texts = _texts(folder, wanted, patterns if len(patterns) <= _MOST_PATTERNS else None)
     return _found(_Names(path, tables.ENTITIES, searched), texts)
 
 
@@ -265,13 +265,13 @@ def _n_passages(occurrences: np.ndarray, n: int) -> np.ndarray:
     return np.bincount(_once_a_passage(occurrences, occurrences), minlength=n)
 
 
-def _texts(folder: Path, wanted: np.ndarray, words: set[str] | None = None) -> Iterator[tuple[np.ndarray, pa.Array]]:
-    """(rows, texts) of the `wanted` passages, bool[n], by block. words: patterns of runs of ASCII in folded names; a
+def _texts(folder: Path, wanted: np.ndarray, patterns: set[str] | None = None) -> Iterator[tuple[np.ndarray, pa.Array]]:
+    """(rows, texts) of the `wanted` passages, bool[n], by block. patterns: the runs of ASCII in each folded name; a
     text without any of them is left out."""
-    first, pattern = 0, f"(?i){'|'.join([*sorted(words or ()), *_FOLDS_TO_ASCII])}"
+    first, pattern = 0, f"(?i){'|'.join([*sorted(patterns or ()), *_FOLDS_TO_ASCII])}"
     for batch in tables.read_batches(folder / PASSAGES_FILE, tables.PASSAGES, ("text",)):
         texts, mask = batch["text"], pa.array(wanted[first : first + batch.num_rows])
-        if words is not None:
+        if patterns is not None:
             mask = pc.and_(mask, pc.match_substring_regex(pc.utf8_normalize(texts, "NFKC"), pattern))
         yield first + np.flatnonzero(mask), texts.filter(mask)
         first += batch.num_rows

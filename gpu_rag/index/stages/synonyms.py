@@ -10,16 +10,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
-import torch
 import xxhash
 
 from gpu_rag.graph.common.arrays import to_host
+from gpu_rag.graph.common.dots import unit_of
 from gpu_rag.graph.nearest.index import NearestRows
 from gpu_rag.graph.nearest.pairs import EXACT_ROWS, among_nearest, close_pairs, comparisons, sampled_recall
 from gpu_rag.index import tables
 from gpu_rag.index.names import changed, rows_of
 from gpu_rag.index.stage import Pairs, stage
 from gpu_rag.index.work import Sources, Work
+from gpu_rag.lazy import torch
 from gpu_rag.models.set import pick_device
 from gpu_rag.settings import Settings
 
@@ -27,7 +28,7 @@ _log = logging.getLogger(__name__)
 _DIGITS = re.compile(r"\d+")
 _MIN_LETTERS = 3
 _ROWS = 4096  # entities per search: bounds memory, does not change the result
-_FEW = 32  # up to this number of names, numba takes longer to start than it saves
+_FEW = 1024  # up to this number of names, torch takes longer to load than it saves
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
@@ -61,14 +62,14 @@ def synonyms_stage(work: Work) -> dict[str, int]:
     Memory: that of `close_pairs`; vectors are mapped.
     """
     index = work.settings.index
-    arrays = tables.read_arrays(work.stage_folders["entity_vectors"] / "vectors.safetensors")
-    base = torch.from_numpy(arrays["vectors"]).to(pick_device(work.settings.models.device))
+    vectors = tables.read_arrays(work.stage_folders["entity_vectors"] / "vectors.safetensors")["vectors"]
     groups = _groups(work.stage_folders["entities"] / "entities.parquet")
     work.progress.start("synonyms", len(groups), "names")
     counts = {}
-    if len(groups) <= EXACT_ROWS or base.device.type != "cpu":
-        pairs = _exact_pairs(work, base, groups)
+    if len(groups) <= EXACT_ROWS or pick_device(work.settings.models.device) != "cpu":
+        pairs = _exact_pairs(work, vectors, groups)
     else:
+        base = torch.from_numpy(vectors)
         pairs = close_pairs(base, groups, index.synonym_threshold, work.progress.advance)
         sampled, n_found = sampled_recall(base, groups, *pairs[:2], index.synonym_threshold)
         counts = {"synonyms_sampled": sampled, "synonyms_sampled_and_found": n_found}
@@ -101,17 +102,22 @@ def _group(name: str) -> str:
     return " ".join(_DIGITS.findall(name)) if sum(map(str.isalpha, name)) >= _MIN_LETTERS else f"alone {name}"
 
 
-def _exact_pairs(work: Work, base: torch.Tensor, groups: np.ndarray) -> RowPairs:
+def _exact_pairs(work: Work, vectors: np.ndarray, groups: np.ndarray) -> RowPairs:
     """All pairs that `among_nearest` may keep, and perhaps other pairs of at least the threshold, found exactly."""
-    kept, is_new = _earlier_pairs(work, base)
+    kept, is_new = _earlier_pairs(work, vectors)
     work.report.reused += int((~is_new).sum())
     _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    rows, nearest = np.flatnonzero(is_new & (sizes[group] > 1)), NearestRows(base)
+    rows = np.flatnonzero(is_new & (sizes[group] > 1))
     work.progress.advance(len(groups) - len(rows))
     searched = [] if kept is None else [kept]
-    for part in np.array_split(rows, range(_ROWS, len(rows), _ROWS)):
-        searched += _searched(work, nearest, part, groups, complete=kept is not None)
-        work.progress.advance(len(part))
+    if kept is not None and len(rows) <= _FEW:
+        searched += _all_close(vectors, rows, groups, work.settings.index.synonym_threshold)
+        work.progress.advance(len(rows))
+    else:
+        nearest = NearestRows(torch.from_numpy(vectors).to(pick_device(work.settings.models.device)))
+        for part in np.array_split(rows, range(_ROWS, len(rows), _ROWS)):
+            searched += _searched(work, nearest, part, groups, complete=kept is not None)
+            work.progress.advance(len(part))
     nothing = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32)
     left, right, score = (np.concatenate(arrays) for arrays in zip(nothing, *searched))
     key = left << 32 | right
@@ -119,6 +125,20 @@ def _exact_pairs(work: Work, base: torch.Tensor, groups: np.ndarray) -> RowPairs
     firsts = np.flatnonzero(np.diff(key[order], prepend=-1))
     best = np.maximum.reduceat(score[order], firsts) if len(firsts) else score
     return left[order[firsts]], right[order[firsts]], best  # faiss scores of (a, b) and (b, a) may differ in a bit
+
+
+def _all_close(vectors: np.ndarray, rows: np.ndarray, groups: np.ndarray, threshold: float) -> Iterator[RowPairs]:
+    """All pairs of a few rows with rows of their groups that reach the threshold, by NumPy. vectors: f16[n, D]."""
+    queries, least = vectors[rows].astype(np.float32), threshold - unit_of(vectors.shape[1])
+    for start in range(0, len(vectors), _ROWS):
+        row, query = np.nonzero(vectors[start : start + _ROWS].astype(np.float32) @ queries.T >= least)
+        a, b = row + start, rows[query]
+        fits = (groups[a] == groups[b]) & (a != b)
+        a, b = a[fits], b[fits]
+        # products of f16 are whole multiples of 2^-48, so that a sum in f64 is exact
+        score = np.einsum("ij,ij->i", *(vectors[side].astype(np.float64) for side in (a, b))).astype(np.float32)
+        close = score >= threshold
+        yield np.minimum(a, b)[close], np.maximum(a, b)[close], score[close]
 
 
 def _searched(
@@ -133,7 +153,7 @@ def _searched(
     width = min(k + 1, n)  # a row is its own nearest neighbour
     while len(rows):
         queries = nearest.base[torch.from_numpy(rows).to(nearest.base.device)].float()
-        top = nearest.search(queries, width, implementation="torch" if len(rows) <= _FEW else "auto")
+        top = nearest.search(queries, width)
         ids, score = (array.numpy() for array in to_host(top.ids, top.scores))
         close = (score >= threshold) & (ids >= 0)
         row, column = np.nonzero(close & (groups[ids] == groups[rows, None]) & (ids != rows[:, None]))
@@ -146,15 +166,15 @@ def _searched(
         rows, width = rows[unfinished], min(4 * width, n)
 
 
-def _earlier_pairs(work: Work, base: torch.Tensor) -> tuple[RowPairs | None, np.ndarray]:
+def _earlier_pairs(work: Work, vectors: np.ndarray) -> tuple[RowPairs | None, np.ndarray]:
     """Pairs of an earlier run that still hold, and bool[n]: the rows to search.
 
     Rows to search are new names, and names that had at least `synonym_k` pairs and lost one: a pair that was not kept
     then may take its place.
     """
     if not work.previous or not work.previous_inputs or work.settings.graph.neighbours == "faiss":
-        return None, np.ones(len(base), bool)
-    rows, n_before = _unchanged(work, base)
+        return None, np.ones(len(vectors), bool)
+    rows, n_before = _unchanged(work, vectors)
     table = tables.read_table(work.previous / "synonyms.parquet", tables.SYNONYMS)
     left, right, score = (table[name].to_numpy() for name in ("left", "right", "score"))
     row_now = np.full(n_before, -1, np.int64)
@@ -168,17 +188,16 @@ def _earlier_pairs(work: Work, base: torch.Tensor) -> tuple[RowPairs | None, np.
     return (row_now[left[stays]], row_now[right[stays]], score[stays]), to_search[rows]
 
 
-def _unchanged(work: Work, base: torch.Tensor) -> tuple[np.ndarray, int]:
+def _unchanged(work: Work, vectors: np.ndarray) -> tuple[np.ndarray, int]:
     """(i64[n], m): the row of each name among the m names of the earlier run, -1 if it is new or its vector changed."""
     now, before = work.stage_folders, work.previous_inputs
     paths = [folders["entities"] / "entities.parquet" for folders in (now, before)]
     ids, ids_before = (tables.whole_text(tables.read_table(p, tables.ENTITIES, ["id"])["id"]) for p in paths)
-    vectors = tables.read_arrays(before["entity_vectors"] / "vectors.safetensors")["vectors"]
+    earlier = tables.read_arrays(before["entity_vectors"] / "vectors.safetensors")["vectors"]
     rows = rows_of(ids, ids_before.combine_chunks())
     for start in range(0, len(rows), _ROWS):
         part = np.arange(start, min(start + _ROWS, len(rows)))
         old = part[rows[part] >= 0]
-        now_and_then = (base[torch.from_numpy(old)].cpu().numpy(), vectors[rows[old]])
-        is_changed = np.not_equal(*(array.view(np.uint16) for array in now_and_then)).any(1)
+        is_changed = np.not_equal(*(array.view(np.uint16) for array in (vectors[old], earlier[rows[old]]))).any(1)
         rows[old[is_changed]] = -1
     return rows, len(ids_before)

@@ -8,7 +8,6 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from gpu_rag.graph.ego import CheckedGraph, checked
 from gpu_rag.graph.pagerank import PageRankGraph
@@ -16,6 +15,7 @@ from gpu_rag.index.index import Index
 from gpu_rag.index.name_table import ARRAYS, NAMES, NameTable, words_of
 from gpu_rag.index.titles import TITLE_WEIGHT
 from gpu_rag.index.walk import chosen_entries, host_arrays
+from gpu_rag.lazy import torch
 from gpu_rag.methods.higra.tables import ints, read_of, take_rows
 from gpu_rag.types import CSR, Path
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 
 from gpu_rag.index import tables
+from gpu_rag.lazy import torch
 from gpu_rag.types import Ragged
 
 VERTICES = pa.schema(

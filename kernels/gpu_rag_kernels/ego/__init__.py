@@ -9,8 +9,7 @@ result is fresh = [2, 1, 2] and seen = [3, 3, 2].
 
 from __future__ import annotations
 
-import torch
-
+from gpu_rag.lazy import torch
 from gpu_rag.types import CSR
 from gpu_rag_kernels.dispatch import kernel
 

@@ -10,13 +10,10 @@ Example, queries [[1, 0]], vectors [[.6, .8], [0, 1], [1, 0]], list [0, 1, 2], k
 
 from __future__ import annotations
 
-import torch
-
 from gpu_rag.errors import BadInput
+from gpu_rag.lazy import torch
 from gpu_rag.types import Ragged, TopK
 from gpu_rag_kernels.dispatch import kernel
-
-_INTEGERS, _FLOATS = (torch.int32, torch.int64), (torch.float16, torch.float32)
 
 
 def gather_dots(
@@ -29,13 +26,14 @@ def gather_dots(
     1.01 gives NaN in triton, the product of the stored numbers in the reference. Raises BadInput for wrong shapes and
     dtypes, UsageError, MissingBackend.
     """
-    if queries.dim() != 2 or vectors.dim() != 2 or queries.dtype not in _FLOATS or vectors.dtype not in _FLOATS:
+    integers, floats = (torch.int32, torch.int64), (torch.float16, torch.float32)
+    if queries.dim() != 2 or vectors.dim() != 2 or queries.dtype not in floats or vectors.dtype not in floats:
         given = f"{queries.dtype} {tuple(queries.shape)}, {vectors.dtype} {tuple(vectors.shape)}"
         raise BadInput("gather_dots: no matrices", given=given, expected="f16 or f32 [Q, D] and [N, D]")
     if queries.shape[1] != vectors.shape[1] or queries.device != vectors.device:
         given = f"D {queries.shape[1]} on {queries.device} and {vectors.shape[1]} on {vectors.device}"
         raise BadInput("gather_dots: shapes do not fit", given=given, expected="one D, one device")
-    if i.dtype not in _INTEGERS or j.dtype not in _INTEGERS or i.shape != j.shape or i.dim() != 1:
+    if i.dtype not in integers or j.dtype not in integers or i.shape != j.shape or i.dim() != 1:
         given = f"{i.dtype} {tuple(i.shape)}, {j.dtype} {tuple(j.shape)}"
         raise BadInput("gather_dots: no pairs", given=given, expected="i32 or i64 [P], both")
     run = kernel("ragged_gather_dot_topk", "gather_dots", queries.device, implementation)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 
 from gpu_rag.graph.cluster import exact_groups
 from gpu_rag.index import tables
@@ -19,6 +18,7 @@ from gpu_rag.index.names import normalised, one_array, rows_of
 from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.entities import MAX_NAME_CHARS, runs_of
 from gpu_rag.index.work import Sources, Work
+from gpu_rag.lazy import torch
 from gpu_rag.methods.higra.merges import (
     EXACT,
     QUARANTINED,

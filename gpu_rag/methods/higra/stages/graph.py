@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 
 from gpu_rag.graph.components import connected_components
 from gpu_rag.graph.csr import csr_from_edges
@@ -22,6 +21,7 @@ from gpu_rag.index.stages.graph import walk_arrays
 from gpu_rag.index.stages.search import TextRows, triple_texts
 from gpu_rag.index.walk import stored
 from gpu_rag.index.work import Work
+from gpu_rag.lazy import torch
 from gpu_rag.methods.higra.graph import WALK, graph_parts
 from gpu_rag.methods.higra.stages.asks import entity_text
 from gpu_rag.methods.higra.tables import ints, pairs, read

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 from msgspec import Struct
 
 from gpu_rag.index import tables
@@ -22,6 +21,7 @@ from gpu_rag.index.stage import stage, where_capable
 from gpu_rag.index.stages.mentions import mention_blocks
 from gpu_rag.index.stages.search import embed_blocks
 from gpu_rag.index.work import Sources, Work
+from gpu_rag.lazy import torch
 from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.methods.higra.stages.asks import PROMPTS, ask_windows, entity_text, is_left_to_the_model, roles_of
 from gpu_rag.methods.higra.stages.exact import STATED, write_relations

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 from msgspec import Struct
 
 from gpu_rag.graph.common.dots import exact_dots
@@ -20,6 +19,7 @@ from gpu_rag.index import tables
 from gpu_rag.index.names import SortedRows, normalised, one_array
 from gpu_rag.index.stage import Pairs, stage, where_capable
 from gpu_rag.index.work import Sources, Work
+from gpu_rag.lazy import torch
 from gpu_rag.methods.higra import merges
 from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.methods.higra.stages.asks import PROMPTS, ask_windows, is_left_to_the_model, roles_of

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 
 from gpu_rag.graph.cluster import linked_pairs, radius_clusters
 from gpu_rag.graph.common.dots import exact_dots
 from gpu_rag.graph.nearest.pairs import EXACT_ROWS, among_nearest, close_pairs, sampled_recall
 from gpu_rag.index.work import Work
+from gpu_rag.lazy import torch
 from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.models.set import pick_device
 

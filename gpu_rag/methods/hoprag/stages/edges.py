@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from gpu_rag.graph.join.candidates import BUCKET, DRAWS
 from gpu_rag.index import tables
 from gpu_rag.index.stage import Pairs, stage
 from gpu_rag.index.work import Sources, Work
+from gpu_rag.lazy import torch
 from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.hoprag.stages.matching import Previous, Side, match_exactly, match_nearly, sampled_matches
 from gpu_rag.methods.hoprag.stages.vertices import read_vertices

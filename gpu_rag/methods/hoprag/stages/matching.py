@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
-import torch
 
 from gpu_rag.graph.frontier import Described, FrontierQuery, described, score_lists
 from gpu_rag.graph.join import JoinIndex, join_index
@@ -17,6 +16,7 @@ from gpu_rag.graph.nearest.pairs import SAMPLE
 from gpu_rag.graph.ragged import some_lists
 from gpu_rag.index.stages.search import rows_by_key
 from gpu_rag.index.work import Work
+from gpu_rag.lazy import torch
 from gpu_rag.types import Ragged
 
 EXACT_ROWS = 16_384  # out-questions per unit of resumable work

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 
 from gpu_rag.graph.ragged import keys_of, ragged_of_keys
 from gpu_rag.index import tables
 from gpu_rag.index.stage import stage, the_embedder
 from gpu_rag.index.stages.search import TextRows, embed_blocks
 from gpu_rag.index.work import Work
+from gpu_rag.lazy import torch
 from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.hoprag.tables import KEYWORDS, VERTICES, question_texts, questions_file, write_lists
 from gpu_rag.text.keywords import keywords

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 
 from gpu_rag.graph.ragged import ragged_of_keys, row_of_value, some_lists
 from gpu_rag.index import tables
 from gpu_rag.index.names import one_array, rows_of
 from gpu_rag.index.stage import stage
 from gpu_rag.index.work import Work
+from gpu_rag.lazy import torch
 from gpu_rag.methods.hoprag.stages.vertices import read_vertices
 from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, read_lists, write_lists
 from gpu_rag.text.keywords import keywords
