@@ -59,6 +59,18 @@ def test_one_question_retrieves_its_best_passages_without_a_language_model(folde
         assert item.text[sentence.start : sentence.end] == sentence.text
 
 
+def test_the_best_sentences_are_not_repeated_and_a_question_brings_its_answer(tmp_path: Path) -> None:
+    faq = "Old pages.\n\nWhere does the name of the club come from?\n\nFrom a hill. It was dug away.\n"
+    notes = "The key hangs in the shed. A dog sleeps there."
+    index = gpu_rag.build([faq, faq + "\nA copy.", notes, notes + "\n"], tmp_path / "i", settings=FAST)
+    for question, best in {
+        "Where does the name of the club come from?": "From a hill.",
+        "the key": "in the shed.",
+    }.items():
+        said = [sentence.text for sentence in index.retrieve(question, method="dense", settings=FAST).support]
+        assert len(said) == len(set(said)) == 3 and said[0].endswith(best)
+
+
 def test_models_stay_open_until_other_settings_are_named_or_the_block_ends(folder: Path, monkeypatch: Any) -> None:
     loaded: list[str] = []
     plain = models_set.load_embedder

@@ -25,7 +25,8 @@ async def supported(question: str, draft: Draft) -> tuple[Sentence, ...]:
     score(s) = cos(q, s) + WORDS_SHARE * sum of idf(w) over words w in q and s / sum of idf(w) over words w in q
 
     Vectors have the title in front of the sentence. idf(w) = ln((1 + n) / (1 + sentences with w)) of n sentences. The
-    first LETTERS letters stand for a word, since endings differ in every language. Ties go to the earlier sentence.
+    first LETTERS letters stand for a word, since endings differ in every language. Ties go to the earlier sentence; of
+    equal sentences only the best is returned.
     """
     spans = [(e, start, end) for e in draft.evidence[:PASSAGES] for start, end in _statements(e.text)]
     if not spans:
@@ -33,16 +34,21 @@ async def supported(question: str, draft: Draft) -> tuple[Sentence, ...]:
     vectors = await embed([question, *(_titled(e, e.text[start:end]) for e, start, end in spans)])
     texts = [e.text[start:end] for e, start, end in spans]
     scores = vectors[1:] @ vectors[0] + WORDS_SHARE * _shared_words(question, texts)
-    best = [(*spans[i], float(scores[i])) for i in np.argsort(-scores, kind="stable")[:SENTENCES]]
-    return tuple(Sentence(e.passage_id, start, end, e.text[start:end], score) for e, start, end, score in best)
+    order = np.argsort(-scores, kind="stable").tolist()
+    first = {texts[i]: i for i in reversed(order)}  # files are copied, and pages repeat their heads
+    best = [i for i in order if first[texts[i]] == i][:SENTENCES]
+    return tuple(
+        Sentence(e.passage_id, start, end, texts[i], float(scores[i])) for i in best for e, start, end in [spans[i]]
+    )
 
 
 def _statements(text: str) -> Iterator[tuple[int, int]]:
-    """Spans of sentences; a heading or label on a line of its own goes with the sentence that follows it."""
+    """Spans of sentences; a question, or a heading or label on a line of its own, goes with the sentence behind it."""
     first = None
     for start, end in split_sentences(text):
         words = text[start:end]
-        if first is None and _HEADING.fullmatch(words) and len(words.split()) <= HEADING_WORDS:
+        is_heading = _HEADING.fullmatch(words) and len(words.split()) <= HEADING_WORDS
+        if first is None and (is_heading or words.endswith(("?", "？", "؟"))):
             first = start
             continue
         yield (start if first is None else first), end

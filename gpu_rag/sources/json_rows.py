@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from gpu_rag.sources.lines import Line, read_lines, read_whole
 from gpu_rag.sources.rows import Limits, RowError, attempted, kind, shown
 from gpu_rag.text.strict_json import JsonError, iter_array, loads
 from gpu_rag.types import Reject
+
+_ONE_ARRAY = re.compile(r'\s*+\{\s*+"[^"\\]*+"\s*+:\s*+(\[.*)\}\s*', re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,8 @@ def read_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
     Reject.
 
     JSON Lines are read line by line. An array is read whole (at most max_json_bytes) and split into elements; if its
-    text is broken, the elements before are kept and the rest is one Reject.
+    text is broken, the elements before are kept and the rest is one Reject. An object whose first member is an array,
+    such as {"rows": [...]}, is read as that array.
     """
     if has_suffix(path, LINES_SUFFIXES):
         for line in read_lines(path, limits):
@@ -37,7 +41,9 @@ def read_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
         return
     number = 0
     try:
-        for element in iter_array(read_whole(path, limits.max_json_bytes, "max_json_bytes")):
+        text = read_whole(path, limits.max_json_bytes, "max_json_bytes")
+        member = _ONE_ARRAY.fullmatch(text)
+        for element in iter_array(member[1] if member else text):
             number += 1
             yield attempted(path, number, _row, number, element)
     except (JsonError, RowError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
@@ -14,6 +15,9 @@ _CHARS = 1000  # in the middle of a text: a licence or a title page may be in an
 _MIN_LETTERS, _MIN_SCORE = 16, 0.5
 _OTHER_SCRIPTS = "\u0370"  # letters from here on are not Latin, and four of them are enough
 _N_GUESSES = 10
+_NO_WORDS = re.compile(
+    r"(?<![A-Za-z])[A-Za-z]*+[0-9][A-Za-z0-9]*+"
+)  # readings and numbers of parts say nothing of a language
 
 
 @cache
@@ -33,7 +37,7 @@ def language_of(text: str) -> str:
     'de'
     """
     start = max(0, (len(text) - _CHARS) // 2)
-    part = text[start : start + _CHARS]
+    part = _NO_WORDS.sub(" ", text[start : start + _CHARS])
     letters = list(filter(str.isalpha, part))
     n_others = sum(char >= _OTHER_SCRIPTS for char in letters)
     if len(letters) + 3 * n_others < _MIN_LETTERS:

@@ -21,6 +21,7 @@ TEXTS = {  # most are ASCII: letters alone do not tell a language
     "sv": "Fyren på skäret byggdes 1871 efter ritningar av Albert Hult. Karin Lund ritade skolan i Uppsala.",
     "ja": "この橋は千八百九十九年に建てられました。今は貨物列車だけが通ります。",
 }
+READINGS = "log " + " ".join(f"h{hour}={50 + hour * 37 % 90}cm" for hour in range(60_000))
 FAST = {"models": {"embedder": "hash", "llm": "none"}}
 
 
@@ -31,7 +32,7 @@ def test_language_of_a_text(language: str) -> None:
     assert language_of(licence + f"{TEXTS[language]} " * 12 + licence) == language, "the middle decides"
 
 
-@pytest.mark.parametrize("text", ["Halden", "12; 40; 7", "Anna Björk: 1902", "…", "x y z", "Größe: 4"])
+@pytest.mark.parametrize("text", ["Halden", "12; 40; 7", "Anna Björk: 1902", "…", "x y z", "Größe: 4", READINGS])
 def test_a_text_of_a_few_words_counts_as_english(text: str) -> None:
     assert language_of(text) == "en"
 

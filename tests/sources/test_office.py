@@ -114,8 +114,11 @@ def test_a_mail_is_its_headers_and_its_text(tmp_path):
         bytes(mail("x")).replace(b'charset="utf-8"', b'charset="no-such"').replace(b"\nx\n", b"\nCaf\xe9 d\xe9j\xe0\n")
     )
     (tmp_path / "c.eml").write_bytes(odd)
+    stub = mail("See the other part.", "<p>The bridge was closed by the council on Monday, for a week.</p>")
+    (tmp_path / "d.eml").write_bytes(bytes(stub))
     documents, rejects = read(tmp_path)
     texts = ["The bridge is old.\nIt crosses the Ves.", "Only über.", "Café déjà"]
+    texts.append("The bridge was closed by the council on Monday, for a week.")
     assert [d.text for d in documents] == [MAIL_HEAD + text for text in texts]
     assert {d.title for d in documents} == {"Brücken"}
     assert documents[0].metadata == {"author": "Ann <ann@example.org>", "date": "2021-03-04"}

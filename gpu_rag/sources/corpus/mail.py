@@ -28,7 +28,8 @@ _EPOCH = datetime(1601, 1, 1, tzinfo=UTC)
 
 
 def read_eml(data: bytes, limits: Limits) -> Parsed:
-    """Read a mail: its headers From, To, Cc and Date, then its plain text, or else its HTML.
+    """Read a mail: its headers From, To, Cc and Date, then its plain text, or its HTML where that
+    has more than twice the words.
 
     title: the subject. metadata: author, date. Attachments are a problem: they are not read. Raises RowError.
     """
@@ -38,8 +39,8 @@ def read_eml(data: bytes, limits: Limits) -> Parsed:
             raise RowError("not a mail: it has no header")
         headers = {name: " ".join(str(mail.get(name, "")).split()) for name in _HEADERS}
         subject, date = str(mail.get("Subject", "")), getattr(mail.get("Date"), "datetime", None)
-        part = mail.get_body(("plain", "html"))
-        body = "" if part is None else _body(part, limits)
+        plain, html = (_body(mail.get_body((kind,)), limits) for kind in ("plain", "html"))
+        body = plain if 2 * len(plain.split()) >= len(html.split()) else html  # "Your program shows no HTML."
         attached = [part.get_filename() or part.get_content_type() for part in mail.iter_attachments()]
     except RowError:
         raise
@@ -48,7 +49,9 @@ def read_eml(data: bytes, limits: Limits) -> Parsed:
     return _parsed(subject, headers, date, body, attached)
 
 
-def _body(part: MIMEPart, limits: Limits) -> str:
+def _body(part: MIMEPart | None, limits: Limits) -> str:
+    if part is None:
+        return ""
     content = part.get_payload(decode=True)
     raw = content if isinstance(content, bytes) else b""
     try:
