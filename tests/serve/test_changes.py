@@ -102,7 +102,7 @@ def test_fifty_clients_ask_while_documents_come_and_go(served: Any, made: Path, 
             answer = await client.post("/v1/retrieve", json=body, headers=READER)
             assert answer.status_code == 200, answer.text
             rows.append((number, answer.json()))
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.5)
 
     async def follows(client: httpx.AsyncClient, before: str) -> None:
         async with asyncio.timeout(60):

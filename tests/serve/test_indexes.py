@@ -156,10 +156,12 @@ def test_a_key_of_one_index_cannot_tell_whether_another_exists(both: Any) -> Non
 def requests_of(door: Door) -> list[tuple[str, dict[str, Any]]]:
     """(path, options) of requests that try to see documents of bob through a route that keys with a filter may use."""
     filters = ("", 'owner = "bob"', "owner is not missing", 'clearance = "high"', 'owner = "ann") or (owner = "bob"')
+    methods = ("ppr", "dense", "bm25", "hybrid", "auto")
+    pairs = {*((method, "") for method in methods), *zip(methods, filters)}  # a door knows nothing of methods
     questions = [
         {"question": QUESTION, "method": method, "words": True, "support": True, "where": where}
-        for method in ("ppr", "dense", "bm25", "hybrid", "auto") for where in filters
-    ]  # fmt: skip
+        for method, where in sorted(pairs)
+    ]
     chats = [
         {"model": body["method"], "where": body["where"], "stream": stream,
          "messages": [{"role": "user", "content": "What is Zorvex1?"}, {"role": "assistant", "content": "Quillon"},
