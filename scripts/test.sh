@@ -11,7 +11,10 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 bin="$venv/bin"
 "$bin/ruff" check .
 "$bin/ruff" format --check .
-"$bin/mypy"
 "$bin/lint-imports"
+"$bin/mypy" & # beside the tests: it takes a minute or more, and one core
+mypy=$!
 if [ -n "${CI:-}" ]; then select="slow or not slow"; else select="not slow"; fi
-exec "$bin/python" -m pytest -n 2 --dist loadfile -m "$select" --durations=15 "$@"
+"$bin/python" -m pytest -n 2 --dist loadfile -m "$select" --durations=15 "$@" || failed=$?
+wait "$mypy" || { echo "test.sh: mypy failed, see above" >&2 && exit 1; }
+exit "${failed:-0}"

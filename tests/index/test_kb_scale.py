@@ -179,7 +179,7 @@ print(peak_memory_bytes() - before)
 
 
 @pytest.mark.parametrize(
-    ("n", "most"), [(200_000, 130 << 20), pytest.param(2_000_000, 450 << 20, marks=pytest.mark.slow)]
+    ("n", "most"), [(200_000, 130 << 20), pytest.param(1_000_000, 260 << 20, marks=pytest.mark.slow)]
 )
 def test_memory_of_a_build_is_bounded(tmp_path, n, most):
     """The small graph took 80 to 90 MB; as Python objects its triples alone would take 180 MB."""

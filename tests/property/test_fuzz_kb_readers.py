@@ -21,7 +21,7 @@ from gpu_rag.sources.knowledge_graph.triples import HEADERS
 from gpu_rag.types import Reject
 
 pytestmark = pytest.mark.slow
-N = 1_000 if os.environ.get("CI") else 10_000
+N = 500 if os.environ.get("CI") else 10_000
 
 TSV = "head\trelation\ttail\nVell\tlies on\tOrn\nÜnï\tr_1\t🌊\tby hand\nQ1\tp\tQ2\n".encode()
 NT = (

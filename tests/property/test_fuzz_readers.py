@@ -21,7 +21,7 @@ from gpu_rag.sources.rows import Limits
 from gpu_rag.types import Reject
 
 pytestmark = pytest.mark.slow
-N = 1_000 if os.environ.get("CI") else 10_000
+N = 500 if os.environ.get("CI") else 10_000
 
 DOCS = [
     {"id": "a", "title": "Vell", "text": "Vell lies on the Orn."},

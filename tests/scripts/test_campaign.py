@@ -13,7 +13,7 @@ from project_scripts import FOLDER, script
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="needs Linux and a C compiler")
 def test_a_slice_of_the_campaign_keeps_every_promise(tmp_path: Path) -> None:
-    given = [str(FOLDER / "campaign.py"), str(tmp_path), "--seed", "3", "--share", "0.02", "--seconds", "20"]
+    given = [str(FOLDER / "campaign.py"), str(tmp_path), "--seed", "3", "--share", "0.02", "--seconds", "10"]
     ended = subprocess.run([sys.executable, *given], capture_output=True, text=True, timeout=600)
     rows = [json.loads(line) for line in (tmp_path / "cases.jsonl").read_text().splitlines()]
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]

@@ -1,6 +1,7 @@
 """A server whose index changes while it answers: documents that clients add and remove, and builds beside it."""
 
 import asyncio
+import io
 import json
 import sys
 import threading
@@ -102,7 +103,7 @@ def test_fifty_clients_ask_while_documents_come_and_go(served: Any, made: Path, 
             answer = await client.post("/v1/retrieve", json=body, headers=READER)
             assert answer.status_code == 200, answer.text
             rows.append((number, answer.json()))
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.5)
 
     async def follows(client: httpx.AsyncClient, before: str) -> None:
         async with asyncio.timeout(60):
@@ -148,10 +149,11 @@ def test_fifty_clients_ask_while_documents_come_and_go(served: Any, made: Path, 
         assert not path.is_file() or b"Anna1" not in path.read_bytes(), path
 
 
-def test_documents_from_standard_input(made: Path, cli: Any) -> None:
-    lines = "".join(json.dumps(lighthouse(n)) + "\n" for n in range(3))
-    ended = cli.run_process("add", made, "-", "--json", *cli.HASH, input=lines)
-    assert ended.status == 0, ended.err
-    assert json.loads(ended.out)["added"] == 3
-    bad = cli.run_process("add", made, "-", *cli.HASH, input='{"id": "x", "text": "y"}\n{"id"\n')
+def test_documents_from_standard_input(made: Path, run: Any, cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def add(lines: str) -> Any:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+        return run("add", made, "-", "--json", *cli.HASH)
+
+    assert add("".join(json.dumps(lighthouse(n)) + "\n" for n in range(3))).ok.document["added"] == 3
+    bad = add('{"id": "x", "text": "y"}\n{"id"\n')
     assert bad.status == 2 and "line 2" in bad.err
