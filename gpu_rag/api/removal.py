@@ -289,8 +289,8 @@ def _pending(folder: Path, old: opened.Index) -> Receipt | None:
     """The removal that was interrupted after its documents had left the index, or None."""
     if not (folder / PENDING).is_file():
         return None
-    rest = read_receipt(folder / PENDING).without(hashes_in(old))
-    return rest if rest.documents else None
+    receipt = read_receipt(folder / PENDING).without(hashes_in(old))
+    return receipt if receipt.documents else None
 
 
 def _left_over(folder: Path, manifest: Manifest) -> list[str]:

@@ -47,11 +47,11 @@ def places_lines(document: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def rerank_lines(entry: Mapping[str, Any], whose: str = "") -> list[str]:
+def rerank_lines(entry: Mapping[str, Any], prefix: str = "") -> list[str]:
     """The cost of a reranker as a line; [] without one."""
     if not (cost := entry.get("rerank")):
         return []
-    return [f"{whose}reranked: {cost['requests']:,} requests, {cost['pairs']:,} pairs, {cost['s']:.1f} s"]
+    return [f"{prefix}reranked: {cost['requests']:,} requests, {cost['pairs']:,} pairs, {cost['s']:.1f} s"]
 
 
 def server_rows(document: Mapping[str, Any]) -> list[list[str]]:

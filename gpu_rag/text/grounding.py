@@ -117,7 +117,7 @@ class _Words:
         if places or not term[0].isalpha():
             return places
         if len(term) == 1:
-            return [place for other, found in self.places.items() if other.startswith(term) for place in found]
+            return [place for other, positions in self.places.items() if other.startswith(term) for place in positions]
         behind = set(self.places.get(following, ()))
         return [place for place in self.places.get(term[0], ()) if place + 1 in behind]
 
@@ -251,10 +251,10 @@ def _begins_another(name: str, shown: Sequence[_Words]) -> bool:
 def _has_addition(part: str, asked: _Words, shown: Sequence[_Words]) -> bool:
     """Whether the answer adds something to the evidence: a piece of which the evidence has no word."""
     pieces = [piece for piece in map(_words, _PIECES.split(part)) if piece.terms]
-    least = 1 if len(pieces) > 2 and max(len(piece.terms) for piece in pieces) <= 2 else 2
+    min_words = 1 if len(pieces) > 2 and max(len(piece.terms) for piece in pieces) <= 2 else 2
     present = [{term for term in piece.terms if any(text.find(term) for text in shown)} for piece in pieces]
     new = [{*piece.terms} - asked.places.keys() for piece in pieces]
-    return any(present) and any(len(added) >= least and not added & known for added, known in zip(new, present))
+    return any(present) and any(len(added) >= min_words and not added & known for added, known in zip(new, present))
 
 
 def _in_another_unit(words: _Words, shown: Sequence[_Words]) -> bool:

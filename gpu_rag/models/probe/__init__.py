@@ -115,7 +115,7 @@ def good_for(tests: dict[str, list[int]]) -> list[str]:
     """The uses for which the shares of right replies are high enough."""
     needs = {"extraction": EXTRACTS, "judging": JUDGES, "answers": ANSWERS}
     return [
-        use for use, least in needs.items() if all(tests[t][0] >= share * tests[t][1] > 0 for t, share in least.items())
+        use for use, need in needs.items() if all(tests[t][0] >= share * tests[t][1] > 0 for t, share in need.items())
     ]
 
 
