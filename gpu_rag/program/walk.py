@@ -23,7 +23,7 @@ import torch
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import Array, to_device
 from gpu_rag.graph.common.dots import products
-from gpu_rag.graph.common.segments import in_order, row_sums
+from gpu_rag.graph.common.segments import row_sums, segment_sums
 from gpu_rag.graph.fuse import minmax_rows
 from gpu_rag.graph.nearest.best import selected, topk_of
 from gpu_rag.graph.pagerank import Restarts
@@ -201,7 +201,7 @@ def summed(nodes: torch.Tensor, *weights: torch.Tensor) -> tuple[torch.Tensor, .
     ends = torch.cat([ahead[1:], ahead.new_full((1,), batch * width)]).flip(0).cummin(0).values.flip(0)
     starts = torch.where(leads.flatten(), place.flatten(), ends)
     offsets = torch.cat([starts, starts.new_full((1,), batch * width)])
-    sums = (in_order(weight.gather(1, order).flatten(), offsets).view(batch, width) for weight in weights)
+    sums = (segment_sums(weight.gather(1, order).flatten(), offsets).view(batch, width) for weight in weights)
     return nodes, *sums
 
 

@@ -1,6 +1,6 @@
-"""Routes that look into an index: names, the facts around them, chains of facts, documents and rows that were not used.
+"""Routes that show an index: names, the facts around them, chains of facts, documents and rejected rows.
 
-Each answers in a thread, from columns of the index. Clients may ask for lists of at most MAX_ITEMS items.
+Each answers in a thread, from columns of the index, with lists of at most MAX_ITEMS items.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gpu_rag.text.language import ENGLISH
 from gpu_rag.types import Ragged
 
 MAX_ITEMS = 200  # items of a list
-MAX_TEXT_CHARS = 400  # of a text to look for
+MAX_TEXT_CHARS = 400  # of a text to search for
 MAX_OFFSET = 10**9
 N_CLOSE = 2000  # maximum number of names that are sorted, and of facts of all passages of a request
 

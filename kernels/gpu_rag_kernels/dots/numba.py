@@ -192,7 +192,7 @@ def sink(scores, ids, size, score, row):
 
 
 @numba.njit(cache=True, nogil=True)
-def in_order(scores, ids):
+def sort_heaps(scores, ids):
     """Sort the heap of every row, best first; a free place gets id -1."""
     for b in range(scores.shape[0]):
         for size in range(scores.shape[1] - 1, 0, -1):
@@ -261,7 +261,7 @@ def search_rows(questions, rows, first, last, k, unit):
                 continue
             if not take_row(queries, b, rows, i, scores, ids):
                 return i, scores, ids
-    in_order(scores, ids)
+    sort_heaps(scores, ids)
     return -1, scores, ids
 
 
