@@ -101,9 +101,9 @@ class Campaign:
             )
 
             class Counting(MisbehavingServer):
-                def said(self, body: dict[str, Any], raw: bytes) -> dict[str, Any]:
+                def reply_to(self, body: dict[str, Any], raw: bytes) -> dict[str, Any]:
                     os.write(log, blake2b(raw, digest_size=16).hexdigest().encode() + b"\n")
-                    return super().said(body, raw)
+                    return super().reply_to(body, raw)
 
                 def next_fault(self, body: bytes) -> str:
                     if not bad_file.exists():
@@ -444,7 +444,7 @@ class Campaign:
         from gpu_rag.models.misbehave.personas import PERSONAS
 
         self.fresh(job)
-        persona = sorted(name for name, p in PERSONAS.items() if p.unknown is None and p.counts and not p.named)
+        persona = sorted(name for name, p in PERSONAS.items() if p.unknown is None and p.counts and not p.model_name)
         self.bad_file.write_text(f"{persona[number % len(persona)]} {number}")
         try:
             for argv in self.steps(job):

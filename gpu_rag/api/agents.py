@@ -271,8 +271,8 @@ def _listed(head: Reply, name: str, items: Sequence[Reply], max_tokens: int) -> 
     for item in items:
         size = _size(item) + 1  # and a comma
         if size > room:
-            rest = _cut(item, room - 1)
-            kept += [rest] if rest else []
+            shortened = _cut(item, room - 1)
+            kept += [shortened] if shortened else []
             break
         kept.append(item)
         room -= size
@@ -284,11 +284,11 @@ def _text(head: Reply, text: str, max_tokens: int) -> CallToolResult:
     """A reply whose field `text` is cut where the reply would be too long."""
     whole = {**head, "text": text, "truncated": False, "total_available_tokens": 10**9}
     total = _tokens(_size(whole))
-    fitting = _cut(whole, max_tokens * BYTES_A_TOKEN, least=0) or {**whole, "text": ""}
+    fitting = _cut(whole, max_tokens * BYTES_A_TOKEN, min_bytes=0) or {**whole, "text": ""}
     return _sent({**fitting, "truncated": fitting["text"] != text, "total_available_tokens": total})
 
 
-def _cut(item: Reply, room: int, least: int = _MIN_TEXT_BYTES) -> Reply | None:
+def _cut(item: Reply, room: int, min_bytes: int = _MIN_TEXT_BYTES) -> Reply | None:
     """The item with its `text` cut at a space so that it fits `room` bytes; None if less than `least` bytes stay."""
     if _size(item) <= room:
         return item
@@ -303,4 +303,4 @@ def _cut(item: Reply, room: int, least: int = _MIN_TEXT_BYTES) -> Reply | None:
             high = middle - 1
     text = item["text"][:low]
     text = text[: text.rfind(" ")] if " " in text else text
-    return {**item, "text": text} if low and len(text) >= least else None
+    return {**item, "text": text} if low and len(text) >= min_bytes else None

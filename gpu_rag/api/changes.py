@@ -1,4 +1,4 @@
-"""Changes of an index: documents that are added and updated; `removal` has the third change.
+"""Additions to an index and updates of it; `removal` has the third change.
 
 A change alters the list of sources that the index remembers, and the hashes of what was removed from them. Then the
 ordinary build runs. The digest equals the digest of a new index of the changed list.
@@ -14,7 +14,7 @@ from typing import Any, TypedDict, Unpack
 
 from gpu_rag.api.arguments import PathLike, SettingsLike, checked_path, checked_paths
 from gpu_rag.api.builds import run_build
-from gpu_rag.api.corpus import columns_of, corpus_files, is_table, texts_file, written
+from gpu_rag.api.corpus import columns_of, corpus_files, is_table, texts_file, write_texts
 from gpu_rag.api.indexes import Index
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.index import index as opened
@@ -42,8 +42,8 @@ class Changing(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Change:
-    """A change that was made. added, changed, removed: numbers of documents. copies: removed documents that another
-    file has too, and that come from it now. receipt: of a removal."""
+    """A change that was made. added, changed, removed: numbers of documents. copies: removed documents that stay,
+    because another file has them too. receipt: the file that proves a removal."""
 
     index: Index
     added: int
@@ -65,29 +65,29 @@ def add(index: PathLike, corpus: Any, **keywords: Unpack[Changing]) -> Change:
         isinstance(corpus, Sequence) and not isinstance(corpus, str) and not all(isinstance(p, Path) for p in corpus)
     )
     files = (_with_rows(folder, corpus),) if in_memory else corpus_files(corpus, folder)
-    return rebuilt(folder, _lifted(_with_files(sources, files), files), **keywords)
+    return rebuild(folder, _restored(_with_files(sources, files), files), **keywords)
 
 
 def update(index: PathLike, sources: PathLike | Sequence[PathLike] = (), **keywords: Unpack[Changing]) -> Change:
     """Read the sources of an index again: new and changed files enter it, and files that are gone leave it.
 
-    sources: files or folders that are added, or, if the index has a source of the same name, lie there now. Raises as
+    sources: files or folders to add; if the index has a source of the same name, this is its new place. Raises as
     `add`.
     """
     folder = checked_folder(index)
     paths = [path.absolute() for path in corpus_files(list(checked_paths("sources", sources)), folder)]
     known = remembered(folder)
     if known is None:
-        known = _named_again(folder, paths)
+        known = _forgotten(folder, paths)
     names = {path.name for path in paths}
     moved = {source.name: path for source in known.named for path in paths if source.path.name == path.name}
     named = tuple(replace(source, path=moved.get(source.name, source.path)) for source in known.named)
     kept = tuple(path for path in known.corpus if path.name not in names)
-    return rebuilt(folder, _with_files(replace(known, corpus=kept, named=named), paths), **keywords)
+    return rebuild(folder, _with_files(replace(known, corpus=kept, named=named), paths), **keywords)
 
 
 def checked_folder(index: object) -> Path:
-    """The folder of an index that was made. Raises BadInput."""
+    """The path of an index folder that has an index. Raises BadInput."""
     folder = checked_path("index", index)
     mend_manifest(folder)
     Manifest.read(folder)
@@ -102,12 +102,12 @@ def known_sources(folder: Path, missing_is_error: bool = True) -> Sources:
         do = "name them once: gpu-rag update DIR SOURCE..., or gpu-rag index with all of them"
         raise BadInput("the index does not know where its sources lie", given=given, do=do)
     if missing_is_error:
-        check_there(sources)
+        check_sources_exist(sources)
     return sources
 
 
-def check_there(sources: Sources) -> None:
-    """Check that all sources exist. Raises BadInput for one that is gone."""
+def check_sources_exist(sources: Sources) -> None:
+    """Raise BadInput if a source is gone."""
     paths = [*sources.corpus, *sources.openie, *(source.path for source in sources.named)]
     for path in paths:
         if not path.exists():
@@ -115,8 +115,8 @@ def check_there(sources: Sources) -> None:
             raise BadInput("a source of the index is gone, and its documents are read from it", given=path, do=do)
 
 
-def _named_again(folder: Path, paths: Sequence[Path]) -> Sources:
-    """No sources, for an index whose sources `paths` names again. Raises BadInput if one of them is missing."""
+def _forgotten(folder: Path, paths: Sequence[Path]) -> Sources:
+    """Empty sources for an index that does not know its own. Raises BadInput if `paths` lacks one of its sources."""
     recorded = Manifest.read(folder).sources
     lacking = sorted({*recorded.get("corpus", ())} - {path.name for path in paths})
     if recorded.get("openie") or recorded.get("named"):
@@ -129,7 +129,7 @@ def _named_again(folder: Path, paths: Sequence[Path]) -> Sources:
 
 
 def _with_files(sources: Sources, files: Iterable[Path]) -> Sources:
-    """The sources with further files. A file in a folder of the corpus is read with it."""
+    """The sources with more files, except files that lie in a folder of the corpus."""
     corpus = list(sources.corpus)
     for file in (path.absolute() for path in files):
         if not any(file.is_relative_to(path.absolute()) for path in corpus):
@@ -137,18 +137,18 @@ def _with_files(sources: Sources, files: Iterable[Path]) -> Sources:
     return replace(sources, corpus=sorted_paths(corpus))
 
 
-def _lifted(sources: Sources, files: Iterable[Path]) -> Sources:
-    """The sources without removals of these files, and of documents in them."""
-    lifted: set[str] = set()
+def _restored(sources: Sources, files: Iterable[Path]) -> Sources:
+    """The sources in which these files, and documents in them, no longer count as removed."""
+    restored: set[str] = set()
     for file in (path.absolute() for path in files) if sources.removed else ():
         under = next(path for path in sources.corpus if file == path or file.is_relative_to(path))
         for path in (file, *(file / name for name, _ in files_below(file))):
             name = short_name(str(path), sources.corpus)
-            lifted |= {key_of(kind, name) for kind in (FILE, MEMBER)}
+            restored |= {key_of(kind, name) for kind in (FILE, MEMBER)}
         above = "" if file == under else "".join(f"{part}/" for part in file.relative_to(under).parts[:-1])
         ids = (row.id for row in read_corpus([file]) if isinstance(row, Document))
-        lifted |= {key_of(DOCUMENT, id) for document in ids for id in (document, f"{above}{document}")}
-    return replace(sources, removed=sources.removed - lifted)
+        restored |= {key_of(DOCUMENT, id) for document in ids for id in (document, f"{above}{document}")}
+    return replace(sources, removed=sources.removed - restored)
 
 
 def _with_rows(folder: Path, corpus: Any) -> Path:
@@ -164,28 +164,28 @@ def _with_rows(folder: Path, corpus: Any) -> Path:
     added = rows_in(path)
     ids = {str(row.get("id")) for row in added}
     if before is not None:
-        written([*(row for row in rows if str(row.get("id")) not in ids), *added], folder)
+        write_texts([*(row for row in rows if str(row.get("id")) not in ids), *added], folder)
     return path
 
 
 def rows_in(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file of texts that this program wrote; [] if there is none."""
+    """The rows of `texts_file`; [] if there is none."""
     return [json.loads(line) for line in path.read_bytes().splitlines()] if path.is_file() else []
 
 
 def files_below(path: Path) -> list[tuple[str, Path | None]]:
-    """The files of a folder of the corpus, as `files_to_read`; [] for a file."""
+    """`files_to_read` of a folder of the corpus; [] for a file."""
     return list(files_to_read(path)) if path.is_dir() else []
 
 
 # --- the build -------------------------------------------------------------------------------------
 
 
-def rebuilt(
+def rebuild(
     folder: Path, sources: Sources, *, used_replies: set[str] | None = None, progress: Progress | None = None,
     **keywords: Any,
 ) -> Change:  # fmt: skip
-    """Build the index of these sources, and count the documents that differ."""
+    """Build the index from these sources, and count the documents that differ."""
     before = _contents(opened.Index(folder, Manifest.read(folder), "cpu"))
     index = run_build(sources, folder, progress=progress, used_replies=used_replies, methods=(), **keywords)
     after = _contents(index)

@@ -21,7 +21,7 @@ def corpus_files(corpus: Any, out: Path) -> tuple[Path, ...]:
     """The files of a corpus. Texts are written to OUT.texts.jsonl. Raises UsageError, and BadInput for a missing
     file."""
     if is_table(corpus):
-        return (written(_table_rows(corpus), out),)
+        return (write_texts(_table_rows(corpus), out),)
     if isinstance(corpus, (str, Path)):
         paths = (checked_path("corpus", corpus),)
     elif not isinstance(corpus, Sequence) or isinstance(corpus, bytes):
@@ -29,7 +29,7 @@ def corpus_files(corpus: Any, out: Path) -> tuple[Path, ...]:
     elif all(isinstance(item, Path) for item in corpus):
         paths = tuple(corpus)
     elif all(isinstance(item, (str, Mapping)) for item in corpus):
-        return (written([_row(item, number) for number, item in enumerate(corpus, 1)], out),)
+        return (write_texts([_row(item, number) for number, item in enumerate(corpus, 1)], out),)
     else:
         raise UsageError("corpus mixes kinds", given=repr(corpus)[:80], expected=EXPECTED)
     for path in paths:
@@ -92,8 +92,8 @@ def texts_file(out: Path) -> Path:
     return out.with_name(out.name + ".texts.jsonl")
 
 
-def written(rows: Iterable[Mapping[str, Any]], out: Path) -> Path:
-    """The `texts_file`, written row by row. Raises UsageError for a value that JSON cannot hold, StorageError."""
+def write_texts(rows: Iterable[Mapping[str, Any]], out: Path) -> Path:
+    """Write the `texts_file` and return its path. Raises UsageError for a value that JSON cannot hold, StorageError."""
     path, rows = texts_file(out), iter(rows)
     first = list(islice(rows, 1))  # a table that is refused makes no folder
     with storage_errors(path):

@@ -26,7 +26,7 @@ from gpu_rag.evaluation.judge import Judge, open_judge
 from gpu_rag.index.work import Progress, Silent
 from gpu_rag.methods.registry import AUTO
 from gpu_rag.models.llm.interface import LLM, ApiKeys
-from gpu_rag.report.accounts import places
+from gpu_rag.report.accounts import servers_document
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.types import Answer, Reject, Reply
 
@@ -91,7 +91,7 @@ def evaluate(
     document = comparison.document
     document["rejects"] = len(rejects)
     wall_s = sum(entry["wall_s"] for entry in document["methods"].values())
-    document.update(places(engine.models.servers(), wall_s))
+    document.update(servers_document(engine.models.servers(), wall_s))
     return comparison
 
 

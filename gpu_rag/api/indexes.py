@@ -356,8 +356,8 @@ def _is_single(question: object) -> bool:
     return isinstance(question, (str, Question, Mapping))
 
 
-def _same(one: Models, other: Models) -> bool:
-    return one[0] == other[0] and one[1] is other[1] and one[2] == other[2]
+def _same(models: Models, other: Models) -> bool:
+    return models[0] == other[0] and models[1] is other[1] and models[2] == other[2]
 
 
 def load_pyg(path: PathLike) -> Any:

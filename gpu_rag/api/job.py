@@ -20,7 +20,7 @@ from gpu_rag.errors import ModelError, RequestFailed
 from gpu_rag.index.index import Index
 from gpu_rag.index.work import Progress, Silent
 from gpu_rag.jobs import AnswersFile, Tally, read_rows
-from gpu_rag.report.accounts import llm_account, places
+from gpu_rag.report.accounts import llm_account, servers_document
 from gpu_rag.runtime.accounts import RunStats
 from gpu_rag.types import Answer, Question, Reject, Reply
 
@@ -153,7 +153,7 @@ def _document(job: Job, engine: Engine, options: Options, out: Path, wall_s: flo
     }
     job.document.update(wall_s=wall_s, out=str(out), batches=batches, stages=stats.stage_costs())
     job.document.update(llm=llm_account(stats), graph_ops=spelled(stats.implementations))
-    job.document.update(places(engine.models.servers(), stats.wall_s))
+    job.document.update(servers_document(engine.models.servers(), stats.wall_s))
 
 
 def _beside(path: Path, suffix: str) -> Path:

@@ -13,7 +13,7 @@ import msgspec
 
 from gpu_rag.api.arguments import PathLike, checked_path, checked_paths, checked_settings
 from gpu_rag.api.builds import run_build
-from gpu_rag.api.changes import Changing, check_there, checked_folder
+from gpu_rag.api.changes import Changing, check_sources_exist, checked_folder
 from gpu_rag.api.indexes import Index
 from gpu_rag.api.parts import pool
 from gpu_rag.errors import BadInput, IndexMismatch, UsageError
@@ -110,7 +110,7 @@ def _sources_of(folder: Path, manifest: Manifest) -> tuple[Sources, dict[Path, s
     sha256_of = {path: sha256 for path, (_, sha256) in zip(paths, hashes)}
     sources = remembered(folder)
     if sources is not None and all(path.exists() for path in paths):
-        check_there(sources)
+        check_sources_exist(sources)
         return sources, sha256_of
     names = [path.name for path in paths]
     # tables name a source only by the name of its path

@@ -1,4 +1,4 @@
-"""Removals: documents leave an index, so that no byte of its folder holds them, and a receipt shows it."""
+"""Removal of documents: no byte of the index folder holds them afterwards, and a receipt proves it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from gpu_rag.api.arguments import PathLike, checked_path, checked_paths, checked
 from gpu_rag.api.changes import (
     Change,
     Changing,
-    check_there,
+    check_sources_exist,
     checked_folder,
     files_below,
     known_sources,
-    rebuilt,
+    rebuild,
     rows_in,
 )
-from gpu_rag.api.corpus import texts_file, written
+from gpu_rag.api.corpus import texts_file, write_texts
 from gpu_rag.api.parts import has_older_vectors, texts_of_vectors
 from gpu_rag.errors import BadInput, GpuRagError, IndexLocked, UsageError
 from gpu_rag.index import index as opened
@@ -43,8 +43,8 @@ from gpu_rag.models.embed.cache import clear, erase, keys_of
 from gpu_rag.models.llm.cache import keep_replies
 from gpu_rag.models.packaged import cache_dir
 
-ROW = ("id", "file", "line")  # of a document
-READERS_S = 30.0  # seconds that a removal waits for processes that read the old index
+ROW = ("id", "file", "line")  # columns of a document
+READERS_S = 30.0  # maximum wait for processes that read the old index
 
 
 def remove(
@@ -60,19 +60,18 @@ def remove(
 ) -> Change:
     """Remove documents from an index, so that no byte of its folder holds their texts, and write a receipt.
 
-    A document that leaves with its file, and that another file has too, stays, see `Change.copies`.
+    If a file is removed, its documents that another file has too stay in the index, see `Change.copies`.
 
     documents: ids. files: files or folders of the corpus, as the index names them or as paths. named: named sources;
-    the receipt lists nothing of knowledge graphs and bases. where: a filter by metadata. Removed documents stay out in
-    later builds, until `add` names their file. forget: also erase the vectors of texts that leave the index from the
-    vector cache of this machine. The whole cache is cleared if an interrupted removal has left no such texts to read,
-    and for an index with a knowledge base, over which answering embeds sentences and paths too. receipt: its file; by
-    default one in the folder `receipts` of the index.
+    the receipt does not list knowledge graphs and bases. where: a filter by metadata. Removed documents stay out in
+    later builds, until `add` names their file. forget: also erase the vectors of removed texts from the vector cache of
+    this machine. The whole cache is cleared if an interrupted removal has left no such texts to read, and for an index
+    with a knowledge base, since answering embeds its sentences and paths. receipt: the file to write, by default in the
+    folder `receipts` of the index.
 
     Model replies that no stage needs, plan.json and the results of `tune` leave the index too. Raises BadInput for a
     name that the index lacks, UsageError for nodes of knowledge bases and for the last document, IndexLocked if a
-    process still reads the removed texts after READERS_S seconds (`gpu-rag serve` reads the new index by then; the same
-    call completes the removal later), and as `add`.
+    process still reads the removed texts after READERS_S (the same call completes the removal later), and as `add`.
     """
     folder = checked_folder(index)
     old = opened.Index(folder, Manifest.read(folder).without_stale(), "cpu")
@@ -92,7 +91,7 @@ def remove(
     _begin(folder, leaving)
     files_of, used = _files_of(old, chosen), set[str]()
     keys = _keys_of_texts(folder, old.manifest) if forget else None
-    change = rebuilt(folder, sources, used_replies=used, **keywords)
+    change = rebuild(folder, sources, used_replies=used, **keywords)
     if keys is not None:
         unknown = "kb" in old.manifest.stages or has_older_vectors(old.manifest)
         if unknown or (pending is not None and not pending.caches_cleared):
@@ -114,12 +113,12 @@ def remove(
 
 
 def _keys_of_texts(folder: Path, manifest: Manifest) -> np.ndarray:
-    """The keys in a vector cache of all texts of which an index has vectors, u64[n, 2]."""
+    """The vector cache's keys u64[n, 2] of all texts that have vectors in an index."""
     return np.concatenate([keys_of(()), *(keys_of(texts) for _, texts in texts_of_vectors(folder, manifest))])
 
 
 def _begin(folder: Path, leaving: Receipt) -> None:
-    """Note a removal that begins, and drop files beside the stages that may hold what leaves."""
+    """Record that a removal begins, and delete files beside the stages that may hold removed texts."""
     with WriteLock(folder):
         leaving.write(folder / PENDING)
         for name in ("plan.json", TUNED):
@@ -129,7 +128,7 @@ def _begin(folder: Path, leaving: Receipt) -> None:
 
 
 def _wait_for_readers(folder: Path, manifest: Manifest) -> None:
-    """Wait until no process reads passages that the index no longer names. Raises IndexLocked."""
+    """Wait until no process reads old passages. Raises IndexLocked."""
     until = time.monotonic() + READERS_S
     while any(is_held(folder / old) for old in _left_over(folder, manifest) if old.startswith("stages/passages-")):
         if time.monotonic() > until:
@@ -142,9 +141,9 @@ def _wait_for_readers(folder: Path, manifest: Manifest) -> None:
 def _proved(
     leaving: Receipt, before: Manifest, new: opened.Index, files_of: Mapping[str, str], folder: Path
 ) -> tuple[Receipt, int]:
-    """The receipt of a removal after its build, and the number of documents that come from another file now.
+    """The receipt of a removal after its build, and the number of documents that stay, from another file.
 
-    files_of: the file of each document that was to leave. Raises GpuRagError if something is left.
+    files_of: the file of each document to remove. Raises GpuRagError if something is left.
     """
     now = _files_of(new, np.ones(new.documents.num_rows, bool))
     copies = np.array([id in files_of and file != files_of[id] for id, file in now.items()])
@@ -200,8 +199,8 @@ def _chosen(
 
 
 def _without_named(sources: Sources, names: Sequence[str], may_be_none: bool) -> tuple[Sources, list[str]]:
-    """(the sources without the knowledge graphs and bases of these names, paths of the sources of documents of these
-    names, which leave as files). may_be_none: names may be gone, because an interrupted removal goes on.
+    """(sources without the knowledge graphs and bases of these names, paths of the document sources of these names, to
+    be removed as files). may_be_none: names may be gone, because an interrupted removal goes on.
 
     Raises BadInput for an unknown name, UsageError if no source would stay.
     """
@@ -234,9 +233,9 @@ def _without(
 ) -> Sources:
     """The sources without the chosen documents and the files `named`.
 
-    A source that is named, or is one removed document, is dropped. A named file, or one that is a removed document,
-    counts as missing from its folder, so that the index equals one of a corpus without it. Rows that this program wrote
-    leave their file. Other rows stay out by their ids.
+    A source is dropped if it is named or is itself a removed document; a file in a folder then counts as missing, so
+    that the index equals one of a corpus without the file. Rows of `texts_file` leave their file. Other rows stay out
+    by their ids.
     """
     table, own = old.documents, texts_file(folder)
     removed, rows, dropped = set(sources.removed), set[str](), set[str]()
@@ -260,9 +259,9 @@ def _without(
     corpus = tuple(path for path in sources.corpus if path.name not in dropped)
     kept = tuple(source for source in sources.named if source.kind != "documents" or source.path in corpus)
     left = replace(sources, corpus=corpus, named=kept, removed=frozenset(removed))
-    check_there(left)  # before anything is written
+    check_sources_exist(left)  # before anything is written
     if rows:
-        written([row for row in rows_in(own) if str(row.get("id")) not in rows], folder)
+        write_texts([row for row in rows_in(own) if str(row.get("id")) not in rows], folder)
     if own.absolute() in sources.corpus and own.name in dropped:
         own.unlink(missing_ok=True)
     return left
@@ -289,11 +288,11 @@ def _pending(folder: Path, old: opened.Index) -> Receipt | None:
     """The removal that was interrupted after its documents had left the index, or None."""
     if not (folder / PENDING).is_file():
         return None
-    rest = read_receipt(folder / PENDING).without(hashes_in(old))
-    return rest if rest.documents else None
+    receipt = read_receipt(folder / PENDING).without(hashes_in(old))
+    return receipt if receipt.documents else None
 
 
 def _left_over(folder: Path, manifest: Manifest) -> list[str]:
-    """Folders of stages that the index no longer names."""
+    """Stage folders that the index no longer uses."""
     named = {record.folder for record in manifest.stages.values()}
     return sorted({f"stages/{path.name}" for path in (folder / "stages").iterdir()} - named)

@@ -208,9 +208,9 @@ def peer(
     return named
 
 
-def alone(inputs: Callable[[int, int], Any], one: Callable[[Any], Any], note: str = "") -> Peer:
+def alone(inputs: Callable[[int, int], Any], run: Callable[[Any], Any], note: str = "") -> Peer:
     """A peer that takes one question at a time: `one` is called for each input."""
-    return Peer("", inputs, lambda given: [one(question) for question in given], note, most=MAX_ALONE, alone=True)
+    return Peer("", inputs, lambda given: [run(question) for question in given], note, most=MAX_ALONE, alone=True)
 
 
 def too_large(limit: int, what: str = "nodes") -> Peer:

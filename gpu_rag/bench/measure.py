@@ -46,7 +46,7 @@ class Spent:
     calls: int
 
 
-def interleaved(
+def time_turns(
     turns: Mapping[Name, Turn], rounds: int, device: torch.device, say: Callable[[str], None]
 ) -> dict[Name, Spent]:
     """The cost of a call of each turn, over rounds in which all take turns.
@@ -66,7 +66,7 @@ def interleaved(
                     calls.setdefault(name, max(1, min(turn.calls, math.floor(TURN_S * 1e3 / max(first, 1e-6)))))
                     given = [turn.inputs(round_number, call) for call in range(1, calls[name] + 1)]
                     spent[name].append(_timed(turn.run, given, device))
-                del given  # do not keep it while the next turn is timed
+                del given  # frees memory before the next turn
             gc.collect()
     finally:
         if collecting:
@@ -76,7 +76,7 @@ def interleaved(
 
 
 def _timed(run: Callable[[Any], Any], given: Sequence[Any], device: torch.device) -> tuple[float, float]:
-    """Mean milliseconds of a call, over one call for each of `given`: (clock time, processor time)."""
+    """Mean milliseconds of a call, over one call for each of the inputs `given`: (clock time, processor time)."""
     settle(device)
     start, start_cpu = time.perf_counter(), time.process_time()
     for inputs in given:

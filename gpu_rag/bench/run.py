@@ -1,4 +1,4 @@
-"""Measure cases: every batch is checked first; then ops, peers and a copy are timed in interleaved rounds."""
+"""Measure cases: every batch is checked first; then ops, peers and a copy are timed in time_turns rounds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.bench import OPS
 from gpu_rag.bench.case import MAX_ALONE, REFUSED, STARTS, Case, Checked, Config, Peer, Row
-from gpu_rag.bench.measure import TURN_S, Copy, Spent, Turn, interleaved, poisoned, torch_threads
+from gpu_rag.bench.measure import TURN_S, Copy, Spent, Turn, poisoned, time_turns, torch_threads
 from gpu_rag.errors import GpuRagError
 from gpu_rag.graph.memory import free_bytes
 from gpu_rag.settings.check import unknown_name
@@ -54,7 +54,7 @@ class _Measurement:
         good = [batch for batch, outcome in checked.items() if isinstance(outcome, Checked)]
         peers = [self._ready(peer) for peer in self.case.peers()] if self.config.peers and good else []
         copy = Copy(self.device, self.config.threads)
-        times = interleaved(self._turns(good, peers, copy), self.config.rounds, self.device, self.say) if good else {}
+        times = time_turns(self._turns(good, peers, copy), self.config.rounds, self.device, self.say) if good else {}
         rows: list[Row] = []
         for batch, outcome in checked.items():
             if isinstance(outcome, Checked):

@@ -23,7 +23,7 @@ from gpu_rag.cli.options import (
 from gpu_rag.cli.progress import Bars
 from gpu_rag.jobs import STATUSES
 from gpu_rag.methods.registry import DEFAULT
-from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, idle_line, places_lines, rerank_lines
+from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, idle_line, rerank_lines, server_lines
 
 HELP = "Answer a file of questions; running it again continues where it stopped."
 EXAMPLE = f"gpu-rag answer my-index questions.jsonl --method {DEFAULT} --out answers.jsonl"
@@ -87,7 +87,7 @@ def _summary(document: dict[str, Any]) -> str:
             *rerank_lines(document),
             idle_line(document["llm"]),
             f"graph ops: {graph_ops_line(document['graph_ops'])}",
-            *places_lines(document),
+            *server_lines(document),
             f"answers: {document['out']}",
         ]
     )

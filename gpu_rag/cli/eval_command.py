@@ -24,7 +24,7 @@ from gpu_rag.cli.options import (
 )
 from gpu_rag.cli.progress import Bars
 from gpu_rag.methods.registry import AUTO, marked, method_of
-from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, joined_ops, places_lines, rerank_lines
+from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, joined_ops, rerank_lines, server_lines
 
 HELP = "Score methods on questions with gold passages or answers, with bootstrap intervals."
 EXAMPLE = f"gpu-rag eval my-index questions.jsonl --method {','.join(marked('compared'))} --retrieval-only"
@@ -152,7 +152,7 @@ def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) 
             parts.append(f"{name}, {fallbacks_line(entry['fallbacks'], entry['replies_read'])}")
         parts += rerank_lines(entry, f"{name}, ")
     parts.append(f"graph ops: {graph_ops_line(joined_ops(entry['graph_ops'] for entry in methods.values()))}")
-    if lines := places_lines(document):
+    if lines := server_lines(document):
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 

@@ -24,7 +24,7 @@ from gpu_rag.cli.options import (
 from gpu_rag.cli.plan_view import add_plan, check_plan, comparison, index_plan_text
 from gpu_rag.cli.progress import Bars
 from gpu_rag.methods.registry import DEFAULT
-from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, joined_ops, places, places_lines
+from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, joined_ops, server_lines, servers_document
 from gpu_rag.runtime.accounts import add_fallbacks, fallbacks_by_step
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def build_document(report: BuildReport) -> dict[str, Any]:
     document["replies_read"] = sum(stage.replies_read for stage in report.stages.values())
     document["fallbacks"] = fallbacks_by_step(fallbacks)
     document["wall_s"], document["out"] = report.wall_s, str(report.out)
-    document.update(places(report.servers, report.wall_s))
+    document.update(servers_document(report.servers, report.wall_s))
     if "kb" in report.manifest.stages:
         of_kb = ((name, n) for stage, name, n in counts if stage.startswith("kb") and name != "rejects")
         document["kb"] = {name.removeprefix("kb_"): n for name, n in of_kb}
@@ -237,7 +237,7 @@ def _summary(document: dict[str, Any]) -> str:
         *([f"extraction: {extraction}"] if extraction else []),
         *([fallbacks_line(document["fallbacks"], document["replies_read"])] if document["replies_read"] else []),
         *([f"graph ops: {graph_ops_line(ops)}"] if ops else []),
-        *places_lines(document),
+        *server_lines(document),
         f"index: {document['out']} ({document['wall_s']:.1f} s)",
     ]
     if "kb" in document:

@@ -76,7 +76,7 @@ def build_parser(only: str = "") -> Parser:
 
 
 def prepare_process() -> None:
-    """Make settings that libraries read at import (no spinning threads, hub or telemetry); set the output streams."""
+    """Set what libraries read at import (no spinning threads, hub or telemetry), and the output streams."""
     prepare_environment()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # an answer may hold letters that the terminal's encoding lacks
@@ -95,17 +95,17 @@ def program() -> NoReturn:
     When the command has ended, everything is written: Ctrl-C then ends the process at once, without a traceback of
     libraries that are being closed.
     """
-    gc.disable()  # until libraries are imported: to look for garbage among their objects takes a sixth of that time
+    gc.disable()  # while libraries are imported: collection would take a sixth of that time
     keep_stderr()
-    status = 1  # if Ctrl-C comes while another end is reported
+    status = 1  # if Ctrl-C comes while an error is reported
     with suppress(KeyboardInterrupt):
         try:
             status = main()
         finally:
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if ignored, as by nohup
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # If Ctrl-C came while code in a string ran (dataclasses run such code when they are made), `python -m` would die of
-    # SIGINT instead of ending with this status. Another string of code that runs to its end resets that.
+    # If Ctrl-C came while `exec` ran (dataclasses use it), `python -m` would die of SIGINT instead of ending with this
+    # status. Another `exec` that runs to its end resets that.
     exec("")
     sys.exit(status)
 
@@ -126,8 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             gc.freeze()
             gc.enable()
         status, document, text = options.run(options)
-        if options.json and document is not None:  # a command that has printed it gives None
-            # in ASCII, which every encoding can hold; DEL is the only character that a terminal would obey
+        if options.json and document is not None:  # None: the command has printed it
+            # ASCII fits every encoding; json escapes every control character but DEL
             print(json.dumps(document, allow_nan=False).replace("\x7f", "\\u007f"), flush=True)
         elif text:
             show(text)

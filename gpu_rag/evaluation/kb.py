@@ -191,11 +191,11 @@ def pool_shares(pairs: Iterable[tuple[Answer, QuestionRow]]) -> dict[str, dict[s
             counts.setdefault(pool.name, []).append((on_path(pool.entities, wanted), pool.n_paths))
     return {
         name: {
-            "n": len(found),
-            "share": sum(hit for hit, _ in found) / len(found),
-            "paths": sum(n for _, n in found) / len(found),
+            "n": len(pools),
+            "share": sum(hit for hit, _ in pools) / len(pools),
+            "paths": sum(n for _, n in pools) / len(pools),
         }
-        for name, found in counts.items()
+        for name, pools in counts.items()
     }
 
 
@@ -206,6 +206,6 @@ def by_hops(rows: Sequence[QuestionRow], scores: Mapping[str, Sequence[float]]) 
         if (hops := row.meta.get("hops")) is not None:
             places[str(hops)].append(place)
     return {
-        hops: {"n": len(at), **{name: sum(values[i] for i in at) / len(at) for name, values in scores.items()}}
-        for hops, at in sorted(places.items())
+        hops: {"n": len(group), **{name: sum(values[i] for i in group) / len(group) for name, values in scores.items()}}
+        for hops, group in sorted(places.items())
     }

@@ -81,6 +81,6 @@ def minmax_rows(x: torch.Tensor) -> torch.Tensor:
     """
     if x.numel() == 0:
         return x.clone()
-    least, most = torch.aminmax(x.double(), dim=1, keepdim=True)
-    span = most - least
-    return torch.where(span > 0, (x.double() - least) / torch.where(span > 0, span, 1.0), 0.0).float()
+    lowest, highest = torch.aminmax(x.double(), dim=1, keepdim=True)
+    span = highest - lowest
+    return torch.where(span > 0, (x.double() - lowest) / torch.where(span > 0, span, 1.0), 0.0).float()

@@ -25,9 +25,9 @@ P = ParamSpec("P")
 LOOK_FROM = 1 << 28  # bytes: less is granted without a look, which takes about 30 us
 
 
-def is_small(most: int) -> bool:
+def is_small(n_bytes: int) -> bool:
     """Whether `check_memory` grants this many bytes without a look, so that the exact need is not computed."""
-    return most < LOOK_FROM
+    return n_bytes < LOOK_FROM
 
 
 def fits(needed: int, device: torch.device) -> bool:
@@ -81,7 +81,7 @@ def halved(
     return both
 
 
-_said: set[str] = set()
+_warned: set[str] = set()
 
 
 def halve(n_questions: int, error: str) -> None:
@@ -90,8 +90,8 @@ def halve(n_questions: int, error: str) -> None:
         do = "use a device of more memory, or models.device=cpu"
         raise BadInput("the device ran out of memory", given=f"one question; {error}", do=do)
     torch.cuda.empty_cache()
-    if "halved" not in _said:
-        _said.add("halved")
+    if "halved" not in _warned:
+        _warned.add("halved")
         warnings.warn(
             f"the device ran out of memory with {n_questions} questions at a time: going on with half as many, and "
             "again where it must be; answers are the same",

@@ -1,4 +1,4 @@
-"""Cross-encoder that scores question and text together. It loads from a local folder only."""
+"""Cross-encoder that scores a question and a text together, from a local folder only."""
 
 from __future__ import annotations
 
@@ -42,24 +42,27 @@ class CrossEncoder:
         config = self._model.config
         if config.num_labels not in (1, 2):
             given = f"{folder}: {config.num_labels} classes"
-            raise ModelError("the model ranks nothing", given=given, expected="a cross-encoder of one or two classes")
+            raise ModelError("the model is no reranker", given=given, expected="a cross-encoder of one or two classes")
         positions = getattr(config, "max_position_embeddings", MAX_PAIR_TOKENS)
         if "roberta" in config.model_type:  # its positions start after the padding index
             positions -= (config.pad_token_id or 0) + 1
-        self._longest = min(MAX_PAIR_TOKENS, positions, self._tokenizer.model_max_length)
+        self._max_tokens = min(MAX_PAIR_TOKENS, positions, self._tokenizer.model_max_length)
         self._size = BATCH[self._device.type]
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         """f32[n]: score of each (question, text); equal pairs are computed once."""
-        place: dict[tuple[str, str], int] = {}
-        index = [place.setdefault(pair, len(place)) for pair in pairs]
+        number: dict[tuple[str, str], int] = {}
+        index = [number.setdefault(pair, len(number)) for pair in pairs]
         if not index:
             return np.zeros(0, np.float32)
-        keys = list(place)
+        distinct = list(number)
         tokens = self._tokenizer(
-            [question for question, _ in keys], [text for _, text in keys], truncation=True, max_length=self._longest
+            [question for question, _ in distinct],
+            [text for _, text in distinct],
+            truncation=True,
+            max_length=self._max_tokens,
         )
-        rows = [{name: values[i] for name, values in tokens.items()} for i in range(len(keys))]
+        rows = [{name: values[i] for name, values in tokens.items()} for i in range(len(distinct))]
         lengths = [len(row["input_ids"]) for row in rows]
         scored = embed_batches(
             lengths, lambda _: self._size, 1, lambda some, _: self._batch([rows[i] for i in some]), None

@@ -38,10 +38,10 @@ ROOM = 128  # tokens kept free beside packed texts
 Slots = Mapping[str, str]
 
 
-def best(scores: Sequence[float] | np.ndarray, k: int, least: float | None = None) -> list[int]:
-    """Positions of the k best scores, ties to the earlier; with `least`, only scores >= least."""
+def best(scores: Sequence[float] | np.ndarray, k: int, threshold: float | None = None) -> list[int]:
+    """Positions of the k best scores, ties to the earlier; only scores >= `threshold`, if given."""
     order = sorted(range(len(scores)), key=lambda i: (-float(scores[i]), i))[:k]
-    return order if least is None else [i for i in order if scores[i] >= least]
+    return order if threshold is None else [i for i in order if scores[i] >= threshold]
 
 
 def whole(run: Run, prompt: Prompt, slots: Mapping[str, str | Packed], options: Options) -> Slots | None:
@@ -138,8 +138,8 @@ def option_labels(n: int) -> list[str]:
     return [f"{i:0{len(str(n))}d}" for i in range(1, n + 1)]
 
 
-def _labels_schema(labels: Sequence[str], limit: int, least: int) -> str:
-    items = {"type": "array", "items": {"enum": list(labels)}, "minItems": least, "maxItems": limit}
+def _labels_schema(labels: Sequence[str], limit: int, min_items: int) -> str:
+    items = {"type": "array", "items": {"enum": list(labels)}, "minItems": min_items, "maxItems": limit}
     return canonical_schema(
         {"type": "object", "properties": {"chosen": items}, "required": ["chosen"], "additionalProperties": False}
     )

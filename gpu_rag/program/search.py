@@ -68,14 +68,14 @@ def nearest_of(index: Index, stages: Sequence[str], queries: torch.Tensor, k: in
     columns = iter(to_host(*(part for top, sure in proposed for part in (top.ids, top.scores, sure))))
     best = []
     for rows, (ids, scores, sure) in zip(tables, zip(columns, columns, columns)):
-        doubt = np.flatnonzero(~sure.numpy())
-        if len(doubt):
-            some = queries[to_device(index.device, doubt)[0]]
+        unproved = np.flatnonzero(~sure.numpy())
+        if len(unproved):
+            some = queries[to_device(index.device, unproved)[0]]
             again, proved = rows.proposed(some, ids.shape[1], again=True)
-            ids[doubt], scores[doubt], proved = to_host(again.ids, again.scores, proved)
+            ids[unproved], scores[unproved], proved = to_host(again.ids, again.scores, proved)
             if not bool(proved.all()):
                 again = on_host(rows.search(some, ids.shape[1]))
-                ids[doubt], scores[doubt] = again.ids, again.scores
+                ids[unproved], scores[unproved] = again.ids, again.scores
         best.append(TopK(ids, scores))
     return best
 
@@ -118,6 +118,6 @@ def best_by_words(index: Index, texts: Sequence[str], k: int, stage: str = "bm25
 
 
 def fused(dense: TopK, words: TopK, k: int, constant: float) -> TopK:
-    """Reciprocal rank fusion of two rankings, on the host; both are copied there at once."""
+    """Reciprocal rank fusion of two rankings, on the host; both are copied to it at once."""
     ids, scores, *other = to_host(dense.ids, dense.scores, words.ids, words.scores)
     return rrf([TopK(ids, scores), TopK(*other)], k, constants=[constant, constant])

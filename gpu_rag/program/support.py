@@ -60,9 +60,9 @@ def _statements(text: str) -> Iterator[tuple[int, int]]:
 def _shared_words(question: str, sentences: Sequence[str]) -> np.ndarray:
     """The share of the question's words, weighted by rarity, that each sentence has: f64[sentences], 0 to 1."""
     wanted = sorted({word[:LETTERS] for word in words_of(question) if word not in STOP_WORDS})
-    held = [{word[:LETTERS] for word in words_of(sentence)} for sentence in sentences]
-    has = np.array([[word in words for word in wanted] for words in held], np.float64).reshape(len(held), len(wanted))
-    idf = np.log((1 + len(held)) / (1 + has.sum(0)))
+    n, words = len(sentences), [{word[:LETTERS] for word in words_of(sentence)} for sentence in sentences]
+    has = np.array([[word in own for word in wanted] for own in words], np.float64).reshape(n, len(wanted))
+    idf = np.log((1 + n) / (1 + has.sum(0)))
     return np.asarray(has @ idf / max(idf.sum(), 1e-9))
 
 

@@ -23,7 +23,7 @@ import torch
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import Array, to_device
 from gpu_rag.graph.common.dots import products
-from gpu_rag.graph.common.segments import in_order, row_sums
+from gpu_rag.graph.common.segments import row_sums, segment_sums
 from gpu_rag.graph.fuse import minmax_rows
 from gpu_rag.graph.nearest.best import selected, topk_of
 from gpu_rag.graph.pagerank import Restarts
@@ -88,32 +88,32 @@ def uploaded(index: Index, vectors: Sequence[Array], *lists: Listed) -> tuple[to
 
 def restart(
     near: torch.Tensor, rows: torch.Tensor, weights: torch.Tensor, share: float = 0.2,
-    of: tuple[torch.Tensor, int] | None = None,
+    places: tuple[torch.Tensor, int] | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """r f32[B, P]; rows sum to 1. near: x f32[B, P]; rows, weights: l. of: (i64[P], n) if l is over n other rows: the
-    row of l for each of P."""
-    return blended(torch.softmax(near, dim=1), rows, weights, share, of)
+    """r f32[B, P]; rows sum to 1. near: x f32[B, P]; rows, weights: l. places: (i64[P], n) if l is over n other rows:
+    the row of l for each of P."""
+    return blended(torch.softmax(near, dim=1), rows, weights, share, places)
 
 
 def blended(
-    found: torch.Tensor, rows: torch.Tensor, weights: torch.Tensor, share: float,
-    of: tuple[torch.Tensor, int] | None = None,
+    ranking: torch.Tensor, rows: torch.Tensor, weights: torch.Tensor, share: float,
+    places: tuple[torch.Tensor, int] | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """(1 - share) found + share of a list, in place; a row with an empty list stays unchanged. See `restart`."""
+    """(1 - share) ranking + share of a list, in place; a row with an empty list stays unchanged. See `restart`."""
     if not rows.shape[1]:
-        return found
+        return ranking
     share_of = torch.where(row_sums(weights)[:, None] > 0, share, 0.0)
-    each, lanes = (share_of * weights).float(), torch.arange(len(rows), device=found.device)[:, None]
-    found.mul_((1 - share_of).float())
-    first = (weights > 0) & (torch.arange(rows.shape[1], device=found.device) > 0)
+    each, lanes = (share_of * weights).float(), torch.arange(len(rows), device=ranking.device)[:, None]
+    ranking.mul_((1 - share_of).float())
+    first = (weights > 0) & (torch.arange(rows.shape[1], device=ranking.device) > 0)
     kept = torch.where(first, rows, rows[:, :1])  # padding repeats the first write
     each = torch.where(first, each, each[:, :1])
-    if of is None:
-        found[lanes, kept] = found[lanes, kept] + each
-        return found
-    dense = torch.zeros(len(rows), of[1], device=found.device)
+    if places is None:
+        ranking[lanes, kept] = ranking[lanes, kept] + each
+        return ranking
+    dense = torch.zeros(len(rows), places[1], device=ranking.device)
     dense[lanes, kept] = each
-    return found.add_(dense[:, of[0]])
+    return ranking.add_(dense[:, places[0]])
 
 
 def near_facts(
@@ -142,10 +142,10 @@ def ends_of(index: Index, stage: str, ends: tuple[Array, Array]) -> tuple[torch.
     return index.loaded(f"ends of {stage}", load)
 
 
-def fact_weights(ends: tuple[torch.Tensor, torch.Tensor], found: TopK) -> Seeds:
-    """f of each question. ends: i64[R] entities of each fact; found: the nearest facts, on the device. Sums have a
+def fact_weights(ends: tuple[torch.Tensor, torch.Tensor], near: TopK) -> Seeds:
+    """f of each question. ends: i64[R] entities of each fact; near: the nearest facts, on the device. Sums have a
     fixed order, so the bits are reproducible."""
-    facts, cosine = found.ids.long(), found.scores.double().clamp(min=0)
+    facts, cosine = near.ids.long(), near.scores.double().clamp(min=0)
     subjects, objects = (side[facts] for side in ends)
     is_distinct = (objects != subjects).double()
     nodes, counted = torch.cat([subjects, objects], 1), torch.cat([torch.ones_like(is_distinct), is_distinct], 1)
@@ -201,7 +201,7 @@ def summed(nodes: torch.Tensor, *weights: torch.Tensor) -> tuple[torch.Tensor, .
     ends = torch.cat([ahead[1:], ahead.new_full((1,), batch * width)]).flip(0).cummin(0).values.flip(0)
     starts = torch.where(leads.flatten(), place.flatten(), ends)
     offsets = torch.cat([starts, starts.new_full((1,), batch * width)])
-    sums = (in_order(weight.gather(1, order).flatten(), offsets).view(batch, width) for weight in weights)
+    sums = (segment_sums(weight.gather(1, order).flatten(), offsets).view(batch, width) for weight in weights)
     return nodes, *sums
 
 

@@ -26,19 +26,19 @@ SERVER_HEADER = ["server", "requests", "busy", "wait", "prompt tokens", "cached"
 SERVER_HEADER += ["preempted"]
 
 
-def places(servers: Iterable[ServerAccount], wall_s: float) -> dict[str, Any]:
+def servers_document(servers: Iterable[ServerAccount], wall_s: float) -> dict[str, Any]:
     """{"servers": servers of the language model, with the busy share of `wall_s` of each}; {} without servers."""
     busy = [{**asdict(server), "busy_share": server.busy_s / wall_s if wall_s else 0.0} for server in servers]
     return {"servers": busy} if busy else {}
 
 
-def places_lines(document: Mapping[str, Any]) -> list[str]:
+def server_lines(document: Mapping[str, Any]) -> list[str]:
     """Lines about the servers of the language model."""
     lines = [
         f"{name}: " + ", ".join(f"{what} {value}" for what, value in zip(SERVER_HEADER[1:], values))
         for name, *values in server_rows(document)
     ]
-    odd = {"estimated": "replies without a count of tokens, which is estimated", "other_model": "by another model"}
+    odd = {"estimated": "replies with an estimated count of tokens", "other_model": "replies by another model"}
     return lines + [
         f"{server['name']}: {server[key]:,} {words}"
         for server in document.get("servers", ())
@@ -47,11 +47,11 @@ def places_lines(document: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def rerank_lines(entry: Mapping[str, Any], whose: str = "") -> list[str]:
+def rerank_lines(entry: Mapping[str, Any], prefix: str = "") -> list[str]:
     """The cost of a reranker as a line; [] without one."""
     if not (cost := entry.get("rerank")):
         return []
-    return [f"{whose}reranked: {cost['requests']:,} requests, {cost['pairs']:,} pairs, {cost['s']:.1f} s"]
+    return [f"{prefix}reranked: {cost['requests']:,} requests, {cost['pairs']:,} pairs, {cost['s']:.1f} s"]
 
 
 def server_rows(document: Mapping[str, Any]) -> list[list[str]]:

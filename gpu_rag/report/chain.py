@@ -92,7 +92,7 @@ def _joining(
     facts: Sequence[Sequence[Fact]],
     mentioned: Sequence[set[int]],
     parent: int,
-    at: int,
+    place: int,
 ) -> tuple[str, ...]:
     """The facts that lead from one passage to another through an entity that both mention; () if there are none."""
     names = index.entity_names
@@ -104,16 +104,16 @@ def _joining(
         return [(apart, f"{names[s]} - {label} - {names[o]}") for apart, (s, label, o) in sorted(candidates)[:1]]
 
     def far(entity: int) -> tuple[bool, int, int, str]:
-        name, leading = names[entity], [*about(entity, parent), *about(entity, at)]
-        elsewhere = name not in titles[at] or name in titles[parent]
+        name, leading = names[entity], [*about(entity, parent), *about(entity, place)]
+        elsewhere = name not in titles[place] or name in titles[parent]
         apart = 2 - sum(not apart for apart, _ in leading)
         return elsewhere, apart, int(index.entity_n_passages[entity]), name
 
-    shared = [e for e in mentioned[parent] & mentioned[at] if names[e] not in titles[parent] and about(e, parent)]
+    shared = [e for e in mentioned[parent] & mentioned[place] if names[e] not in titles[parent] and about(e, parent)]
     if not shared:
         return ()
     bridge = min(shared, key=far)
-    leading = [*about(bridge, parent), *([] if names[bridge] in titles[at] else about(bridge, at))]
+    leading = [*about(bridge, parent), *([] if names[bridge] in titles[place] else about(bridge, place))]
     return tuple(fact for _, fact in leading)
 
 

@@ -158,8 +158,8 @@ def _costs(document: dict[str, Any]) -> str:
         rate = f"{document['n'] / entry['wall_s']:,.1f}" if entry["wall_s"] else "-"
         rows.append([name, *calls, *seconds, rate, f"{entry['wall_s'] / correct:,.2f}" if correct else "-"])
         known = {"LLM": entry["llm_s"], "embedding": entry["embed_s"], "graph and search": entry["graph_s"]}
-        rest = max(entry["wall_s"] - sum(known.values()), 0.0)
-        bars.append((name, {**known, "everything else": rest}))
+        other_s = max(entry["wall_s"] - sum(known.values()), 0.0)
+        bars.append((name, {**known, "everything else": other_s}))
     note = paragraph("Calls and tokens are means a question; seconds are totals of the run.", "dim")
     return table(header, rows) + note + stacked_bars("where the time went", bars, "s")
 

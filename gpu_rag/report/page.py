@@ -71,9 +71,9 @@ def stacked_bars(caption: str, rows: Sequence[tuple[str, Mapping[str, float]]], 
     return str(_parts().stacked_bars(caption, bars, names, scale, left, left + _PLOT + _space(amounts, 70)))
 
 
-def _space(words: Sequence[str], least: int) -> int:
+def _space(words: Sequence[str], minimum: int) -> int:
     """Pixels for the longest of the words, with a gap of 10 on both sides; at least `least`."""
-    return max(least, round(_GLYPH * max(map(len, words), default=0)) + 20)
+    return max(minimum, round(_GLYPH * max(map(len, words), default=0)) + 20)
 
 
 def example(question: str, gold: str, measure: str, methods: Sequence[tuple[Any, ...]]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Activity of the driver; while no request is open, the LLM waits for it.
+# Activities of the driver, for which the LLM waits while no request is open.
 PROGRAMS, WAITING, QUESTIONS = "programs", "waiting", "questions"
 DOING = {"text": "graph", "graph": "graph", "embed": "embedding", "llm": WAITING}
 # Idle reasons that are known only later: before the first request, and after the last one.

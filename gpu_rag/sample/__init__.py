@@ -45,15 +45,15 @@ def world_path(name: str) -> Path:
 
 def world_files() -> dict[str, str]:
     """The larger sample as files of a folder: by name, their text. In `world/` lies the knowledge base."""
-    found = {name: world_path(name).read_text(encoding="utf-8") for name in COPIED}
-    texts = {row["id"]: row["text"] for row in map(json.loads, found["corpus.jsonl"].splitlines())}
+    texts_by_name = {name: world_path(name).read_text(encoding="utf-8") for name in COPIED}
+    texts = {row["id"]: row["text"] for row in map(json.loads, texts_by_name["corpus.jsonl"].splitlines())}
     nodes = [json.loads(line) for line in world_path("nodes.jsonl").read_text(encoding="utf-8").splitlines()]
     ids = {node["name"]: node["id"] for node in nodes}
-    facts = [line.split("\t") for line in found["facts.tsv"].splitlines()[1:]]
+    facts = [line.split("\t") for line in texts_by_name["facts.tsv"].splitlines()[1:]]
     edges = [f"{ids[head]}\t{relation}\t{ids[tail]}\n" for head, relation, tail, _ in facts]
     for node in nodes:
         if "passage" in node:
             node["text"] = texts[node.pop("passage")]
-    found["world/nodes.jsonl"] = "".join(json.dumps(node, ensure_ascii=False) + "\n" for node in nodes)
-    found["world/edges.tsv"] = "src\trelation\tdst\n" + "".join(edges)
-    return found
+    texts_by_name["world/nodes.jsonl"] = "".join(json.dumps(node, ensure_ascii=False) + "\n" for node in nodes)
+    texts_by_name["world/edges.tsv"] = "src\trelation\tdst\n" + "".join(edges)
+    return texts_by_name

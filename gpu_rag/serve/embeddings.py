@@ -20,7 +20,7 @@ from gpu_rag.serve.refusal import Refusal, check_answered
 from gpu_rag.types import Question
 
 NAME = "embeddings"  # the method, in metrics
-TEXTS_A_STEP = 32  # between two steps, waiting questions are embedded
+TEXTS_A_STEP = 32  # few, because questions wait until a step ends
 
 
 class _Embedding(Batch):
@@ -61,8 +61,8 @@ async def _embedded(context: Context, resources: dict[str, Any], steps: Iterable
 
 
 def embeddings_of(row: dict[str, Any], body: EmbeddingsBody, texts: Sequence[str]) -> dict[str, Any]:
-    """The reply: one vector per text, in order; base64 is of little-endian float32. Its usage counts words, since
-    embedders report no tokens. Raises as `check_answered`."""
+    """The reply: one vector per text, in order, as numbers or as base64 of little-endian float32. Its usage counts
+    words, since embedders report no tokens. Raises as `check_answered`."""
     check_answered(row)
     vectors: np.ndarray = row["vectors"].astype("<f4")
     packed = body.encoding_format == "base64"

@@ -1,6 +1,6 @@
-"""Routes that look into an index: names, the facts around them, chains of facts, documents and rows that were not used.
+"""Routes that show an index: names, the facts around them, chains of facts, documents and rejected rows.
 
-Each answers in a thread, from columns of the index. Clients may ask for lists of at most MAX_ITEMS items.
+Each answers in a thread, from columns of the index, with lists of at most MAX_ITEMS items.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gpu_rag.text.language import ENGLISH
 from gpu_rag.types import Ragged
 
 MAX_ITEMS = 200  # items of a list
-MAX_TEXT_CHARS = 400  # of a text to look for
+MAX_TEXT_CHARS = 400  # of a text to search for
 MAX_OFFSET = 10**9
 N_CLOSE = 2000  # maximum number of names that are sorted, and of facts of all passages of a request
 
@@ -108,7 +108,7 @@ class Explore:
         ids = request.query_params.getlist("passage")[:MAX_ITEMS]
         rows = {id: row for id in ids if (row := index.rows_of_passages.get(id)) is not None}
         stated = (
-            (id, fact) for id, row in rows.items() for fact in _of(by_passage, row)[: N_CLOSE // len(rows)].tolist()
+            (id, fact) for id, row in rows.items() for fact in _list(by_passage, row)[: N_CLOSE // len(rows)].tolist()
         )
         return Json({"facts": [{**vars(facts.fact(fact)), "source": id} for id, fact in stated]})
 
@@ -131,7 +131,7 @@ class Explore:
         row = index.document_rows.get(name)
         if row is None:
             raise Refusal(404, "no such document", given=name[:80])
-        rows = _of(index.loaded("passages of documents", _passages_of_documents), row)[offset : offset + limit]
+        rows = _list(index.loaded("passages of documents", _passages_of_documents), row)[offset : offset + limit]
         passages = [{"passage_id": p.pop("id"), **p} for p in index.passage_rows(rows.tolist())]
         return Json({**self._document(row), "passages": passages})
 
@@ -159,7 +159,7 @@ class Explore:
         """A document: its names, language, metadata, and how extraction ended for its passages, by status."""
         index = self._index
         (document,) = index.take("passages", "documents.parquet", DOCUMENTS, [row])
-        passages = _of(index.loaded("passages of documents", _passages_of_documents), row)
+        passages = _list(index.loaded("passages of documents", _passages_of_documents), row)
         (metadata,) = rows_of(index.metadata, [row])
         statuses = index.loaded("status of passages", _status_of_passages)
         counted = Counter(_take(statuses, passages[:MAX_ITEMS])) if statuses is not None else None
@@ -177,11 +177,11 @@ def _text(request: Request, name: str) -> str:
     return text
 
 
-def _number(request: Request, name: str, default: int, most: int, least: int = 0) -> int:
+def _number(request: Request, name: str, default: int, high: int, low: int = 0) -> int:
     """A parameter of the request that is a whole number from `least` to `most`. Raises Refusal (400)."""
     given = request.query_params.get(name, str(default))
-    if not (given.isascii() and given.isdecimal() and len(given) < 12 and least <= int(given) <= most):
-        raise Refusal(400, f"not a number for {name}", given=given[:40], expected=f"{least} to {most}")
+    if not (given.isascii() and given.isdecimal() and len(given) < 12 and low <= int(given) <= high):
+        raise Refusal(400, f"not a number for {name}", given=given[:40], expected=f"{low} to {high}")
     return int(given)
 
 
@@ -214,7 +214,7 @@ def _facts_of_passages(index: Index) -> Ragged:
     return _inverse(row_of_value(stated).numpy(), stated.values.numpy(), index.n_passages)
 
 
-def _of(lists: Ragged, row: int) -> np.ndarray:
+def _list(lists: Ragged, row: int) -> np.ndarray:
     """The values of one list."""
     values: np.ndarray = lists.values[lists.offsets[row] : lists.offsets[row + 1]].numpy()
     return values

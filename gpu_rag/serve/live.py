@@ -1,7 +1,6 @@
-"""The served indexes, each with an engine, and the one thread whose streaming driver answers over all of them.
+"""The served indexes, each with an engine, and the thread whose streaming driver answers over all of them.
 
-The engines are reopened if their models die. After a change of an index, another engine answers later questions by the
-same driver.
+The engines are reopened if their models die. After a change of an index, a new engine answers later questions.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ N_PREPARED = 256  # prepared methods in the cache of an index
 
 @dataclass(frozen=True)
 class Wanted:
-    """The method that a request wants, with arguments of `Engine.prepare`; passages: its `limit`."""
+    """A method and the arguments of `Engine.prepare` that a request wants; passages: its `limit`."""
 
     method: str
     retrieval_only: bool
@@ -66,7 +65,7 @@ class ServedIndex:
         self.name, self.thread = name, thread
         self.engine = engine  # the current or the last engine
         self.embedder: dict[str, Any] = {}  # description of the embedder
-        self.lacking: dict[str, UsageError | None] = {}  # {method: why it cannot retrieve; None if it can}
+        self.lacking: dict[str, UsageError | None] = {}  # {method: the reason why it cannot retrieve, or None}
         self.answering: list[str] = []  # methods that can answer
         self._lock = threading.Lock()  # guards the ready methods; models stay open while it is held
         self._ready: dict[Hashable, Ready] = {}
@@ -122,7 +121,7 @@ class ServedIndex:
         self._count(ready.version, 1)
         try:
             return self.thread.driver.submit(question, ready.prepared.bind(question, on_text, history), ended, group)
-        except UsageError as error:  # it died or was closed a moment ago
+        except UsageError as error:  # the driver died or was closed a moment ago
             self._count(ready.version, -1)
             raise Refusal(503, "the engine has stopped", headers={"Retry-After": "5"}) from error
 
@@ -164,7 +163,7 @@ class ServedIndex:
         version, ready = self._version + 1, dict[Hashable, Ready]()
 
         def lack(method: str, retrieval_only: bool) -> UsageError | None:
-            """Why a method cannot be served (no stage, language model, package or setting); None if it can."""
+            """The reason why a method cannot be served (no stage, language model, package or setting), or None."""
             wanted = Wanted(method, retrieval_only)
             try:
                 ready[wanted.key] = Ready(_prepared(engine, wanted), version)
@@ -283,7 +282,7 @@ class EngineThread:
 
 
 def _prepared(engine: Engine, wanted: Wanted) -> Prepared:
-    decider = RULE if wanted.retrieval_only else None  # a key that may only read asks no model
+    decider = RULE if wanted.retrieval_only else None  # a client's key that may only read asks no model
     return engine.prepare(
         wanted.method, limit=wanted.passages, retrieval_only=wanted.retrieval_only, params=wanted.params,
         where=wanted.where, support=wanted.support, decider=decider,

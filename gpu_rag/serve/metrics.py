@@ -23,7 +23,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # start times of cou
 
 
 class Counts:
-    """Counts made in the event loop's thread. Labels are fixed names, never taken from a client."""
+    """Counts kept by the event loop's thread. Labels are fixed names, never taken from a client."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -70,7 +70,7 @@ class EngineMetrics(Collector):
         yield _counter("service_seconds", "seconds inside services", services, "service")
         yield _counter("driver_seconds", "the driver's time by what it did", llm.doing_s.copy(), "doing")
         yield _counter("llm_busy_seconds", "seconds with LLM requests open", llm.busy_s)
-        yield _counter("llm_idle_seconds", "seconds without, by cause", llm.idle_s.copy(), "cause")
+        yield _counter("llm_idle_seconds", "seconds without LLM requests, by cause", llm.idle_s.copy(), "cause")
         yield _gauge("llm_requests_open", "LLM requests in flight", llm.level)
         yield _counter("late_calls", "calls answered after their question", stats.n_late_calls)
         batches = HistogramMetricFamily("gpu_rag_batch_size", "calls that ran together", labels=["verb"])

@@ -61,8 +61,8 @@ class ResponseEvents:
             failed = {"status": "failed", "error": {"code": "server_error", "message": str(error)}, "gpu_rag": item}
             return events + self._event("failed", response={**self._base, **failed})
         answer = item["answer"] or ""
-        if rest := unsent(answer, self._sent):
-            events += self._delta(rest)
+        if unsent_text := unsent(answer, self._sent):
+            events += self._delta(unsent_text)
         cited = citations(item, len(self._sent) - len(answer))
         for index, citation in enumerate(cited):
             events += self._part_event("output_text.annotation.added", annotation_index=index, annotation=citation)

@@ -70,7 +70,7 @@ class ModelSettings(Declared):
 
 @dataclass(frozen=True)
 class IndexSettings(Declared):
-    """From a corpus to an index. After a change, the stages that depend on it are built again."""
+    """The build of an index. If a setting changes, the stages that depend on it are built again."""
 
     chunk_words: Annotated[int, Range(8), "words in a passage; longer documents are split"] = 300
     overlap_words: Annotated[int, NATURAL, "words shared by neighbouring passages"] = 50

@@ -25,7 +25,7 @@ _READ_BYTES = 1 << 20
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _FLOAT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+([eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)")  # long integers are texts
 _BOOLEANS = {"true": True, "false": False}
-_TEXTS = ("id", "_id", "title", "text", "question", "answer")  # always texts, whatever they look like
+_TEXTS = ("id", "_id", "title", "text", "question", "answer")  # columns that are always texts
 
 
 def read_csv(path: Path, limits: Limits, needed: str = "text") -> Iterator[Row | Reject]:
@@ -44,7 +44,7 @@ def read_csv(path: Path, limits: Limits, needed: str = "text") -> Iterator[Row |
         # A bad byte becomes a surrogate, so that it costs a row and not the file.
         with open_binary(path) as raw, TextIOWrapper(raw, codec, errors="surrogateescape", newline="") as stream:
             lines = _Lines(stream, limits.max_line_bytes)
-            # The module's limit, which holds for the whole process, may not be lower than ours.
+            # The csv module has one limit for the whole process; it may not be lower than ours.
             csv.field_size_limit(max(csv.field_size_limit(), limits.max_line_bytes))
             delimiter = _delimiter(lines, has_suffix(path, TSV_SUFFIXES), needed, limits.columns)
             names: list[str] = []
@@ -72,7 +72,7 @@ def _charset(path: Path) -> str:
 
 
 class _Lines:
-    """Lines of a stream with their ends, none longer than `limit`. Lines can be given back."""
+    """Lines of a stream with their ends, none longer than `limit`. Lines can be returned, to be read again."""
 
     def __init__(self, stream: TextIO, limit: int) -> None:
         self._stream = stream
@@ -156,7 +156,7 @@ def _records(lines: _Lines, delimiter: str) -> Iterator[tuple[int, list[str] | R
 
 
 def _known(cells: Sequence[str], columns: Columns) -> list[str]:
-    """Names of columns; names of text columns in lower case. A renamed column replaces the column of its role."""
+    """Names of columns; text columns in lower case, and renamed columns by their role, in place of its own column."""
     names = [cell.strip() for cell in cells]
     roles = {column: role for role, column in columns if column in names}
     known = [name.lower() if name.lower() in _TEXTS else name for name in names]

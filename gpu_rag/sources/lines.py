@@ -100,17 +100,17 @@ def read_line_blocks(
 def _whole_lines(stream: BinaryIO, size: int, limit: int) -> Iterator[tuple[bytes, Exception | None]]:
     """(bytes of whole lines, None), and at the end the error that stopped reading. A line over `limit` is cut, but
     stays over it."""
-    rest = bytearray()
+    partial = bytearray()
     while True:
         chunk, error = _read(stream, size)
         cut = chunk.rfind(b"\n") + 1
         if cut:
-            yield bytes(rest) + chunk[:cut], None
-            rest = bytearray(chunk[cut:])
-        elif len(rest) <= limit:
-            rest += chunk
+            yield bytes(partial) + chunk[:cut], None
+            partial = bytearray(chunk[cut:])
+        elif len(partial) <= limit:
+            partial += chunk
         if error is not None or not chunk:
-            yield (b"", error) if error is not None else (bytes(rest), None)  # text without a line end is lost
+            yield (b"", error) if error is not None else (bytes(partial), None)  # text without a line end is lost
             return
 
 

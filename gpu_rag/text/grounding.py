@@ -1,8 +1,7 @@
 """Check whether the evidence mentions an answer, by words, numbers, dates and names, without a model.
 
-A reader could make the same check by hand. It finds answers that are not in the retrieved texts: for example, answers
-that a model knows by itself or copies from a prompt's example. It does not check that the evidence says it about the
-right thing: `text.supporting` does.
+The check finds answers that are not in the retrieved texts: for example, answers that a model knows by itself or copies
+from a prompt's example. It does not check that the evidence is about the right thing: `text.supporting` does.
 
 An answer is a list of parts (separated by ";" or new lines). A part is stated if one evidence text has its content
 words near one another. Words are compared by stem, numbers and dates by value, a first name also by its initial. A
@@ -45,7 +44,7 @@ _UNIT_TERMS = frozenset(
 _NUMBER = re.compile(r"\d+(?:p\d+)?")
 _RATIOS = (7, 10, 12, 24, 60, 100, 1000, 10_000, 10**6)  # ratios of units of time, length and weight
 _FIRST_YEAR = 1000
-_MAX_ADDED = 12
+_MAX_ADDED = 12  # known numbers that are combined into sums
 _COUNTS = re.compile(r"\bhow (?:many|often)\b|\bnumber of\b|^count\b", re.IGNORECASE)
 _HOW_MANY = re.compile(r"\bhow many (?!of\b)(\w+)", re.IGNORECASE)
 _RECKONS = re.compile(
@@ -53,7 +52,7 @@ _RECKONS = re.compile(
     r"older|younger|higher|deeper|wider|heavier|years? (?:after|before|later|earlier)|by how (?:much|many)|up from)\b",
     re.IGNORECASE,
 )
-_MAX_COUNTED = 12  # maximum that a reader would count in a text
+_MAX_COUNTED = 12  # largest number that a reader would count in a text
 _COMPARES = re.compile(
     r"\b(older|younger|longer|shorter|taller|higher|lower|larger|bigger|smaller|deeper|wider|heavier|faster|earlier|"
     r"later|more|fewer|less|first)\b.*?,\s*(.+?),?\s+or\s+(.+?)\s*\?",
@@ -64,7 +63,7 @@ _YEAR, _DIGIT = re.compile(r"\b(?:1\d{3}|20\d{2})\b"), re.compile(r"\d")
 _TITLES = word_set("rev reverend dr doctor sir mr mrs ms miss prof professor dame lord ladi st saint capt king queen")
 _UMLAUTS = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "å": "aa", "ø": "oe", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue"})
 _WINDOW = 6  # terms allowed between the terms of one answer, plus two for each of them
-_PER_SLIP = 5  # one in this many words of a sentence may differ from the evidence
+_WORDS_PER_SLIP = 5  # one word in five of a sentence may differ from the evidence
 
 
 def grounding(question: str, answer: str, evidence: Sequence[str]) -> str:
@@ -117,7 +116,7 @@ class _Words:
         if places or not term[0].isalpha():
             return places
         if len(term) == 1:
-            return [place for other, found in self.places.items() if other.startswith(term) for place in found]
+            return [place for other, positions in self.places.items() if other.startswith(term) for place in positions]
         behind = set(self.places.get(following, ()))
         return [place for place in self.places.get(term[0], ()) if place + 1 in behind]
 
@@ -166,7 +165,7 @@ def _sentence_stated(words: _Words, asked: _Words, shown: Sequence[_Words]) -> b
         return False
     missing = [term for term in new if not any(text.find(term) for text in shown)]
     in_one = any(all(text.find(term) for term in sure) for text in shown)
-    return in_one and len(missing) <= len(new) // _PER_SLIP
+    return in_one and len(missing) <= len(new) // _WORDS_PER_SLIP
 
 
 def _confirmed(asked: _Words, shown: Sequence[_Words]) -> str:
@@ -195,7 +194,7 @@ def _compared(how: str, options: Sequence[_Words], shown: Sequence[_Words]) -> s
 
 
 def _is_absent(words: _Words, asked: _Words, shown: Sequence[_Words]) -> bool:
-    """Whether a part cannot come from the evidence: a name or number of it is absent, or all its words are.
+    """Whether a part cannot come from the evidence: one of its names or numbers is absent, or all its words are.
 
     A number calculated from figures in the evidence, and a name in another script, do not count as absent.
     """
@@ -218,7 +217,7 @@ def _is_absent(words: _Words, asked: _Words, shown: Sequence[_Words]) -> bool:
 
 
 def _is_translated(asked: _Words, shown: Sequence[_Words]) -> bool:
-    """Whether the relevant text may be one in another script: no other text has half of the question's words."""
+    """Whether the relevant text may be in another script: no other text has half of the question's words."""
     foreign = [2 * len(_SCRIPT.findall(text.text)) > len(text.text) - text.text.count(" ") for text in shown]
     if not any(foreign):
         return False
@@ -249,12 +248,12 @@ def _begins_another(name: str, shown: Sequence[_Words]) -> bool:
 
 
 def _has_addition(part: str, asked: _Words, shown: Sequence[_Words]) -> bool:
-    """Whether the answer adds something to the evidence: a piece of which the evidence has no word."""
+    """Whether the answer adds a piece of which the evidence has no word."""
     pieces = [piece for piece in map(_words, _PIECES.split(part)) if piece.terms]
-    least = 1 if len(pieces) > 2 and max(len(piece.terms) for piece in pieces) <= 2 else 2
+    min_words = 1 if len(pieces) > 2 and max(len(piece.terms) for piece in pieces) <= 2 else 2
     present = [{term for term in piece.terms if any(text.find(term) for text in shown)} for piece in pieces]
     new = [{*piece.terms} - asked.places.keys() for piece in pieces]
-    return any(present) and any(len(added) >= least and not added & known for added, known in zip(new, present))
+    return any(present) and any(len(added) >= min_words and not added & known for added, known in zip(new, present))
 
 
 def _in_another_unit(words: _Words, shown: Sequence[_Words]) -> bool:

@@ -175,5 +175,5 @@ def _refuse_collisions(codes: np.ndarray, starts: np.ndarray, lengths: np.ndarra
         wrong = np.repeat(np.arange(len(rows)), n)[differs]
     if wrong.size:
         pair = rows[wrong[0]], same_as[rows[wrong[0]]]
-        texts = [codes[starts[at] : starts[at] + lengths[at]].tobytes().decode("utf-32-le", "replace") for at in pair]
+        texts = [codes[starts[i] : starts[i] + lengths[i]].tobytes().decode("utf-32-le", "replace") for i in pair]
         raise BadInput("two names have one hash", given=texts, expected="different hashes", do="leave one of them out")

@@ -106,14 +106,14 @@ class Prompt:
                 given=name,
                 expected="{{field}}, in lower case letters, digits and '_', without spaces",
             )
-        rest = _FENCED.sub("", template)
-        if OPEN in rest or CLOSE in rest:
+        unfenced = _FENCED.sub("", template)
+        if OPEN in unfenced or CLOSE in unfenced:
             raise UsageError(
                 "the fence around data is not closed, or stands beside other words",
                 given=name,
                 expected=f"lines {OPEN} and {CLOSE} in the part below {SEPARATOR}",
             )
-        return cls(name, system if rest == template else f"{system}\n\n{FENCE}", template)
+        return cls(name, system if unfenced == template else f"{system}\n\n{FENCE}", template)
 
     @cached_property
     def fields(self) -> frozenset[str]:

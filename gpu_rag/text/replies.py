@@ -124,9 +124,9 @@ def _unwrap(text: str) -> str:
     start = 0
     while match := _THINKING.match(text, start):
         start = match.end()
-    rest = text[start:].strip()
-    fenced = _FENCE.match(rest)
-    return fenced[1] if fenced else rest
+    body = text[start:].strip()
+    fenced = _FENCE.match(body)
+    return fenced[1] if fenced else body
 
 
 def _kind(value: Any) -> str:

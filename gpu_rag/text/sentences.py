@@ -89,9 +89,9 @@ def _ends_sentence(text: str, match: re.Match[str]) -> bool:
     return _full_stop_ends(text, match.start(), next_word)
 
 
-def _full_stop_ends(text: str, at: int, next_word: str) -> bool:
-    """Whether the single full stop at `at` ends a sentence, by the word before it and the word after it."""
-    before = text[max(0, at - _LOOK_BACK) : at]
+def _full_stop_ends(text: str, position: int, next_word: str) -> bool:
+    """Whether the single full stop at `position` ends a sentence, by the word before it and the word after it."""
+    before = text[max(0, position - _LOOK_BACK) : position]
     pieces = before.split()
     if not pieces or before[-1].isspace():
         return not next_word[:1].isdigit()  # " . 763" is a number torn apart

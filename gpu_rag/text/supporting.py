@@ -354,8 +354,8 @@ def _wanted(asked: _Question, answer: str, evidence: Set[str]) -> list[tuple[str
         core |= {behind for figure, behind in pairwise(terms) if figure in figures}
     elif asked.kind == "other":
         core = evidence | core if 3 * len(evidence & {*new}) >= 2 * len(new) else frozenset()
-    said = tuple(term for term in new if term in core)
-    return [wanted for wanted in dict.fromkeys((new, said)) if fits and 0 < len(wanted) <= _MAX_WORDS]
+    core_terms = tuple(term for term in new if term in core)
+    return [wanted for wanted in dict.fromkeys((new, core_terms)) if fits and 0 < len(wanted) <= _MAX_WORDS]
 
 
 def _places(sentence: _Sentence, wanted: Sequence[str], in_order: bool) -> list[Place]:

@@ -42,7 +42,7 @@ def test_calls_are_averaged_and_rounds_have_a_median(clock):
         order.append(asked)
         clock.work(took.get(asked, 0.5))
 
-    found = measure.interleaved({"op": measure.Turn(lambda *at: at, run, 3)}, 3, CPU, lambda text: None)["op"]
+    found = measure.time_turns({"op": measure.Turn(lambda *at: at, run, 3)}, 3, CPU, lambda text: None)["op"]
     assert order == [(r, c) for r in range(3) for c in range(4)]
     assert (found.ms, found.cpu_ms, found.calls) == (pytest.approx(5.0), pytest.approx(2.5), 3)
 

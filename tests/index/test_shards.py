@@ -38,12 +38,12 @@ class CountingServer(MisbehavingServer):
         self.on_request: Callable[[int], None] = lambda n: None
         super().__post_init__()
 
-    def said(self, body: dict[str, Any], raw: bytes) -> dict[str, Any]:
+    def reply_to(self, body: dict[str, Any], raw: bytes) -> dict[str, Any]:
         if b"Marta Orlo" in raw or b"Anna Stroud" in raw:  # not what a client asks when it meets a server
             with self._lock:
                 self.asked[raw] += 1
             self.on_request(self.asked.total())
-        return super().said(body, raw)
+        return super().reply_to(body, raw)
 
     @property
     def n_repeated(self) -> int:

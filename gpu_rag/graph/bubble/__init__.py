@@ -27,7 +27,7 @@ import torch
 from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.bubble.events import ALONE, INSIDE, MAX_GROUPS, MEETING, Found, trees_by_torch
+from gpu_rag.graph.bubble.events import ALONE, INSIDE, MAX_GROUPS, MEETING, Candidates, trees_by_torch
 from gpu_rag.graph.common.arrays import FLOATS, INTEGERS, check_form
 from gpu_rag.graph.common.dots import MAX_LENGTH, check_unit_rows, exact_dots
 from gpu_rag.graph.common.segments import offsets_of
@@ -140,36 +140,37 @@ def _check_memory(blocks: Blocks, groups: Ragged, chosen: str, known: int | None
     sizes, n_groups = blocks.offsets.diff(), torch.zeros(groups.batch, dtype=torch.int64, device=device)
     n_groups.scatter_reduce_(0, row_of_value(groups), groups.values.long() + 1, "amax")
     if chosen == "torch":
-        least = STATE_BY_TORCH * n * int(n_groups.max()) if groups.batch else 0
+        n_bytes = STATE_BY_TORCH * n * int(n_groups.max()) if groups.batch else 0
     else:
-        least = STATE * int((sizes * n_groups).max()) if groups.batch else 0
-    check_memory(least, device, what, do)
+        n_bytes = STATE * int((sizes * n_groups).max()) if groups.batch else 0
+    check_memory(n_bytes, device, what, do)
 
 
 def _by_numba(
     blocks: Blocks, costs: torch.Tensor, anchors: Ragged, groups: Ragged, limit: int, cover_first: bool, threads: int
-) -> list[Found[np.ndarray]]:
+) -> list[Candidates[np.ndarray]]:
     from gpu_rag_kernels.bubble.numba import expand_blocks
 
     indptr, indices, paid = (a.contiguous().numpy() for a in (blocks.csr.indptr, blocks.csr.indices, costs))
     offsets, kinds = (a.long().contiguous().numpy() for a in (blocks.offsets, groups.values))
-    nodes, at = arrays_of(anchors)
+    nodes, bounds = arrays_of(anchors)
 
-    def part(first: int) -> Found[np.ndarray]:
+    def part(first: int) -> Candidates[np.ndarray]:
         last = min(first + _QUESTIONS, anchors.batch)
-        return Found(*expand_blocks(indptr, indices, paid, offsets, nodes, kinds, at, first, last, limit, cover_first))
+        anchors_of = nodes, kinds, bounds
+        return Candidates(*expand_blocks(indptr, indices, paid, offsets, *anchors_of, first, last, limit, cover_first))
 
     return run_parts(part, range(0, anchors.batch, _QUESTIONS), threads)
 
 
-def _joined(parts: list[Found[np.ndarray]]) -> Found[torch.Tensor]:
+def _joined(parts: list[Candidates[np.ndarray]]) -> Candidates[torch.Tensor]:
     """The candidates of all parts, concatenated."""
     columns = zip(*(vars(part).values() for part in parts)) if parts else [()] * 6
     none = np.zeros(0, np.int64)
-    return Found(*(torch.from_numpy(c[0] if len(c) == 1 else np.concatenate([none, *c])) for c in columns))
+    return Candidates(*(torch.from_numpy(c[0] if len(c) == 1 else np.concatenate([none, *c])) for c in columns))
 
 
-def _assembled(blocks: Blocks, result: Found[torch.Tensor]) -> Bubbles:
+def _assembled(blocks: Blocks, result: Candidates[torch.Tensor]) -> Bubbles:
     nodes = Ragged(blocks.global_ids[result.rows].int(), offsets_of(result.sizes))
     return Bubbles(offsets_of(result.counts), nodes, result.groups.int(), result.distance, result.kind.to(torch.int8))
 

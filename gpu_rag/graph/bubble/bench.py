@@ -98,8 +98,8 @@ def check(result: Any, given: Given) -> Checked:
     return check_sample(given.anchors.batch, reason)
 
 
-def _same_trees(result: Bubbles, one: Given, b: int) -> bool:
-    exact = bubble_expansion(one.blocks, one.costs, one.anchors, one.groups, implementation="torch")
+def _same_trees(result: Bubbles, given: Given, b: int) -> bool:
+    exact = bubble_expansion(given.blocks, given.costs, given.anchors, given.groups, implementation="torch")
     first, last = result.offsets[b : b + 2].tolist()
     offsets = result.nodes.offsets[first : last + 1]
     return (
@@ -110,7 +110,7 @@ def _same_trees(result: Bubbles, one: Given, b: int) -> bool:
     )
 
 
-def _same_distances(result: Any, one: Given, b: int) -> bool:
-    state = fixpoint(one.blocks, one.costs, local_nodes(one.blocks, one.anchors, "anchors"), one.groups)
+def _same_distances(result: Any, given: Given, b: int) -> bool:
+    state = fixpoint(given.blocks, given.costs, local_nodes(given.blocks, given.anchors, "anchors"), given.groups)
     exact = torch.where(state == UNREACHED, torch.inf, (state >> 32).double())
     return np.array_equal(np.asarray(result[b], np.float64), exact.cpu().numpy())

@@ -30,7 +30,7 @@ Column = TypeVar("Column")
 
 
 @dataclass(frozen=True)
-class Found(Generic[Column]):
+class Candidates(Generic[Column]):
     """Candidates, question after question: counts i64[B], the number for each question; rows i64 of all trees,
     concatenated, ascending in each; sizes i64[C] of the trees; groups, distance, kind as in `Bubbles`, i64[C]."""
 
@@ -72,13 +72,13 @@ def fixpoint(
 def trees_by_torch(
     blocks: Blocks, costs: torch.Tensor, anchors: Ragged, groups: Ragged, limit: int, cover_first: bool,
     n_groups: int | None = None,
-) -> Found[torch.Tensor]:  # fmt: skip
+) -> Candidates[torch.Tensor]:  # fmt: skip
     """The candidates of every question; `anchors` are rows of blocks.csr."""
     state = fixpoint(blocks, costs, anchors, groups, n_groups)
     (n_groups, n), batch, device = state.shape, anchors.batch, state.device
     if not state.numel():
         none = torch.zeros(0, dtype=torch.int64, device=device)
-        return Found(torch.zeros(batch, dtype=torch.int64, device=device), none, none, none, none, none)
+        return Candidates(torch.zeros(batch, dtype=torch.int64, device=device), none, none, none, none, none)
     block = row_of_value(Ragged(blocks.global_ids, blocks.offsets))
     are_anchors = torch.zeros(state.shape, dtype=torch.bool, device=device)
     are_anchors[groups.values.long(), anchors.values] = True
@@ -89,7 +89,7 @@ def trees_by_torch(
     order = _order(events, cover_first)
     events = _Events(*(column[order] for column in vars(events).values()))
     first = torch.searchsorted(events.question, torch.arange(batch + 1, device=device))
-    return _Trees(events, first, pred, longest, limit).found(anchors, anchor_bits)
+    return _Trees(events, first, pred, longest, limit).candidates(anchors, anchor_bits)
 
 
 def _followed(pred: torch.Tensor, anchor_bits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -190,7 +190,7 @@ class _Trees:
             jump = jump[jump]
         return jumps
 
-    def found(self, anchors: Ragged, anchor_bits: torch.Tensor) -> Found[torch.Tensor]:
+    def candidates(self, anchors: Ragged, anchor_bits: torch.Tensor) -> Candidates[torch.Tensor]:
         """The first distinct trees of each question; if it has no event, each anchor by itself, in order."""
         n, batch, device = self.pred.shape[1], anchors.batch, self.pred.device
         keys = (row_of_value(anchors) * n + anchors.values).sort().values
@@ -224,7 +224,7 @@ class _Trees:
         whole = torch.cat([whole, place[n_kept:] * n + row]).sort().values
         starts = torch.arange(order.shape[0] + 1, device=device) * n
         columns = (events.covered[chosen], anchor_bits[row]), (events.d[chosen], zero), (kind, zero + ALONE)
-        return Found(
+        return Candidates(
             torch.searchsorted(question[order], torch.arange(batch + 1, device=device)).diff(), whole % n,
             torch.searchsorted(whole, starts).diff(), *(torch.cat(pair)[order] for pair in columns),
         )  # fmt: skip

@@ -26,11 +26,11 @@ def row_sums(values: torch.Tensor) -> torch.Tensor:
     """The sums of float rows [B, S], [B], each in the order of its entries: zeros among them change no bit."""
     batch, width = values.shape
     offsets = torch.arange(batch + 1, device=values.device) * width
-    return in_order(values.reshape(-1), offsets)
+    return segment_sums(values.reshape(-1), offsets)
 
 
-def in_order(values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    """The sums [S] of the segments of float values [E] with offsets i64[S + 1], in order."""
+def segment_sums(values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """The sums [S] of the segments of float values [E] with offsets i64[S + 1], each in the order of its entries."""
     return sums_in_order(values[:, None], offsets)[:, 0]
 
 
@@ -44,20 +44,20 @@ class SegmentSum:
     def __init__(self, lengths: torch.Tensor, total: int):
         counts = (lengths + PIECE - 1) // PIECE
         self.segments = offsets_of(counts)
-        n_pieces = counts.shape[0] + total // PIECE  # pieces, of which the last ones are empty
+        n_pieces = counts.shape[0] + total // PIECE  # an upper bound: the last pieces may be empty
         place = torch.arange(n_pieces, device=counts.device)
-        owner = torch.searchsorted(self.segments, place, right=True) - 1  # one past the last segment for an empty piece
+        owner = torch.searchsorted(self.segments, place, right=True) - 1  # an empty piece gets the number of segments
         place -= self.segments[owner]
         self.pieces = offsets_of((torch.cat([lengths, lengths.new_zeros(1)])[owner] - place * PIECE).clamp(0, PIECE))
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
         """The sums, [S] in the float dtype of `values` [E]; 0 for an empty segment."""
-        return sums_in_order(sums_in_order(values[:, None], self.pieces), self.segments)[:, 0]
+        return segment_sums(segment_sums(values, self.pieces), self.segments)
 
 
 def sums_in_order(values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    """The sums [S, D] of the segments of float rows [E, D], row after row. With two dimensions torch uses one GPU
-    thread for each number, not a reduction tree of its own choice."""
+    """The sums [S, D] of the segments of float rows [E, D], row after row: for two dimensions torch adds in order, with
+    one GPU thread for each number, not in a reduction tree."""
     if values.shape[0] == 0 or offsets.shape[0] == 1:
         return values.new_zeros(offsets.shape[0] - 1, values.shape[1])
     return torch.segment_reduce(values, "sum", offsets=offsets, axis=0, unsafe=True)

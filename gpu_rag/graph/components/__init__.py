@@ -40,7 +40,7 @@ def _by_cugraph(csr: CSR) -> torch.Tensor:
 BY = {"torch": _by_torch, "cugraph": _by_cugraph}
 
 
-JUMPS = 3  # between two looks
+JUMPS = 3  # between two checks by the host, each of which waits for the device
 
 
 def merge_labels(label: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -62,8 +62,7 @@ def merge_labels(label: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch
 
 
 def flattened(label: torch.Tensor) -> torch.Tensor:
-    """Every row's root, i64[N]: label is applied to row until nothing changes. label[row] <= row. Chains of up to
-    2^JUMPS rows are shortened before the host looks, and waits."""
+    """The root of every row, i64[N]: `label` is applied until nothing changes. label[row] <= row."""
     while True:
         for _ in range(JUMPS):
             label = label[label]

@@ -68,5 +68,5 @@ def components_by_cugraph(csr: CSR) -> torch.Tensor:
             do_expensive_check=False,
         )  # fmt: skip
     nodes, group = torch.from_dlpack(nodes).long(), torch.unique(torch.from_dlpack(labels), return_inverse=True)[1]
-    least = torch.full_like(nodes, csr.n).scatter_reduce_(0, group, nodes, "amin")
-    return torch.empty_like(nodes).scatter_(0, nodes, least[group])
+    smallest = torch.full_like(nodes, csr.n).scatter_reduce_(0, group, nodes, "amin")
+    return torch.empty_like(nodes).scatter_(0, nodes, smallest[group])

@@ -85,8 +85,8 @@ def ego_balls(
     check_threads(threads)
     allowed, radius = node_mask(graph, include), min(radius, graph.n)  # no shortest path is longer
     if pick_implementation(graph.indptr.device, implementation, "ego_balls") == "numba":
-        least = 36 * graph.n * min(threads, -(-seeds.batch // WORD))
-        check_memory(least, graph.indptr.device, "marks of nodes", "ask with fewer threads")
+        n_bytes = 36 * graph.n * min(threads, -(-seeds.batch // WORD))
+        check_memory(n_bytes, graph.indptr.device, "marks of nodes", "ask with fewer threads")
         return _balls_by_numba(graph, seeds, radius, limit, allowed, threads)
     if limit is None and pick_implementation(graph.indptr.device, family="loops") == "triton":
         return balls_by_words(graph, seeds, radius, allowed)
@@ -154,7 +154,7 @@ Costs: TypeAlias = "Callable[[torch.Tensor, torch.Tensor], torch.Tensor]"
 
 def reached(
     graph: CSR, seeds: Ragged, radius: int, *, limit: int | None = None, allowed: torch.Tensor | None = None,
-    costs: Costs | None = None, most: int | None = None,
+    costs: Costs | None = None, max_entries: int | None = None,
 ) -> Reached:  # fmt: skip
     """The balls of `ego_balls`, all questions hop by hop along the rows of the nodes that the last hop found.
 
@@ -191,7 +191,7 @@ def reached(
         ball = torch.cat([ball, whole]).sort().values
         if hop == radius or n_entries == 0:
             break
-        if most is not None and n_entries > most:
+        if max_entries is not None and n_entries > max_entries:
             hops_left = radius - hop
             break
         candidates = _neighbours(graph, front, n_entries)
@@ -273,8 +273,8 @@ def induced_subgraphs(
     total = nodes.values.shape[0]
     if total >= 2**31:
         raise BadInput("too many nodes in all blocks", given=total, expected="fewer than 2^31")
-    least = 12 * total + (4 * graph.n if picked == "numba" else 12 * total)
-    check_memory(least, graph.indptr.device, "the blocks", "cut out fewer questions at a time")
+    n_bytes = 12 * total + (4 * graph.n if picked == "numba" else 12 * total)
+    check_memory(n_bytes, graph.indptr.device, "the blocks", "cut out fewer questions at a time")
     kept = Ragged(nodes.values.int(), nodes.offsets)
     indptr, columns, entries = (
         _inside_by_numba(graph, kept) if picked == "numba" else _inside_by_torch(graph, kept, n_entries)
@@ -293,8 +293,8 @@ def blocks_around(
     csr = graph.csr
     check_ragged(seeds, "seeds", n=csr.n, device=csr.indptr.device)
     pulls = limit is None and pick_implementation(csr.indptr.device, family="loops") == "triton"
-    most = csr.m * -(-seeds.batch // WORD) // PULL_FROM if pulls else None
-    ball = reached(csr, seeds, min(radius, csr.n), limit=limit, costs=costs, most=most)
+    max_entries = csr.m * -(-seeds.batch // WORD) // PULL_FROM if pulls else None
+    ball = reached(csr, seeds, min(radius, csr.n), limit=limit, costs=costs, max_entries=max_entries)
     if ball.left:
         return induced_subgraphs(graph, ego_balls(graph, seeds, radius))
     nodes = ragged_of_keys(ball.keys, seeds.batch, max(csr.n, 1))
@@ -396,8 +396,8 @@ def balls_by_words(
     """
     parts = []
     for _, tile in pieces_of(seeds, TILE):
-        most = graph.m * -(-tile.batch // WORD) // PULL_FROM
-        pushed = reached(graph, tile, radius, allowed=allowed, most=most)
+        max_entries = graph.m * -(-tile.batch // WORD) // PULL_FROM
+        pushed = reached(graph, tile, radius, allowed=allowed, max_entries=max_entries)
         if pushed.left:
             seen = _search(pull_of(graph), pushed, tile.batch, allowed, implementation)
             parts.append(_listed(seen, tile.batch))

@@ -62,8 +62,8 @@ def selected(scores: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tens
     peaks = scores[:, :whole].unflatten(1, (-1, BLOCK)).amax(2)
     blocks = selected(peaks, width)[0].sort(dim=1).values
     columns = (blocks[:, :, None] * BLOCK + torch.arange(BLOCK, device=scores.device)).flatten(1)
-    rest = torch.arange(whole, scores.shape[1], device=scores.device).expand(scores.shape[0], -1)
-    columns = torch.cat([columns, rest], 1)
+    tail = torch.arange(whole, scores.shape[1], device=scores.device).expand(scores.shape[0], -1)
+    columns = torch.cat([columns, tail], 1)
     picked, values = _selected_directly(scores.gather(1, columns), width)
     return columns.gather(1, picked), values
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_rag_kernels.dots.numba import NOBODY, in_order, search_rows, search_tile
+from gpu_rag_kernels.dots.numba import NOBODY, search_rows, search_tile, sort_heaps
 
 from gpu_rag.graph.common.arrays import component_bits, score_bits
 from gpu_rag.graph.common.dots import unit_of
@@ -92,5 +92,5 @@ def _by_products(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int, d
             tile_scores = buffer[: len(part) * len(rows.rows)].view(len(part), len(rows.rows))
             torch.mm(part, rows.rows.T, out=tile_scores)
             update(score_bits(tile_scores), first, j0, slack)
-    in_order(scores, ids)
+    sort_heaps(scores, ids)
     return TopK(torch.from_numpy(ids), torch.from_numpy(scores))

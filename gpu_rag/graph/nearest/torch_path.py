@@ -67,8 +67,8 @@ def proposed_by_torch(
 def _slack(rows: torch.Tensor, length: torch.Tensor, longest: torch.Tensor) -> torch.Tensor:
     """The largest distance of a query's fast score from the exact one: f64[B]."""
     unit, root = products_slack(rows), rows.shape[1] ** 0.5
-    least = F16_ERROR * root if takes_f16(rows) else 0.0
-    return (1.001 * unit * length + least) * (longest + TINY * root) + 2.0**-100
+    error = F16_ERROR * root if takes_f16(rows) else 0.0
+    return (1.001 * unit * length + error) * (longest + TINY * root) + 2.0**-100
 
 
 def _proposed(

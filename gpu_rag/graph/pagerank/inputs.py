@@ -37,9 +37,9 @@ class Restarts:
 class Teleport:
     """The distributions pi of B questions: lists of (node, mass) on the CPU, or `Restarts` on the device of the graph.
 
-    offsets: i64[B+1]; nodes: i64[T]; mass: f64[T]; a list sums to 1, or is empty. spread: restarts or None; sums:
-    f64[B], their sums, on the device as `total`; lost: f64[B], the part of the sums on nodes without outgoing weight. A
-    sum of zero is an empty list.
+    offsets: i64[B+1]; nodes: i64[T]; mass: f64[T]; a list sums to 1, or is empty. spread: restarts, or None for lists;
+    sums, and total on the device: f64[B], the sums of the restarts, where 0 means an empty list; lost: f64[B], the part
+    of the sums on nodes without outgoing weight.
     """
 
     batch: int
@@ -72,8 +72,8 @@ class Teleport:
         return self.nodes[chosen], lane, self.mass[chosen]
 
     def shares(self, questions: Array) -> tuple[Restarts, torch.Tensor]:
-        """The restarts of the given questions, and their sums f64[Q, 1], with 1 for 0. A place without mass repeats one
-        with mass, or node 0 if there is none, so that a value may be written for every place."""
+        """The restarts of the given questions, and their sums f64[Q, 1], with 1 for 0. A place without mass repeats a
+        place with mass, or node 0, so that a value may be written for every place."""
         if self.spread is None or self.total is None:
             raise TypeError("lists have no shares")
         given = (self.spread.nodes, self.spread.mass, self.spread.last, self.total)
@@ -139,7 +139,7 @@ def _check_sums(total: Array, what: str) -> None:
 
 
 def teleport_of_prior(graph: PageRankGraph, prior: torch.Tensor | Restarts) -> Teleport:
-    """Check a dense prior [B, N], or restarts; one wait. Rows are summed one by one: their bits ignore the batch."""
+    """Check a dense prior [B, N], or restarts; one wait for the device. A row's sum has the same bits in any batch."""
     what = "the restarts do not fit the graph"
     if isinstance(prior, torch.Tensor):
         check_form(prior, "the prior does not fit the graph", ANY_FLOAT, ["B", graph.n], graph.device)
@@ -208,7 +208,7 @@ def restart_rows(
     return torch.cat([few_nodes, last]), probabilities
 
 
-MAX_DEGREE = 1e30  # degrees beyond it, or below its inverse, leave the range of an f32 state
+MAX_DEGREE = 1e30  # larger degrees, and degrees below 1 / MAX_DEGREE, leave the range of an f32 state
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,7 @@ def prepare(csr: CSR | PageRankGraph) -> PageRankGraph:
 
 
 def prepared(csr: CSR, degree: torch.Tensor) -> PageRankGraph:
-    """`prepare` of a symmetric `csr` whose degrees f64[N] are known: neither is computed again. Raises BadInput as
+    """`prepare` without its computations, for a symmetric `csr` with known degrees f64[N]. Raises BadInput as
     `check_csr`, and if a degree is negative or not finite."""
     check_csr(csr)
     check_form(degree, "the degrees do not fit the graph", ["f64"], [csr.n], csr.indptr.device)

@@ -116,9 +116,9 @@ class MatrixTile:
         """
         key = ("f16 steps", n_steps, self.width, self.damping)
         if key not in self.graph.views:
-            least = float(self.scale.min()) if len(self.scale) else 1.0
+            smallest = float(self.scale.min()) if len(self.scale) else 1.0
             omegas = self._of_columns(self.plan.omega[:n_steps]).to(torch.float32)
-            self.graph.views[key] = F16_RANGE * 2.0 ** math.floor(math.log2(least)), omegas
+            self.graph.views[key] = F16_RANGE * 2.0 ** math.floor(math.log2(smallest)), omegas
         scale, omegas = self.graph.views[key]
         kind = self.x.dtype
         self.x, self.y = self.x.mul_(scale).half(), self.y.mul_(scale).half()

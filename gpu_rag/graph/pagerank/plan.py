@@ -69,8 +69,8 @@ class Plan:
     @property
     def fits_f32(self) -> bool:
         """Whether an f32 state is expected to come within the tolerance."""
-        least = 1.0 if self.known_mass else 1 - self.damping
-        return self.tol > ROUNDING and float(self.allowed(ROUNDING, np.array(least))) >= F32_GAP
+        min_mass = 1.0 if self.known_mass else 1 - self.damping
+        return self.tol > ROUNDING and float(self.allowed(ROUNDING, np.array(min_mass))) >= F32_GAP
 
     def allowed(self, slack: float, mass: Array) -> Array:
         """The L1 gap |Z - X|_1 (in q) from which a check is worthwhile, per column. mass: |q|_1, or a lower bound."""
@@ -215,7 +215,7 @@ def solve_tile(tile: Tile, plan: Plan, rows: Array, least_mass: Array, taken: in
     """
     width = tile.width
     pending = rows >= 0
-    steps, least, checks = np.full(width, taken), np.zeros(width, np.int64), np.zeros(width, np.int64)
+    steps, min_steps, checks = np.full(width, taken), np.zeros(width, np.int64), np.zeros(width, np.int64)
     predicted, last = np.full(width, plan.predicted), np.full(width, UNKNOWN)
     scale, bound, ahead_by = np.ones(width), np.full(width, np.inf), np.arange(plan.stride)
     sweep_until: SweepUntil | None = getattr(tile, "sweep_until", None)
@@ -230,7 +230,7 @@ def solve_tile(tile: Tile, plan: Plan, rows: Array, least_mass: Array, taken: in
         both = ((False, np.maximum(allowed, tile.coarsest)), (True, allowed))
         for fine, enough in both if last.any() else ():  # directly after a leap the state is checked as it is
             going = pending & (steps < plan.max_iter) & (fine | (checks == 0))
-            going &= (predicted * last > enough) | (steps < least)
+            going &= (predicted * last > enough) | (steps < min_steps)
             if sweep_until is not None:
                 sweep_until(plan.omega[: plan.max_iter + 1], going, steps, last, predicted, enough, fine)
             while going.any():
@@ -238,7 +238,7 @@ def solve_tile(tile: Tile, plan: Plan, rows: Array, least_mass: Array, taken: in
                 change = tile.sweep(np.where(going, plan.omega[ahead], 0.0), fine)
                 steps += plan.stride * going
                 last = np.where(going, change, last)
-                going &= ((predicted * last > enough) | (steps < least)) & (steps < plan.max_iter)
+                going &= ((predicted * last > enough) | (steps < min_steps)) & (steps < plan.max_iter)
             last = np.where(allowed < enough, UNKNOWN, last)  # coarse steps leave a bias: at least one fine one
         gap, mass = tile.check(np.where(pending, rows, -1))
         checks += pending
@@ -249,7 +249,7 @@ def solve_tile(tile: Tile, plan: Plan, rows: Array, least_mass: Array, taken: in
         pending &= (steps < plan.max_iter) & (checks < MAX_CHECKS)
         # the guess was too good: correct it, and take at least one more step
         blind = last < BLIND * gap
-        least = np.where(pending & blind, steps + _steps_from(gap, allowed, plan), least)
+        min_steps = np.where(pending & blind, steps + _steps_from(gap, allowed, plan), min_steps)
         better = np.maximum(predicted, 1.25 * gap / np.where(blind, np.inf, np.maximum(last, 1e-300)))
         predicted = np.where(pending, better, predicted)
         last = np.where(pending, UNKNOWN, last)
@@ -285,10 +285,10 @@ def solve_questions(
         if len(questions):
             tile, done = new_tile(dtype, questions), taken if dtype == dtypes[0] else 0
             limited = plan.for_f32(done) if dtype == torch.float32 else plan
-            least = least_mass(plan, teleport, dangling, questions, tile.width)
+            masses = least_mass(plan, teleport, dangling, questions, tile.width)
             rows = np.full(tile.width, -1, np.int64)
             rows[: len(questions)] = questions - first
-            solved = solve_tile(tile, limited, rows, least, done)
+            solved = solve_tile(tile, limited, rows, masses, done)
             scale = np.ones(result.shape[0])
             scale[questions - first] = solved.scale[: len(questions)]
             if (scale != 1).any():
@@ -315,9 +315,9 @@ def least_mass(plan: Plan, teleport: Teleport, dangling: torch.Tensor | None, qu
 
     dangling: bool[N], nodes without outgoing weight; None if there are none.
     """
-    least = np.ones(width)
+    masses = np.ones(width)
     if not plan.known_mass:
-        least[:] = 1 - plan.damping
+        masses[:] = 1 - plan.damping
     elif dangling is not None:
-        least[: len(questions)] -= plan.damping * teleport.mass_on(dangling, questions)
-    return least
+        masses[: len(questions)] -= plan.damping * teleport.mass_on(dangling, questions)
+    return masses

@@ -115,11 +115,11 @@ def check_depth(depth: int) -> None:
         raise BadInput("depth is out of range", given=depth, expected=f"1..{MAX_HOPS} hops")
 
 
-def check_count(count: int, most: int, what: str) -> None:
+def check_count(count: int, limit: int, what: str) -> None:
     """Raise BadInput if a call would process more than `most` paths."""
-    if count > most:
+    if count > limit:
         given = f"{count:,} at the {what} of the paths so far"
-        raise BadInput("too many paths", given=given, expected=f"at most {most:,}", do="prune with a smaller beam")
+        raise BadInput("too many paths", given=given, expected=f"at most {limit:,}", do="prune with a smaller beam")
 
 
 def in_order(paths: PathSet) -> PathSet:

@@ -76,8 +76,8 @@ def _checked(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: R
     if alike and relations.batch == starts.batch:
         broken = are_broken(starts, graph.n) | are_broken(relations, None) | are_broken(directions, None)
         broken |= (relations.offsets != directions.offsets).any()
-        for values, least, most, _ in ranges:
-            broken |= _are_outside(values, least, most).any()
+        for values, low, high, _ in ranges:
+            broken |= _are_outside(values, low, high).any()
         chain = relations.offsets.diff().max() if relations.batch else relations.offsets[0]
         is_broken, longest = torch.stack([broken.long(), chain]).tolist()
         if not is_broken:
@@ -87,16 +87,16 @@ def _checked(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: R
     check_ragged(relations, "relations", batch=starts.batch, of="starts")
     if not torch.equal(relations.offsets, directions.offsets):
         raise BadInput("directions do not match the relations", expected="equal offsets")
-    for values, least, most, what in ranges:
-        bad = _are_outside(values, least, most).nonzero()[:1, 0].tolist()
+    for values, low, high, what in ranges:
+        bad = _are_outside(values, low, high).nonzero()[:1, 0].tolist()
         if bad:
             given = f"{int(values[bad[0]])} at position {bad[0]}"
-            raise BadInput(f"no such {what}", given=given, expected=f"{least} <= {what} <= {most}")
+            raise BadInput(f"no such {what}", given=given, expected=f"{low} <= {what} <= {high}")
     return 0
 
 
-def _are_outside(values: torch.Tensor, least: int, most: int) -> torch.Tensor:
-    return (values < least) | (values.long() > most)
+def _are_outside(values: torch.Tensor, low: int, high: int) -> torch.Tensor:
+    return (values < low) | (values.long() > high)
 
 
 def _arrays_of(graph: TypedGraph, *lists: Ragged) -> tuple[np.ndarray, ...] | None:

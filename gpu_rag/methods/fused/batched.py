@@ -358,8 +358,8 @@ def _listed(rows: np.ndarray, lists: Sequence[Ranking]) -> list[np.ndarray]:
     for row, ranking in enumerate(lists):
         place = {passage: rank for rank, passage in enumerate(ranking.rows[:DEPTH])}
         places = [place.get(passage) for passage in rows[row].tolist()]
-        best, least = (ranking.scores[0], min(ranking.scores[:DEPTH])) if ranking.rows else (0.0, 0.0)
-        scores[row] = [(least if rank is None else ranking.scores[rank]) - best for rank in places]
+        best, lowest = (ranking.scores[0], min(ranking.scores[:DEPTH])) if ranking.rows else (0.0, 0.0)
+        scores[row] = [(lowest if rank is None else ranking.scores[rank]) - best for rank in places]
         ranks[row] = [np.log1p(ABSENT if rank is None else rank) for rank in places]
     return [scores, ranks]
 

@@ -74,7 +74,7 @@ class Model:
         return {"lists": list(self.lists), "columns": dict(zip(self.names, numbers))}
 
 
-def model_of(document: Mapping[str, Any], names: Sequence[str], whose: Path) -> Model:
+def model_of(document: Mapping[str, Any], names: Sequence[str], path: Path) -> Model:
     """A model from its JSON document. names: the required columns. Raises BadInput."""
     try:
         columns = document["columns"]
@@ -82,11 +82,11 @@ def model_of(document: Mapping[str, Any], names: Sequence[str], whose: Path) -> 
         lists = tuple(map(str, document["lists"]))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise BadInput(
-            "weights of fused cannot be used", given=f"{whose}: {type(error).__name__} {error}",
+            "weights of fused cannot be used", given=f"{path}: {type(error).__name__} {error}",
             expected="what gpu-rag tune writes", do="run gpu-rag tune again, or remove the file",
         ) from error  # fmt: skip
     if len(columns) != len(names) or not np.isfinite([mean, scale, first, weights]).all() or not (scale > 0).all():
-        raise BadInput("weights of fused cannot be used", given=whose, do="run gpu-rag tune again, or remove the file")
+        raise BadInput("weights of fused cannot be used", given=path, do="run gpu-rag tune again, or remove the file")
     return Model(lists, tuple(names), mean, scale, first, weights)
 
 

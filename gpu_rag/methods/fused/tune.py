@@ -33,13 +33,13 @@ class Examples:
     learnt: Learnt
     documents: Sequence[Sequence[str]]
 
-    def recall(self, scores: np.ndarray, at: Sequence[int]) -> np.ndarray:
+    def recall(self, scores: np.ndarray, cutoffs: Sequence[int]) -> np.ndarray:
         """f64[Q, len(at)]: recall when candidates are ranked by their scores f64[Q, c], ties in their order."""
-        recalls = np.zeros((len(self.rows), len(at)))
+        recalls = np.zeros((len(self.rows), len(cutoffs)))
         for number, row in enumerate(self.rows):
             order = np.argsort(-scores[number, : len(self.documents[number])], kind="stable")
             ranking = ranked_documents([self.documents[number][place] for place in order])
-            recalls[number] = [recall_at(ranking, row.gold_ids, k) for k in at]
+            recalls[number] = [recall_at(ranking, row.gold_ids, k) for k in cutoffs]
         return recalls
 
 

@@ -22,10 +22,10 @@ from gpu_rag.models.fingerprint import folder_hash
 from gpu_rag.models.pretrained import missing_transformers
 
 CODE_VERSION = 2
-CPU_TOKENS = 2048  # computed together: more is no faster
+CPU_TOKENS = 2048  # tokens computed together: more is no faster
 GPU_TOKENS = 1 << 15  # tokens per batch, padding included: enough to fill a GPU
-GPU_PIECE_CHARS = 1 << 21  # tokenized together for a GPU: few batches of a piece are filled up, and few waits end one
-CENTRE = "centre.f32"  # f32[D]; no part of the content hash, since its rounding differs by machine
+GPU_PIECE_CHARS = 1 << 21  # characters tokenized together for a GPU: large, for few padded batches and few waits
+CENTRE = "centre.f32"  # f32[D]; not in the content hash, since its rounding differs by machine
 LENGTH_STEP = 8  # padded lengths on a GPU are multiples of this
 
 Ids = Sequence[Sequence[int]]
@@ -224,9 +224,9 @@ def _special_tokens(tokenizer: Any) -> list[int]:
 
 
 def _settings(folder: Path) -> tuple[int, str, torch.Tensor | None]:
-    """The model's own length limit, its default prompt, which stands before each text, and its centre, if it has one.
+    """The model's own length limit, its default prompt (put before each text), and its centre or None.
 
-    Checks that its pooling is the one computed here; raises ModelError, BadInput.
+    Raises ModelError, and BadInput for another pooling than the mean.
     """
     names = ("1_Pooling/config.json", "sentence_bert_config.json", "config_sentence_transformers.json")
     try:

@@ -58,7 +58,7 @@ class FormRefused(RequestFailed):
 
 @dataclass(frozen=True)
 class Style:
-    """Features that a server understands beside plain chat, found by `http.find_style`.
+    """Features that a server understands beside plain chat, as probed by `http.find_style`.
 
     objects: form of a JSON Schema; choices: form of options ("prompt": in words only); ranks: whether letters come with
     log-probabilities; thinks: whether replies begin with a thought; quiet: whether thinking can be switched off;
@@ -540,7 +540,7 @@ def _too_large() -> RequestFailed:
 
 def _encoded(url: str, encoding: str) -> ModelError:
     given, do = f"{url}: content-encoding {encoding}", "switch that off at the server, or at the proxy before it"
-    return ModelError("the server compresses in a way that nobody asked for", given=given, expected="gzip", do=do)
+    return ModelError("the server uses a compression that was not asked for", given=given, expected="gzip", do=do)
 
 
 def refused(status: int, text: str, headers: Any, url: str) -> Failure | RequestFailed | ModelError:

@@ -79,7 +79,7 @@ class MisbehavingServer:
         self._lock = threading.Lock()
         self._seen: Counter[bytes] = Counter()
         self.persona = PERSONAS.get(self.manners.persona, Persona({"max_model_len": 32768}))
-        self._n_loads = self.persona.loads
+        self._n_loads = self.persona.n_loading
         self._httpd = _Server((self.host, self.port), _handler(self))
         self.url = f"http://{self.host}:{self._httpd.server_address[1]}/v1"
         serve = threading.Thread(target=self._httpd.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
@@ -110,7 +110,7 @@ class MisbehavingServer:
             self.done[fault] += 1
         return fault
 
-    def said(self, body: dict[str, Any], raw: bytes) -> dict[str, Any]:
+    def reply_to(self, body: dict[str, Any], raw: bytes) -> dict[str, Any]:
         """A well-formed chat completion."""
         if not self.manners.upstream:
             return completion(body, well_formed(body))
@@ -142,7 +142,7 @@ def _handler(server: MisbehavingServer) -> type[BaseHTTPRequestHandler]:
             raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             if server.is_loading():
                 return self._answer(*server.persona.busy)
-            body, refusal = server.persona.takes(json.loads(raw))
+            body, refusal = server.persona.accept(json.loads(raw))
             if refusal is not None:
                 return self._answer(*refusal)
             fault = server.next_fault(raw)
@@ -150,7 +150,7 @@ def _handler(server: MisbehavingServer) -> type[BaseHTTPRequestHandler]:
                 return self._refuse(fault)
             if fault == "slow":
                 time.sleep(SLOW_S)
-            answer = server.persona.dressed(server.said(body, raw))
+            answer = server.persona.styled(server.reply_to(body, raw))
             if server.manners.thinks or fault == "thinking":
                 answer = reasons(body, answer, always=fault == "thinking")
             if fault == "not_json":

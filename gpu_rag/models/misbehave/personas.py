@@ -1,6 +1,6 @@
-"""Imitations of model servers: the forms that each understands, its refusals, its busy answers, its token counts.
+"""Imitations of model servers: the request forms that they understand, and their errors, by which a client can fail.
 
-They are written from what is known of the servers, not recorded: the cases that a client can fail on.
+The answers are written by hand after the servers' code and reports, not recorded.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def _error(message: str, code: int, kind: str = "api_error") -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Persona:
-    """One kind of server. card: its entry in GET /models, beside the id; forms: those that it understands, out of
-    json_schema, json_object, structured_outputs, logprobs; unknown: its answer to another form, None to ignore it.
+    """A kind of server. card: its entry in GET /models, beside the id; forms: the request forms that it understands;
+    unknown: its answer to another form, None to ignore the form.
 
-    busy, failed: its answers when overloaded, and when something broke; broken: the same with status 200, instead of a
-    completion; counts: whether it counts tokens; named: the model's name in its replies, "" for the requested one;
-    loads: requests that it answers with 503 before its model is loaded.
+    busy, failed: its answers when overloaded, and after an internal error; broken: an error with status 200 instead of
+    a completion; counts: whether it counts tokens; model_name: the model in its replies, "" for the requested name;
+    n_loading: number of requests that it answers with 503 while its model loads.
     """
 
     card: Mapping[str, Any] = field(default_factory=dict)
@@ -34,10 +34,10 @@ class Persona:
     failed: Answer = (500, {"error": "failed"})
     broken: Any = None
     counts: bool = True
-    named: str = ""
-    loads: int = 0
+    model_name: str = ""
+    n_loading: int = 0
 
-    def takes(self, body: dict[str, Any]) -> tuple[dict[str, Any], Answer | None]:
+    def accept(self, body: dict[str, Any]) -> tuple[dict[str, Any], Answer | None]:
         """Body without the ignored forms, and None; or the body and the refusal of a form."""
         wanted = body.get("response_format", {}).get("type", "")
         strange = [name for name in ("structured_outputs", "logprobs") if body.get(name) and name not in self.forms]
@@ -46,9 +46,9 @@ class Persona:
             return body, self.unknown
         return {name: value for name, value in body.items() if name not in strange}, None
 
-    def dressed(self, answer: dict[str, Any]) -> dict[str, Any]:
+    def styled(self, answer: dict[str, Any]) -> dict[str, Any]:
         """Completion in the style of this server."""
-        answer = {**answer, "model": self.named or answer["model"]}
+        answer = {**answer, "model": self.model_name or answer["model"]}
         return answer if self.counts else {name: value for name, value in answer.items() if name != "usage"}
 
 
@@ -72,8 +72,8 @@ PERSONAS: dict[str, Persona] = {
         busy=(503, _error("Loading model", 503, "unavailable_error")),
         failed=(500, _error("decode: failed to find a memory slot", 500, "server_error")),
         broken={"error": {"code": 500, "message": "slot is not available", "type": "server_error"}},
-        named="/models/misbehaving-7b.Q4_K_M.gguf",
-        loads=3,
+        model_name="/models/misbehaving-7b.Q4_K_M.gguf",
+        n_loading=3,
     ),
     "lmstudio": Persona(
         card={"owned_by": "organization_owner"},

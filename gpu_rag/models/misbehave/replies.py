@@ -47,8 +47,8 @@ def _instance(schema: dict[str, Any], names: Sequence[str], draw: int) -> Any:
         n = min(max(schema.get("minItems", 0), 2), schema.get("maxItems", 4))
         return [_instance(schema.get("items", {"type": "string"}), names, draw ^ i * 0x85EBCA6B) for i in range(n)]
     if kind in ("integer", "number"):
-        least, most = schema.get("minimum", 0), schema.get("maximum", 9)
-        return least + draw % (int(most) - int(least) + 1)
+        low, high = schema.get("minimum", 0), schema.get("maximum", 9)
+        return low + draw % (int(high) - int(low) + 1)
     if kind == "boolean":
         return draw % 2 == 0
     text = names[draw % len(names)]

@@ -36,13 +36,15 @@ NAMES = json.dumps(
 EXTRACTS = {"json": 1.0, "names_found": 0.6, "names_verbatim": 0.9}
 JUDGES = {"judged": 0.8, "chosen": 0.6}
 ANSWERS = {"answered": 0.6}
+# {test: (first, end) of its replies among the six replies of an item}
+_SIMPLE = {"judged": (1, 3), "answered": (3, 4), "chosen": (4, 5), "ranked": (5, 6)}
 
 _Outcome = Reply | RequestFailed
 
 
 @dataclass(frozen=True)
 class Passage:
-    """One item of the test."""
+    """An item of the test. names: in the text; true, false: statements about it."""
 
     title: str
     text: str
@@ -89,14 +91,14 @@ def probe(llm: LLM) -> dict[str, Any]:
     replies = llm.complete(asked)
     tests = {name: [0, 0] for name in ("json", "names_found", "names_verbatim", *_SIMPLE)}
     for i, item in enumerate(passages()):
-        mine = replies[6 * i : 6 * i + 6]
-        _score_names(tests, item, mine[0])
+        own = replies[6 * i : 6 * i + 6]
+        _score_names(tests, item, own[0])
         right = {"judged": ("yes", "no"), "chosen": (item.title,), "ranked": (item.title,)}
         for name, (start, end) in _SIMPLE.items():
             tests[name][1] += end - start
             for k, wanted in zip(range(start, end), right.get(name, ())):
-                tests[name][0] += _option(asked[6 * i + k], mine[k]) == wanted
-        tests["answered"][0] += _answers(item, mine[3])
+                tests[name][0] += _option(asked[6 * i + k], own[k]) == wanted
+        tests["answered"][0] += _answers(item, own[3])
     return {
         "model": {"name": llm.name, "content_hash": llm.content_hash},
         "capable": llm.capable,
@@ -107,15 +109,11 @@ def probe(llm: LLM) -> dict[str, Any]:
     }
 
 
-# {test: (first, end) of its replies among the six replies of an item}
-_SIMPLE = {"judged": (1, 3), "answered": (3, 4), "chosen": (4, 5), "ranked": (5, 6)}
-
-
 def good_for(tests: dict[str, list[int]]) -> list[str]:
     """The uses for which the shares of right replies are high enough."""
     needs = {"extraction": EXTRACTS, "judging": JUDGES, "answers": ANSWERS}
     return [
-        use for use, least in needs.items() if all(tests[t][0] >= share * tests[t][1] > 0 for t, share in least.items())
+        use for use, need in needs.items() if all(tests[t][0] >= share * tests[t][1] > 0 for t, share in need.items())
     ]
 
 

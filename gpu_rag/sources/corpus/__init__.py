@@ -71,7 +71,7 @@ class Outcome(NamedTuple):
     was rejected in an earlier reading because its id stood for another text; the reason is written anew, because the
     place of that text may have changed."""
 
-    found: Document | Reject
+    row: Document | Reject
     repeatable: bool = False
     other_id: str = ""
     was_taken: bool = False
@@ -363,7 +363,7 @@ def _folder(folder: Path, names: list[bytes], limits: Limits, parser: Parser) ->
             yield from _zipped(path, name, limits, parser)
         elif has_ending(name, _ENDINGS):
             for item in _rows(path, limits, parser):
-                yield item._replace(other_id=f"{name.decode('utf-8', 'backslashreplace')}:{item.found.id}")
+                yield item._replace(other_id=f"{name.decode('utf-8', 'backslashreplace')}:{item.row.id}")
         else:
             yield Outcome(Reject(shown(path), 0, f"files {_kind(name)} are not read"))
 

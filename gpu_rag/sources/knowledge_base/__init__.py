@@ -45,17 +45,17 @@ def skb_files(folder: Path) -> SkbFiles:
     """Files of a knowledge base. Raises BadInput if one is missing, or exists twice."""
     if not folder.is_dir():
         raise BadInput("the knowledge base is no folder", given=folder, expected=ACCEPTED)
-    nodes = _one(folder, ("nodes",))
+    nodes = _file_named(folder, ("nodes",))
     if nodes is None and is_stark(folder):  # it raises if files are missing
         return SkbFiles(folder, folder, stark=True)
-    edges = _one(folder, ("edges", "kg"))
+    edges = _file_named(folder, ("edges", "kg"))
     if nodes is None or edges is None:
         lacking = "nodes" if nodes is None else "edges"
         raise BadInput("the folder is no knowledge base", given=f"{folder} without {lacking}", expected=ACCEPTED)
     return SkbFiles(nodes, edges)
 
 
-def _one(folder: Path, names: tuple[str, ...]) -> Path | None:
+def _file_named(folder: Path, names: tuple[str, ...]) -> Path | None:
     files = [path for name in names for suffix in _SUFFIXES if (path := folder / f"{name}{suffix}").exists()]
     if len(files) > 1:
         given = " and ".join(path.name for path in files)

@@ -47,7 +47,7 @@ LISTS = pa.large_list(TEXT)
 
 @dataclass(frozen=True)
 class SkbNode:
-    """One node. text: its own document, or "". line: in its file, from 1."""
+    """A node. text: its own document, or "". line: in its file, from 1."""
 
     id: str
     name: str
@@ -85,7 +85,7 @@ def _plain(columns: Mapping[str, pa.Array], line: np.ndarray, limits: Limits) ->
 
 
 def _texts(column: pa.Array | None, n: int, limits: Limits) -> tuple[pa.LargeStringArray, np.ndarray]:
-    """(texts, blank ones as ""; bool[n]: whether they are plain)."""
+    """(texts with "" for blank texts, bool[n]: whether each is plain)."""
     text = text_of(column, n)
     good = (np.asarray(pc.binary_length(text)) <= limits.max_document_chars) & ~has_nul(text)
     octets, bounds = octets_of(text)
@@ -93,9 +93,9 @@ def _texts(column: pa.Array | None, n: int, limits: Limits) -> tuple[pa.LargeStr
         return text, good
     first = np.minimum(bounds[:-1], len(octets) - 1)
     good &= octets[first] != 0xEF  # a byte order mark, or a character with the same first byte
-    looked_at = np.flatnonzero((bounds[1:] > bounds[:-1]) & may_be_blank(octets, first))
+    candidates = np.flatnonzero((bounds[1:] > bounds[:-1]) & may_be_blank(octets, first))
     blank = np.zeros(n, bool)
-    blank[looked_at] = [value.isspace() for value in text.take(pa.array(looked_at)).to_pylist()]
+    blank[candidates] = [value.isspace() for value in text.take(pa.array(candidates)).to_pylist()]
     return (pc.if_else(pa.array(blank), "", text).cast(TEXT) if blank.any() else text), good
 
 
@@ -131,7 +131,7 @@ def read_tsv_nodes(path: Path, limits: Limits) -> Iterator[Block]:
         nonlocal keys
         head = block.line(0) if len(block.number) and block.number[0] == 1 else None
         keys = named_columns(head) or keys if isinstance(head, Line) else keys
-        # Of columns with one name the last counts, and aliases are no text: read row by row.
+        # If a column name repeats, the last column counts; aliases are a list, not a text: read row by row.
         if len(set(keys)) < len(keys) or "aliases" in keys:
             return block_of(NODES.schema, ()), np.arange(len(block.start))
         return plain_fields(NODES, block, keys, 1, limits)
@@ -144,12 +144,12 @@ def read_tsv_nodes(path: Path, limits: Limits) -> Iterator[Block]:
 
 def named_columns(line: Line) -> tuple[str, ...] | None:
     """Column names if this is a first line that names them, else None."""
-    named = tuple(field.strip().lower() for field in line.text.split("\t"))
-    return named if line.number == 1 and "id" in named and set(named) & {"name", "type", "text"} else None
+    fields = tuple(field.strip().lower() for field in line.text.split("\t"))
+    return fields if line.number == 1 and "id" in fields and set(fields) & {"name", "type", "text"} else None
 
 
 def fields_row(line: Line, keys: tuple[str, ...]) -> Row:
-    """Row of a line of tab-separated fields, by column name; it may have fewer fields, not more. Raises RowError."""
+    """Row of a line of tab-separated fields; keys: the column names. Raises RowError if there are more fields."""
     fields = line.text.split("\t")
     if len(fields) > len(keys):
         raise RowError(f"{len(fields)} fields; expected {', '.join(keys)} between tabs")

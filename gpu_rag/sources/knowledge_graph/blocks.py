@@ -104,13 +104,13 @@ def joined(blocks: Sequence[Block]) -> Block:
     return both if (line[1:] >= line[:-1]).all() else both.take(np.argsort(line, kind="stable"), rejects)
 
 
-def together(blocks: Iterable[Block], least: int) -> Iterator[Block]:
+def together(blocks: Iterable[Block], min_rows: int) -> Iterator[Block]:
     """Blocks of a file joined to blocks of at least `least` rows, or 65,536 rejects; the last one may be smaller."""
     waiting, n, n_rejects = list[Block](), 0, 0
     for block in blocks:
         waiting.append(block)
         n, n_rejects = n + block.n, n_rejects + len(block.rejects)
-        if n >= least or n_rejects >= _MAX_REJECTS:
+        if n >= min_rows or n_rejects >= _MAX_REJECTS:
             yield joined(waiting)
             waiting, n, n_rejects = [], 0, 0
     if waiting:
@@ -180,12 +180,12 @@ def rows_of_lines(
 
 
 def plain_fields(
-    kind: RowKind, block: LineBlock, keys: Sequence[str], least: int, limits: Limits
+    kind: RowKind, block: LineBlock, keys: Sequence[str], min_fields: int, limits: Limits
 ) -> tuple[Block, np.ndarray]:
     """(rows of lines with at least `least` tab-separated fields, in the columns `keys`; the other lines)."""
     tabs = np.flatnonzero(np.frombuffer(block.data, np.uint8) == 9)
     first, last = np.searchsorted(tabs, block.start), np.searchsorted(tabs, block.end)
-    rows = np.flatnonzero(~block.alone & (last - first >= least - 1) & (last - first < len(keys)))
+    rows = np.flatnonzero(~block.alone & (last - first >= min_fields - 1) & (last - first < len(keys)))
     keys = keys[: int((last - first)[rows].max(initial=0)) + 1]
     end, bounds, begin = block.end[rows], list[np.ndarray](), block.start[rows]
     tabs = np.append(tabs, 0)
@@ -236,9 +236,9 @@ def may_be_blank(octets: np.ndarray, start: np.ndarray) -> np.ndarray:
     return result
 
 
-def are_plain(text: pa.LargeStringArray, most: int = MAX_ID_CHARS) -> np.ndarray:
+def are_plain(text: pa.LargeStringArray, max_bytes: int = MAX_ID_CHARS) -> np.ndarray:
     """bool[n]: whether a text is short enough, without NUL, white space at its ends and a leading byte order mark."""
-    good: np.ndarray = (np.asarray(pc.binary_length(text)) <= most) & ~has_nul(text)
+    good: np.ndarray = (np.asarray(pc.binary_length(text)) <= max_bytes) & ~has_nul(text)
     looked_at = np.flatnonzero(may_have_edges(text))
     for row, value in zip(looked_at.tolist(), text.take(pa.array(looked_at)).to_pylist()):
         good[row] &= value == value.strip() and not value.startswith("\ufeff")

@@ -87,7 +87,7 @@ TRIPLES = RowKind(
 
 def read_tsv(path: Path, limits: Limits) -> Iterator[Block]:
     """Triples of a file, in blocks; a first line that names the columns is skipped."""
-    plain = partial(plain_fields, TRIPLES, keys=_KEYS, least=3, limits=limits)
+    plain = partial(plain_fields, TRIPLES, keys=_KEYS, min_fields=3, limits=limits)
     return read_lines_in_blocks(TRIPLES.schema, path, limits, plain, triple_of)
 
 

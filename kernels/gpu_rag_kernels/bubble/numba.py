@@ -40,7 +40,7 @@ def push(heap, size, key):
 def pop(heap, size):
     """Remove and return the least key of heap[:size], size > 0."""
     n = np.uint64(size) - ONE
-    least, key, place = heap[0], heap[n], np.uint64(0)
+    first, key, place = heap[0], heap[n], np.uint64(0)
     child = ONE
     while child + ONE < n:
         child += np.uint64(heap[child + ONE] < heap[child])
@@ -51,7 +51,7 @@ def pop(heap, size):
         heap[place] = heap[child]
         place = child
     push(heap, place, key)
-    return least
+    return first
 
 
 @numba.njit(cache=True, nogil=True)
@@ -336,19 +336,19 @@ def appended(array, size, values):
 
 
 @numba.njit(cache=True, nogil=True)
-def expand_blocks(indptr, indices, costs, offsets, anchors, groups, at, first, last, limit, cover_first):
-    """The candidates of the blocks first..last: the fields of `Found`. Block b has the anchors at[b]..at[b + 1]."""
+def expand_blocks(indptr, indices, costs, offsets, anchors, groups, bounds, first, last, limit, cover_first):
+    """The fields of `Candidates` for the blocks first..last. Block b has the anchors bounds[b]..bounds[b + 1]."""
     counts = np.zeros(last - first, np.int64)
     rows, sizes = np.empty(64, np.int64), np.empty(16, np.int64)
     covered, distance, kind = np.empty(16, np.int64), np.empty(16, np.int64), np.empty(16, np.int64)
     n_rows, count, most_n, most_m = 0, 0, 0, 1
     for b in range(first, last):
         most_n = max(most_n, offsets[b + 1] - offsets[b])
-    for a in range(at[first], at[last]):
+    for a in range(bounds[first], bounds[last]):
         most_m = max(most_m, groups[a] + 1)
     state, heap = space_for(most_n, most_m), np.empty(1024, np.int64)
     for b in range(first, last):
-        own = slice(at[b], at[b + 1])
+        own = slice(bounds[b], bounds[b + 1])
         block, heap = expand_block(
             indptr, indices, costs, offsets[b], offsets[b + 1], anchors[own], groups[own], limit, cover_first, state,
             heap,

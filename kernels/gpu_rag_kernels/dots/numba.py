@@ -94,7 +94,7 @@ def _reader(context, builder, signature, args, k, row):
     n_dims = builder.extract_value(array.shape, signature.args[k].ndim - 1)
     start = builder.gep(array.data, [builder.mul(row, n_dims)])
     kind = ir.VectorType(context.get_data_type(signature.args[k].dtype), SUMS)
-    return lambda at: builder.load(builder.bitcast(builder.gep(start, [at]), kind.as_pointer()), align=1)
+    return lambda first: builder.load(builder.bitcast(builder.gep(start, [first]), kind.as_pointer()), align=1)
 
 
 @intrinsic
@@ -115,9 +115,9 @@ def partial_sums(typing, query, rows, i, n):
 
 
 @intrinsic
-def approx_sums(typing, questions, first, rows, i, n, found, block):
-    """Write f32 sums over the first n components, n a multiple of SUMS: found f32[Q] = questions[first + q] . rows[i]
-    and found[Q] = |rows[i]|^2. Q is the length of the tuple `block`. The row is read once."""
+def approx_sums(typing, questions, first, rows, i, n, sums, block):
+    """Write f32 sums over the first n components, n a multiple of SUMS: sums f32[Q] = questions[first + q] . rows[i]
+    and sums[Q] = |rows[i]|^2. Q is the length of the tuple `block`. The row is read once."""
 
     def emit(context, builder, signature, args):
         size, narrow = signature.args[-1].count, ir.VectorType(ir.FloatType(), SUMS)
@@ -129,12 +129,12 @@ def approx_sums(typing, questions, first, rows, i, n, found, block):
             own = _single(builder, row(k))
             return [_added(builder, t, other, own) for t, other in zip(totals, [*(read(k) for read in readers), own])]
 
-        found = cgutils.create_struct_proxy(signature.args[5])(context, builder, args[5]).data
+        out = cgutils.create_struct_proxy(signature.args[5])(context, builder, args[5]).data
         for q, total in enumerate(_looped(builder, args[4], narrow, size + 1, grow)):
-            builder.store(_halved(builder, total), builder.gep(found, [_I64(q)]))
+            builder.store(_halved(builder, total), builder.gep(out, [_I64(q)]))
         return context.get_dummy_value()
 
-    return types.void(questions, types.int64, rows, types.int64, types.int64, found, block), emit
+    return types.void(questions, types.int64, rows, types.int64, types.int64, sums, block), emit
 
 
 @intrinsic
@@ -192,7 +192,7 @@ def sink(scores, ids, size, score, row):
 
 
 @numba.njit(cache=True, nogil=True)
-def in_order(scores, ids):
+def sort_heaps(scores, ids):
     """Sort the heap of every row, best first; a free place gets id -1."""
     for b in range(scores.shape[0]):
         for size in range(scores.shape[1] - 1, 0, -1):
@@ -205,16 +205,16 @@ def in_order(scores, ids):
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def approx_scores(questions, first, rows, i, found, block):
+def approx_scores(questions, first, rows, i, sums, block):
     """`approx_sums` over all components."""
     n_dims, size = rows.shape[1], len(block)
     whole = n_dims // SUMS * SUMS
-    approx_sums(questions, first, rows, i, whole, found, block)
+    approx_sums(questions, first, rows, i, whole, sums, block)
     for k in range(whole, n_dims):
         x = number(rows[i, k])
         for q in range(size):
-            found[q] += questions[first + q, k] * x
-        found[size] += x * x
+            sums[q] += questions[first + q, k] * x
+        sums[size] += x * x
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -261,7 +261,7 @@ def search_rows(questions, rows, first, last, k, unit):
                 continue
             if not take_row(queries, b, rows, i, scores, ids):
                 return i, scores, ids
-    in_order(scores, ids)
+    sort_heaps(scores, ids)
     return -1, scores, ids
 
 
@@ -285,8 +285,8 @@ def find_peaks(row, peaks):
 @numba.njit(cache=True, nogil=True)
 def cut_of(worst, slack, relative):
     """The lowest fast score f32 of a row with score `worst`: `slack` less, and `relative` of that for rounding."""
-    least = worst - slack
-    return np.float32(least - abs(least) * relative)
+    bound = worst - slack
+    return np.float32(bound - abs(bound) * relative)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -305,8 +305,8 @@ def worst_of(row, peaks, k, slack, relative):
         for c in range(p * CHUNK, min((p + 1) * CHUNK, row.shape[0])):
             if value(row[c]) > best[0]:
                 sink(best, ids, k, value(row[c]), np.int32(c))
-    least = np.float64(best[0])
-    bound = least - abs(least) * relative - slack
+    lowest = np.float64(best[0])
+    bound = lowest - abs(lowest) * relative - slack
     return bound if bound > -np.inf else -np.inf  # avoids NaN if both are infinite
 
 

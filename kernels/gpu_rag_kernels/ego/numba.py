@@ -26,14 +26,14 @@ def lowest_bit(typing, word):
 
 
 @numba.njit(cache=True, nogil=True)
-def admit(found, n_found, seen, fresh, size, limit):
-    """Count the nodes found in one hop, in ascending order; remove the bits of questions beyond `limit`.
+def admit(reached, n_reached, seen, fresh, size, limit):
+    """Count the nodes reached in one hop, in ascending order; remove the bits of questions beyond `limit`.
 
     Returns the questions with space left, which may continue.
     """
-    found[:n_found].sort()
-    for f in range(n_found):
-        w = found[f]
+    reached[:n_reached].sort()
+    for f in range(n_reached):
+        w = reached[f]
         bits, kept = fresh[w], _NONE
         while bits:
             q = lowest_bit(bits)
@@ -51,10 +51,10 @@ def admit(found, n_found, seen, fresh, size, limit):
 
 
 @numba.njit(cache=True, nogil=True)
-def note(found, n_found, seen, fresh, touched, n_touched):
+def note(reached, n_reached, seen, fresh, touched, n_touched):
     """Append the nodes first seen in this hop to `touched`; return its new length."""
-    for f in range(n_found):
-        w = found[f]
+    for f in range(n_reached):
+        w = reached[f]
         if seen[w] == fresh[w] and fresh[w] != _NONE:
             touched[n_touched] = w
             n_touched += 1
@@ -62,9 +62,9 @@ def note(found, n_found, seen, fresh, touched, n_touched):
 
 
 @numba.njit(cache=True, nogil=True)
-def hop(indptr, indices, allowed, front, bits_of, n_front, seen, fresh, found):
+def hop(indptr, indices, allowed, front, bits_of, n_front, seen, fresh, reached):
     """List in `found` the nodes that some question first reaches from `front`; return their number."""
-    n_found = 0
+    n_reached = 0
     for f in range(n_front):
         bits = bits_of[f]
         if bits == _NONE:
@@ -75,45 +75,45 @@ def hop(indptr, indices, allowed, front, bits_of, n_front, seen, fresh, found):
             if new == _NONE or (allowed.shape[0] > 0 and not allowed[w]):
                 continue
             if fresh[w] == _NONE:
-                found[n_found] = w
-                n_found += 1
+                reached[n_reached] = w
+                n_reached += 1
             fresh[w] |= new
             seen[w] |= new
-    return n_found
+    return n_reached
 
 
 @numba.njit(cache=True, nogil=True)
 def search(
-    indptr, indices, allowed, seeds, offsets, first, last, radius, limit, seen, fresh, touched, found, front, bits_of,
+    indptr, indices, allowed, seeds, offsets, first, last, radius, limit, seen, fresh, touched, reached, front, bits_of,
 ):  # fmt: skip
     """Balls of the questions first..last, at most WORD. seen u64[N]: bit q of node v means that v is in ball q; fresh
-    u64[N]: found in this hop. Both are zero before; `touched` i32[N] gets the nodes whose `seen` is not zero
+    u64[N]: reached in this hop. Both are zero before; `touched` i32[N] gets the nodes whose `seen` is not zero
     afterwards.
 
-    allowed: bool[N], or [0] for all; found, front: i32[N], bits_of: u64[N], scratch. limit < 0: none. Returns the
+    allowed: bool[N], or [0] for all; reached, front: i32[N], bits_of: u64[N], scratch. limit < 0: none. Returns the
     number of touched nodes.
     """
     size, space = np.zeros(last - first, np.int64), ~_NONE
-    n_touched, n_found = 0, 0
+    n_touched, n_reached = 0, 0
     for b in range(first, last):
         for s in range(offsets[b], offsets[b + 1]):
             w = seeds[s]
             if fresh[w] == _NONE:
-                found[n_found] = w
-                n_found += 1
+                reached[n_reached] = w
+                n_reached += 1
             fresh[w] |= _ONE << np.uint64(b - first)
             seen[w] = fresh[w]
     for step in range(radius + 1):
         if step > 0:
-            n_found = hop(indptr, indices, allowed, front, bits_of, n_found, seen, fresh, found)
-        if n_found == 0:
+            n_reached = hop(indptr, indices, allowed, front, bits_of, n_reached, seen, fresh, reached)
+        if n_reached == 0:
             break
         if limit >= 0:
-            space = admit(found, n_found, seen, fresh, size, limit)
-        n_touched = note(found, n_found, seen, fresh, touched, n_touched)
-        for f in range(n_found):
-            front[f], bits_of[f] = found[f], fresh[found[f]] & space
-            fresh[found[f]] = _NONE
+            space = admit(reached, n_reached, seen, fresh, size, limit)
+        n_touched = note(reached, n_reached, seen, fresh, touched, n_touched)
+        for f in range(n_reached):
+            front[f], bits_of[f] = reached[f], fresh[reached[f]] & space
+            fresh[reached[f]] = _NONE
     return n_touched
 
 

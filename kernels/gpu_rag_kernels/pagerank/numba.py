@@ -55,9 +55,9 @@ class _Row:
         return value if value.type == kind else self.builder.fptrunc(value, kind)
 
     def splat(self, scalar, kind):
-        one = self.builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, _I64(0))
+        single = self.builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, _I64(0))
         zeros = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [0] * self.lanes)
-        return self.builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros)
+        return self.builder.shuffle_vector(single, ir.Constant(kind, ir.Undefined), zeros)
 
     def absolute(self, value):
         width = 64 if value.type.element == ir.DoubleType() else 32

@@ -9,17 +9,17 @@ import torch
 
 from gpu_rag.types import CSR
 
-# torch warns that CSR tensors are a beta; only their product with a dense matrix is used here. Up to 2.12 it also says
-# that invariants are not checked if that is switched off.
+# torch warns that CSR tensors are in beta; only their product with a dense matrix is used here. Up to 2.12 it also
+# warns that invariants are not checked.
 for _message in ("Sparse CSR tensor support is in beta state", "Sparse invariant checks are implicitly disabled"):
     warnings.filterwarnings("ignore", message=_message)
 
 
 @dataclass(frozen=True)
 class Restart:
-    """rows: f32/f64[S, B], the restart probabilities of the nodes at which any question restarts; at: i32[N], the row
-    of each node, or -1. S is far below N if questions start from a few seeds. nodes: i64[S], the node of each row, or
-    None if a row may have none."""
+    """Restart probabilities of B questions. rows: f32/f64[S, B], of the S nodes at which any question restarts, far
+    fewer than N for a few seeds; at: i32[N], the row of each node, or -1; nodes: i64[S], the node of each row, or None
+    if a row may have none."""
 
     rows: torch.Tensor
     at: torch.Tensor

@@ -68,11 +68,11 @@ def ask_for_line(typing, matrix, row, column):
 
     def emit(context, builder, signature, args):
         array = context.make_array(signature.args[0])(context, builder, args[0])
-        at = cgutils.get_item_pointer(context, builder, signature.args[0], array, args[1:], wraparound=False)
+        item = cgutils.get_item_pointer(context, builder, signature.args[0], array, args[1:], wraparound=False)
         byte, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
         shape = ir.FunctionType(ir.VoidType(), [byte, i32, i32, i32])
         ask = builder.module.declare_intrinsic("llvm.prefetch", [byte], shape)
-        builder.call(ask, [builder.bitcast(at, byte), i32(0), i32(3), i32(1)])  # options: read, all cache levels, data
+        builder.call(ask, [builder.bitcast(item, byte), i32(0), i32(3), i32(1)])  # read, all cache levels, data
         return context.get_dummy_value()
 
     return signature, emit
@@ -194,12 +194,12 @@ def best_rows(group, scores, beam, rows):
                 rows[kept] = p
                 kept += 1
         else:
-            least, space = least_of_best(scores[first:last], heap), beam
+            threshold, space = least_of_best(scores[first:last], heap), beam
             for p in range(first, last):
-                space -= scores[p] > least
+                space -= scores[p] > threshold
             for p in range(first, last):
-                if scores[p] > least or (scores[p] == least and space > 0):
-                    space -= scores[p] == least
+                if scores[p] > threshold or (scores[p] == threshold and space > 0):
+                    space -= scores[p] == threshold
                     rows[kept] = p
                     kept += 1
         first = last
@@ -214,12 +214,12 @@ def space_for(size, width):
 
 
 @numba.njit(cache=True, nogil=True)
-def shared(one, n_one, other, first, last):
-    """Whether one[:n_one] and other[first:last] have a common node; -1 does not count."""
+def shared(nodes, n_nodes, other, first, last):
+    """Whether nodes[:n_nodes] and other[first:last] have a common node; -1 does not count."""
     meets = False
-    for i in range(n_one):
+    for i in range(n_nodes):
         for j in range(first, last):
-            meets |= (one[i] == other[j]) & (one[i] >= 0)
+            meets |= (nodes[i] == other[j]) & (nodes[i] >= 0)
     return meets
 
 

@@ -59,12 +59,12 @@ def along(side, node, relation):
 
 
 @numba.njit(cache=True, nogil=True)
-def step_of_few(graph, relation, way, front, n_front, reached):
+def step_of_few(graph, relation, directions, front, n_front, reached):
     """Write the nodes one edge of `relation` from `front`, ascending, each once; return their number, or -1 if there
-    are more than FEW entries. graph: the out and the in side; way: bits, 1 for out and 2 for in."""
+    are more than FEW entries. graph: the out and the in side; directions: bits, 1 for out and 2 for in."""
     size = 0
     for bit in range(2):
-        if not (way >> bit) & 1:
+        if not (directions >> bit) & 1:
             continue
         side = graph[0] if bit == 0 else graph[1]
         for f in range(n_front):
@@ -90,11 +90,11 @@ def sorted_once(nodes, size):
 
 
 @numba.njit(cache=True, nogil=True)
-def step_of_many(graph, relation, way, front, n_front, mark, reached):
+def step_of_many(graph, relation, directions, front, n_front, mark, reached):
     """`step_of_few` with nodes in any order, each once. mark: bool[N], all False before; then True if reached."""
     size = 0
     for bit in range(2):
-        if not (way >> bit) & 1:
+        if not (directions >> bit) & 1:
             continue
         side = graph[0] if bit == 0 else graph[1]
         for f in range(n_front):
