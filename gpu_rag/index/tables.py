@@ -126,7 +126,8 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        raise IndexCorrupt("a table of the index cannot be read", given=f"{path}: {error}") from error
+        do = "run gpu-rag index again: it makes what is missing or of an older version"
+        raise IndexCorrupt("a table of the index cannot be read", given=f"{path}: {error}", do=do) from error
 
 
 def read_batches(path: Path, schema: pa.Schema, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:

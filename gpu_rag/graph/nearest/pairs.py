@@ -174,8 +174,7 @@ def _candidates(
     `limit` bits."""
     order = np.lexsort((words[:, 0], groups, code))
     code, group, columns = code[order], groups[order], np.ascontiguousarray(words[order].T)
-    is_last = np.append((code[1:] != code[:-1]) | (group[1:] != group[:-1]), True)  # of its bucket
-    ends = np.flatnonzero(is_last).astype(np.int32)
+    ends = np.flatnonzero(np.append((code[1:] != code[:-1]) | (group[1:] != group[:-1]), True)).astype(np.int32)
     end, places = np.repeat(ends, np.diff(ends, prepend=-1)), np.arange(len(order), dtype=np.int32)
     for step in range(1, CAP + 1):
         places = places[places + step <= end[places]]

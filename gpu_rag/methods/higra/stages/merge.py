@@ -57,9 +57,8 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
 
 
 def _pairs(settings: Settings, sizes: Mapping[str, float]) -> float:
-    """The number of comparisons; exactly, each pair is compared once."""
     n, chosen = sizes["entities"], settings.section(AlignmentSettings)
-    return n * comparisons(n, 1 - chosen.tau) / 2 if chosen.refine else 0.0
+    return n * comparisons(n, 1 - chosen.tau) / 2 if chosen.refine else 0.0  # each pair once
 
 
 @stage(
