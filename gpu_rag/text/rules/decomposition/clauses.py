@@ -95,7 +95,7 @@ def _clause(text: str, units: list[Unit], first: int, last: int) -> str | None:
         return f"In #0{after}" if low == "where" else f"#0's{after}" if low == "whose" else f"#0{after}"
     verb = last + low.endswith("ly")
     active = units[verb].low.endswith("ing") and not phrases.is_aux(units[verb])
-    follows = phrases.REDUCED_AFTER | {"where", "when", "how"}
+    follows = PREPOSITIONS | {"where", "when", "how"}
     if asked and phrases.is_participle(units[verb].low) and (active or units[verb + 1].low in follows):
         return f"#0 {'is' if active else 'was'}{text[units[last - 1].end :]}"
     return None

@@ -33,23 +33,18 @@ _NO_AGENTS = _LISTS["no_agents"]
 _ABSTRACT = _LISTS["abstract"]
 _ABSTRACT_ENDINGS = ("ion", "ment", "ness", "ity", "ance", "ence", "ing", "ism", "th", "ship", "hood", "age", "s")
 _AGENT_ENDINGS = ("er", "or", "ist", "ian", "eur", "ant")
-_NO_ANTS = _LISTS["no_ants"]
 PLURALS = _LISTS["plurals"]
 
 BASE_VERBS = _LISTS["base_verbs"]
 LATE_VERBS = _LISTS["late_verbs"]
-REDUCED_AFTER = _LISTS["reduced_after"]
 COMPOUND_TAIL = word_set("birth death origin citizenship residence burial employment")
-COMPOUND_HEAD = _LISTS["compound_head"]
-
-_AGENT_EXCEPTIONS = _NO_AGENTS | _NO_ANTS
+COMPOUND_HEAD = word_set("place city town country date state county village cause")
 
 
 def is_person(noun: str) -> bool:
     """Whether a noun (lower case, singular) names a person: by a list, or by its ending (-er, -or, -ist)."""
-    if noun in PEOPLE or noun in PLURALS:
-        return True
-    return len(noun) > 4 and noun.endswith(_AGENT_ENDINGS) and noun not in _AGENT_EXCEPTIONS
+    agent = len(noun) > 4 and noun.endswith(_AGENT_ENDINGS) and noun not in _NO_AGENTS
+    return agent or noun in PEOPLE | PLURALS
 
 
 def is_agent(noun: str) -> bool:
@@ -228,14 +223,12 @@ class _Reader:
         for i in reversed(range(min(self.first, self.n))):
             unit = self.units[i]
             if is_aux(unit):
-                subject = self.units[i + 1]
-                inverted = subject.is_name or subject.low in ("the", "a", "an", "both")
+                inverted = self.units[i + 1].is_name or self.units[i + 1].low in ("the", "a", "an", "both")
                 asks_what = unit.low in COPULAS and self.units[i - 1].low in ("who", "what")
                 return unit.low if inverted and not asks_what else ""
-            if unit.kind == MARK_UNIT or unit.low in RELATIVES:
-                return ""
-            if verb_at(self.units, i) or base_verb_at(self.units, i):
-                return ""
+            verb = verb_at(self.units, i) or base_verb_at(self.units, i)
+            if verb or unit.kind == MARK_UNIT or unit.low in RELATIVES:
+                break
         return ""
 
     def _complete(self, last: int) -> bool:
@@ -315,7 +308,7 @@ class _Reader:
         if not (as_object or following.low == "by") or is_aux(self.units[start]) or not self._modifies(start):
             return None
         named = low in ("called", "named", "known") and (following.is_name or following.low == "as")
-        preposition = following.low in REDUCED_AFTER and start + 2 < self.n
+        preposition = following.low in PREPOSITIONS and start + 2 < self.n
         if named or not is_participle(low) or not (following.is_name or preposition or low.endswith("ing")):
             return None
         return self._made(REDUCED, self._complement_end(start + 1), head)
@@ -436,9 +429,8 @@ class _Reader:
         i, words = at, 0
         while not self.units[i].is_name:
             unit = self.units[i]
-            if unit.kind == MARK_UNIT or is_aux(unit) or self._is_verb(i):
-                break
-            if unit.low in FUNCTION_WORDS and unit.low not in ("the", "of", "a", "an"):
+            closed = unit.low in FUNCTION_WORDS and unit.low not in ("the", "of", "a", "an")
+            if closed or unit.kind == MARK_UNIT or is_aux(unit) or self._is_verb(i):
                 break
             words += unit.is_word
             i += 1
