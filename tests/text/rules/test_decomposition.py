@@ -204,7 +204,7 @@ def test_a_long_question_is_left_whole() -> None:
 
 
 _WORDS = """the a of who that which where Halden Bridge Marta Orlo's father director #1 , ? was did born in by named is
-( ) ' and or first same country from X's 1904 designed ship built"""
+( ) ' and or first same country from X's 1904 designed ship built ; . a it its in there with whoever someone what how"""
 _PIECES = st.sampled_from(_WORDS.split())
 
 

@@ -70,9 +70,9 @@ def _before(text: str) -> tuple[str, str] | None:
 
 def _in_place(text: str) -> tuple[str, str] | None:
     """Read a statement in which a phrase has a clause with the question word."""
-    units = units_of(text)
+    units = [*units_of(text), *[phrases.PAST] * 3]
     for first, last in () if _asks(text) else _open_phrases(units, definite=True):
-        rest = _clause(text, units, first, last) if last < len(units) - 1 else None
+        rest = _clause(text, units, first, last)
         begins = any(phrases.verb_at(units, i) for i in range(first))
         if rest is not None and begins and not any(unit.low in QUESTION_WORDS for unit in units[:first]):
             end = units[last - 1].end

@@ -191,7 +191,7 @@ def innermost(text: str) -> Described | None:
     return next((phrase for i in reversed(range(len(units))) if (phrase := _Reader(units, i).read())), None)
 
 
-_PAST = Unit("", 0, 0, MARK_UNIT)  # stands before and behind a question, so that no position is outside
+PAST = Unit("", 0, 0, MARK_UNIT)  # stands behind a question (and so before it), so that no position is outside
 
 
 class _Reader:
@@ -201,7 +201,7 @@ class _Reader:
         self.first, self.n = first, len(units)
         while self.n and units[self.n - 1].kind == MARK_UNIT:
             self.n -= 1
-        self.units = [*units[: self.n], *[_PAST] * 4]
+        self.units = [*units, *[PAST] * 4]
         self.aux = self._open_auxiliary()
         self.base_awaited = any(unit.low in _DO for unit in units[:first])
 
