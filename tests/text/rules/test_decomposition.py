@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.text.rules.decomposition import MAX_STEPS, features, fill, plan_by_rules, references
-from gpu_rag.text.rules.decomposition.compare import LEAST, MOST, SAME, Compared, compared, decide
+from gpu_rag.text.rules.decomposition.compare import DIFFERENT, LEAST, MOST, SAME, Compared, compared, decide
 
 # A question, and below it the steps that it becomes; a step depends on those that it names.
 CASES = """
@@ -61,6 +61,42 @@ Were the mayor of Kerling and the founder of Loss born in the same year?
   Who is the mayor of Kerling? Who is the founder of Loss? In which year was #1 born? In which year was #2 born?
 Was Marta Orlo born in the same town as the designer of Ves Hall?
   Who is the designer of Ves Hall? In which town was Marta Orlo born? In which town was #1 born?
+Do Lake Orm and Lake Tiss lie in different counties?
+  In which counties does Lake Orm lie? In which counties does Lake Tiss lie?
+Is Kerling in a different county from Tamsin?
+  In which county is Kerling? In which county is Tamsin?
+A midshipman led an expedition. In which year was the wreck of its flagship found?
+  A midshipman led which expedition? In which year was the wreck of #1's flagship found?
+Someone stole the Ves Crown: how many years did he spend in prison?
+  Who stole the Ves Crown? How many years did #1 spend in prison?
+Marta Orlo lived in a village. Which river flows there?
+  Marta Orlo lived in which village? Which river flows in #1?
+Loss was bought by a company founded in which year?
+  Loss was bought by which company? #1 was founded in which year?
+Marta Orlo painted a bridge in which whose statue stands?
+  Marta Orlo painted which bridge? In #1 whose statue stands?
+Hugo Brandt founded a choir whose hall has what nickname?
+  Hugo Brandt founded which choir? What is #1's hall? #2 has what nickname?
+Tamsin lies in a county with how many lakes?
+  Tamsin lies in which county? #1 has how many lakes?
+When did the man die who built the Halden Bridge?
+  Who is the man who built the Halden Bridge? When did #1 die?
+Who taught whoever designed the Halden Bridge?
+  Who is the person who designed the Halden Bridge? Who taught #1?
+What money do they use where Marta Orlo grew up?
+  What is the place where Marta Orlo grew up? What money do they use in #1?
+By whom was the team that Zed Orlo manages founded?
+  What is the team that Zed Orlo manages? By whom was #1 founded?
+Which country owns the airline serving Kerling?
+  What is the airline serving Kerling? Which country owns #1?
+Loss film director spouse?
+  Who is the director of Loss film? Who is the spouse of #1?
+Tungsten's discoverer died of what?
+  Who is Tungsten's discoverer? #1 died of what?
+Of what did the discoverer of tungsten die?
+  Who is the discoverer of tungsten? Of what did #1 die?
+How tall is the stadium of Marta Orlo's club?
+  What is Marta Orlo's club? What is the stadium of #1? How tall is #2?
 """
 
 WHOLE = [
@@ -83,7 +119,15 @@ WHOLE = [
     "Why is the sky blue?",
     "Kerling",
     "",
-    "A midshipman led an expedition. In which year was the wreck of its flagship found?",
+    "What was the name of the founder of Loss?",
+    "What is the date of Marta Orlo's wedding?",
+    "In which year did Marta Orlo become the wife of Piet Ruyven?",
+    "Grey Port is a film made by which studio?",
+    "Marta Orlo built a mill in which year?",
+    "Marta Orlo wrote Loss. Where was she born?",
+    "A general won the Ves Cup. When was it first held?",
+    "Do you know where Marta Orlo lives?",
+    "What is the height of the hill known as Old Tom?",
 ]
 
 
@@ -115,6 +159,7 @@ def test_features_are_what_the_plan_was_made_of() -> None:
     assert features("Who is the spouse of Grey Port's main director?") == ["possessive: Grey Port's main director"]
     assert features("Which bridge was built first, A or B?") == ["comparison: A | B"]
     assert features("Why is the sky blue?") == []
+    assert features("Ann Orlo has a boat; who built it?") == ["statement: Ann Orlo has which boat"]
 
 
 def test_the_subject_is_the_first_name() -> None:
@@ -140,6 +185,8 @@ def test_references_and_filling() -> None:
         (LEAST, ("long ago", "1931"), None),
         (SAME, ("Hong Kong", " hong kong."), "yes"),
         (SAME, ("Norway", "Sweden"), "no"),
+        (DIFFERENT, ("Norway", "Sweden"), "yes"),
+        (DIFFERENT, ("Norway", "norway"), "no"),
     ],
 )
 def test_two_answers_decide_a_comparison(how: str, answers: tuple[str, str], expected: str | None) -> None:
@@ -157,7 +204,7 @@ def test_a_long_question_is_left_whole() -> None:
 
 
 _WORDS = """the a of who that which where Halden Bridge Marta Orlo's father director #1 , ? was did born in by named is
-( ) ' and or first same country from X's 1904 designed ship built"""
+( ) ' and or first same country from X's 1904 designed ship built ; . a it its in there with whoever someone what how"""
 _PIECES = st.sampled_from(_WORDS.split())
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from gpu_rag.text.rules.decomposition.clauses import parted, plain
 from gpu_rag.text.rules.decomposition.compare import Compared, compared
 from gpu_rag.text.rules.decomposition.phrases import (
     PLURALS,
@@ -26,20 +27,26 @@ from gpu_rag.text.sentences import split_sentences
 MAX_STEPS = 8
 MAX_CHARS = 2000  # a longer question is not split
 _REFERENCE = re.compile(r"#(\d{1,3})(?!\w)")
-_TRIVIAL = re.compile(r"(?:who|what|where|when|which(?:\s+\w+)?)\s+(?:is|are|was|were)\s+#\d+\W*", re.IGNORECASE)
+# A question that asks for the name of a thing alone: "What was the name of #2?", "Tell me #1."
+_TRIVIAL = re.compile(
+    r"(?:(?:who|what|where|when|which(?:\s+\w+)?)(?:['\u2019]s|\s+(?:is|are|was|were))|name|give|find|(?:tell|give) me"
+    r"|i(?:['\u2019]m| am) looking for)?\s*(?:the name of\s+)?#\d+(?: called| named)?\W*",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
 class PlanStep:
     """One sub-question. id: from 1; depends_on: the steps whose answers replace "#id" in it.
 
-    phrase: the words of the question that the answer replaces; "" if the step answers the question itself.
+    phrase: the words of the question that the answer replaces, and their kind; "" if the step answers the question.
     """
 
     id: int
     question: str
     depends_on: tuple[int, ...] = ()
     phrase: str = ""
+    kind: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,15 +77,11 @@ def features(question: str) -> list[str]:
     >>> features("Who is the mother of the director of Jaws?")
     ['of-phrase: the director of Jaws']
     """
-    if len(question) > MAX_CHARS or references(question):
-        return []
-    kinds: list[str] = []
-    comparison = compared(question)
-    if comparison is not None:
-        kinds.append(f"comparison: {' | '.join(comparison.options)}")
-    for part in comparison.questions if comparison is not None else (question,):
-        steps, _ = _reduced(part, 1)
-        kinds.extend(f"{kind}: {fill(step.phrase, _phrases(steps))}" for step, kind in steps)
+    plan, whole = plan_by_rules(question), dict[int, str]()
+    kinds = [] if plan.compared is None else [f"comparison: {' | '.join(plan.compared.options)}"]
+    for step in plan.steps:
+        whole[step.id] = fill(step.phrase, whole)
+        kinds.extend([f"{step.kind}: {whole[step.id]}"] if step.kind else [])
     return kinds[:MAX_STEPS]
 
 
@@ -89,53 +92,59 @@ def plan_by_rules(question: str) -> Plan:
     ['Who is the director of Jaws?', 'Where was #1 born?']
     """
     text = " ".join(question.split())
-    if len(text) > MAX_CHARS or references(text) or len(split_sentences(text)) > 1:
-        return Plan(_subject(text[:MAX_CHARS]), (PlanStep(1, text),))
+    whole = Plan(_subject(text[:MAX_CHARS]), (PlanStep(1, text),))
+    if len(text) > MAX_CHARS or references(text):
+        return whole
     comparison = compared(text)
     steps: list[PlanStep] = []
-    finals: list[PlanStep] = []
+    finals: list[str] = []
     for part in comparison.questions if comparison is not None else (text,):
-        reduced, rest = _reduced(part, len(steps) + 1)
-        steps.extend(step for step, _ in reduced)
-        finals.append(PlanStep(0, rest, references(rest)))
-    if len(steps) + len(finals) > MAX_STEPS:
-        return Plan(_subject(text), (PlanStep(1, text),))
-    for final in finals:
-        steps.append(PlanStep(len(steps) + 1, final.question, final.depends_on))
+        reduced, rest = _steps(plain(part), len(steps) + 1)
+        steps.extend(reduced)
+        finals.append(rest)
+    if not 1 < len(steps) + len(finals) <= MAX_STEPS:
+        return whole
+    steps.extend(PlanStep(i, rest, references(rest)) for i, rest in enumerate(finals, len(steps) + 1))
     if comparison is not None:
         comparison = replace(comparison, steps=tuple(step.id for step in steps[-len(finals) :]))
-    return Plan(_subject(text), tuple(steps), comparison)
+    return Plan(whole.subject, tuple(steps), comparison)
 
 
-def _reduced(text: str, first: int) -> tuple[list[tuple[PlanStep, str]], str]:
-    """Steps (with their kinds) for the phrases of a question, numbered from `first`, and the remaining question."""
-    steps: list[tuple[PlanStep, str]] = []
-    while len(steps) < MAX_STEPS:
-        described = innermost(text)
-        if described is None:
-            break
-        phrase, number = text[described.start : described.end], first + len(steps)
-        rest = f"{text[: described.start]}#{number}{text[described.end :]}"
+def _steps(text: str, first: int) -> tuple[list[PlanStep], str]:
+    """Steps for a question's statement and phrases, numbered from `first`, and what remains."""
+    clauses = parted(text)
+    if clauses is None:
+        return ([], text) if len(split_sentences(text)) > 1 else _reduced(text, first)
+    steps, rest = _steps(clauses[0], first)
+    if _TRIVIAL.fullmatch(clauses[1]):
+        return steps, rest
+    number = first + len(steps)
+    steps.append(PlanStep(number, rest, references(rest), rest.rstrip("?"), "statement"))
+    more, rest = _steps(clauses[1].replace("#0", f"#{number}"), number + 1)
+    return steps + more, rest
+
+
+def _reduced(text: str, first: int) -> tuple[list[PlanStep], str]:
+    """Steps for the phrases of a question, numbered from `first`, and the remaining question."""
+    steps: list[PlanStep] = []
+    while len(steps) < MAX_STEPS and (described := innermost(text)) is not None:
+        (start, stop), number = described.within, first + len(steps)
+        phrase = text[described.start : start] + text[stop : described.end]
+        rest = f"{text[: described.start]}#{number}{text[start:stop]}{text[described.end :]}"
         if _TRIVIAL.fullmatch(rest):
             break  # the phrase is the whole question
-        steps.append((PlanStep(number, _question_for(phrase, described), references(phrase), phrase), described.kind))
+        question = _question_for(phrase, described)
+        steps.append(PlanStep(number, question, references(phrase), phrase, described.kind))
         text = rest
     return steps, text
 
 
 def _question_for(phrase: str, described: Described) -> str:
+    phrase = f"the {phrase[4:]}" if phrase.startswith("The ") else phrase
     relative = next((word for word in phrase.split() if word in RELATIVES), "")
     person = is_person(described.head) or (described.kind == RELATIVE and relative in ("who", "whom"))
     word = "Who" if person else "What"
     return f"{word} {'are' if described.head in PLURALS else 'is'} {phrase}?"
-
-
-def _phrases(steps: list[tuple[PlanStep, str]]) -> dict[int, str]:
-    """The phrase of each step, without references."""
-    whole: dict[int, str] = {}
-    for step, _ in steps:
-        whole[step.id] = fill(step.phrase, whole)
-    return whole
 
 
 def _subject(text: str) -> str:

@@ -1,7 +1,7 @@
 """Comparisons of two things: the question for each, and how the two answers decide.
 
 Three forms are read: "Which film came out first, A or B?", "Are A and B from the same country?" (also "both ... the
-same"), and "Was A born in the same year as B?".
+same"), and "Was A born in the same year as B?"; also with "different".
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpu_rag.text.normalise import normalise_name
+from gpu_rag.text.rules.decomposition.phrases import BASE_VERBS
 
-LEAST, MOST, SAME = "least", "most", "same"
+LEAST, MOST, SAME, DIFFERENT = "least", "most", "same", "different"
 _MAX_CHARS = 600
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Two things and a question for each. how: "least" or "most": that option wins; "same": the answer is yes or no.
+    """Two things and a question for each. how: "least" or "most": that option wins; "same", "different": yes or no.
 
     options: the two things as written; questions: one for each; steps: the plan's steps that answer the questions.
     """
@@ -40,29 +41,29 @@ _PERSON = re.compile(
     re.IGNORECASE,
 )
 _MAKER = re.compile(r"\b(?:has|have|had|whose|with)\b(?: the| a)? (?P<role>[a-z]{4,20})\b", re.IGNORECASE)
-_VERB = r"(?P<verb>born|located|based|founded|released|published|buried|built|situated)"
+_BASE = "|".join(sorted(BASE_VERBS))
+_VERB = rf"(?P<verb>{_BASE}|(?-i:[a-z]+ed|[a-z]+en)|born|built|taught|held|made|sung)"
+_SHARED = r"(?P<how>the\s+same|(?:a\s+)?different)\s+"
 _SAME = re.compile(
     r"(?P<aux>are|were|do|did|is|was|have|has)\s+(?:both\s+)?(?P<a>[^?]{1,200}?)\s+and\s+(?P<b>[^?]{1,300}?),?\s+"
     rf"(?:both\s+)?(?:{_VERB}\s+|originate\s+|come\s+)?(?:(?P<prep>in|from|of|on|at|by|share|have)\s+)?"
-    r"the\s+same\s+(?P<noun>\w+)(?: of origin)?\W*",
+    rf"{_SHARED}(?P<noun>\w+)(?: of origin)?\W*",
     re.IGNORECASE,
 )
 _SAME_AS = re.compile(
-    r"(?P<aux>was|were|is|are|did)\s+(?P<a>[^?]{1,200}?)\s+(?P<verb>\w+)\s+(?P<prep>in|from|at|on)\s+the\s+same\s+"
-    r"(?P<noun>\w+)\s+as\s+(?P<b>[^?]{1,200})\?*",
+    rf"(?P<aux>was|were|is|are|did|does)\s+(?P<a>[^?]{{1,200}}?)(?:\s+{_VERB})?\s+(?P<prep>in|from|at|on|by)\s+{_SHARED}"
+    r"(?P<noun>\w+)\s+(?:as|from|than)\s+(?P<b>[^?]{1,200})\?*",
     re.IGNORECASE,
 )
 _KIND = re.compile(r"(?:the |both )?(?:films?|movies?|songs?|albums?|books?|bands?|magazines?)\s+", re.IGNORECASE)
-_ROLES_OF = re.compile(r"the (?P<role>directors|composers|authors|writers|performers|producers) of\s+", re.IGNORECASE)
-_HAVE_ROLE = re.compile(r"(?P<thing>.+?)\s+have (?:the )?(?P<role>directors|composers|authors|writers)", re.IGNORECASE)
+_ROLES_OF = re.compile(r"the (?P<role>[a-z]+)s of\s+", re.IGNORECASE)
+_HAVE_ROLE = re.compile(r"(?P<thing>.+?)\s+have (?:the )?(?P<role>[a-z]+)s", re.IGNORECASE)
 
 
 def compared(question: str) -> Compared | None:
     """Read the comparison in a question; None if it has none of the three forms."""
     text = " ".join(question.split())
-    if len(text) > _MAX_CHARS:
-        return None
-    return _which(text) or _same_as(text) or _both_same(text)
+    return None if len(text) > _MAX_CHARS else _which(text) or _shared(text)
 
 
 def _which(text: str) -> Compared | None:
@@ -91,38 +92,29 @@ def _when(thing: str, what: str) -> str:
     return f"When did {thing} {base[what]}?"
 
 
-def _same_as(text: str) -> Compared | None:
-    match = _SAME_AS.fullmatch(text)
+def _shared(text: str) -> Compared | None:
+    same_as = _SAME_AS.fullmatch(text)
+    match = same_as or _SAME.fullmatch(text)
     if match is None:
         return None
-    options = (match["a"].strip(), match["b"].strip())
-    questions = [f"{_prep(match)} which {match['noun']} was {option} {match['verb']}?" for option in options]
-    return Compared(SAME, options, (questions[0], questions[1]))
-
-
-def _both_same(text: str) -> Compared | None:
-    match = _SAME.fullmatch(text)
-    if match is None:
-        return None
-    first, second, noun = match["a"].strip(), match["b"].strip(" ,").removesuffix(" both"), match["noun"].lower()
-    role, have = _ROLES_OF.match(first), _HAVE_ROLE.fullmatch(second)
-    first = first[role.end() :] if role else first
-    options = (_bare(first), _bare(have["thing"] if have else second))
-    maker = role["role"] if role else have["role"] if have else ""
-    things = [f"the {maker.lower().removesuffix('s')} of {option}" if maker else option for option in options]
+    first, second, maker = match["a"].strip(), match["b"].strip(" ,").removesuffix(" both"), ""
+    noun, prep, verb = (match["noun"].lower(), (match["prep"] or "in").lower(), (match["verb"] or "").lower())
+    if same_as is None:
+        role, have = _ROLES_OF.match(first), _HAVE_ROLE.fullmatch(second)
+        maker = (role or have or {"role": ""})["role"].lower()
+        first, second = _bare(first[role.end() :] if role else first), _bare(have["thing"] if have else second)
+    things = [f"the {maker} of {option}" if maker else option for option in (first, second)]
     if noun == "nationality":
         questions = [f"What is the nationality of {thing}?" for thing in things]
-    elif match["verb"]:
-        questions = [f"{_prep(match)} which {noun} was {thing} {match['verb'].lower()}?" for thing in things]
-    elif (match["prep"] or "").lower() == "from" or noun == "country":
+    elif verb or same_as:  # "In which county was A born?", "In which county does A lie?"
+        aux = {"do": "does", "does": "does", "did": "did"}.get(match["aux"].lower(), "was" if verb else "is")
+        questions = [f"{prep.capitalize()} which {noun} {aux} {f'{thing} {verb}'.strip()}?" for thing in things]
+    elif prep == "from" or noun == "country":
         questions = [f"Which {noun} is {thing} from?" for thing in things]
     else:
         return None
-    return Compared(SAME, options, (questions[0], questions[1]))
-
-
-def _prep(match: re.Match[str]) -> str:
-    return (match["prep"] or "in").capitalize()
+    how = DIFFERENT if match["how"].lower().endswith("different") else SAME
+    return Compared(how, (first, second), (questions[0], questions[1]))
 
 
 def _bare(name: str) -> str:
@@ -143,8 +135,8 @@ _DAY = re.compile(r"\b([1-9]|[12]\d|3[01])(?:st|nd|rd|th)?\b")
 def decide(comparison: Compared, answers: Sequence[str]) -> str | None:
     """The answer that follows from both sides' answers; None if they do not decide (no date, or equal)."""
     first, second = answers
-    if comparison.how == SAME:
-        return "yes" if normalise_name(first) == normalise_name(second) else "no"
+    if comparison.how in (SAME, DIFFERENT):
+        return "yes" if (normalise_name(first) == normalise_name(second)) == (comparison.how == SAME) else "no"
     left, right = _moment(first), _moment(second)
     if left is None or right is None or left == right:
         return None
