@@ -1,5 +1,6 @@
 """Chains of relations that a question asks for: polarity, direction, hops, types, and when they are sure."""
 
+import re
 from dataclasses import replace
 from functools import cache
 from typing import Any, cast
@@ -17,7 +18,7 @@ from gpu_rag.program.knowledge_base import chain_reader
 from gpu_rag.program.knowledge_base.chains import Asked, AskedChain, Read, asked_chains, reader_of
 from gpu_rag.program.knowledge_base.query import Query, Topic, values_of
 from gpu_rag.program.knowledge_base.reading import Reading
-from gpu_rag.program.knowledge_base.spoken import Barred, Spoken, stands_as_name
+from gpu_rag.program.knowledge_base.spoken import Barred, Named, Spoken, _conditions, stands_as_name
 from gpu_rag.text.rules.relations import spoken_of, stem_of, units_of
 from gpu_rag.text.rules.relations.direction import AGENT, PATIENT, side_of_topic
 from gpu_rag.text.rules.relations.hops import n_relations, relation_words
@@ -250,6 +251,28 @@ def test_relations_that_turn_a_question_round_are_opposed_unless_it_says_so() ->
     assert opposed("Which drugs are used off-label for glaucoma?") == {"contraindication", "indication"}
 
 
+@pytest.mark.parametrize(
+    ("question", "conditions"),
+    [
+        ("I have asthma. Which drugs for glaucoma may I take?", ["asthma"]),
+        ("Which drugs for glaucoma can be taken by somebody who has asthma?", ["asthma"]),
+        ("Which asthma drugs may be given despite glaucoma?", ["glaucoma"]),
+        ("What would you prescribe to a person with asthma who needs something for glaucoma?", ["asthma"]),
+        ("Which drugs treat glaucoma and asthma?", []),
+        ("Which drugs for glaucoma are not contraindicated in asthma?", []),  # a negated clause says it
+        ("A patient has asthma and glaucoma. Which drugs remain?", []),  # nothing says which one is treated
+        ("Which drugs for glaucoma act on Drug 1?", []),  # of another type
+    ],
+)
+def test_a_disease_that_nothing_is_asked_for_is_a_condition(question: str, conditions: list[str]) -> None:
+    index = cast(Index, medicine())
+    kb, reader = medicine().known["kb"], reader_of(index)
+    places = [(m.start(), m.end()) for m in re.finditer("asthma|glaucoma|Drug 1", question)]
+    named = [Named(question[a:b], tuple(kb.named(question[a:b])), a, b) for a, b in places]
+    clauses = operators_of(question, places, reader.groups).clauses
+    assert [named[place].name for place in sorted(_conditions(index, clauses, named))] == conditions
+
+
 @pytest.mark.parametrize("sure", [True, False])
 @pytest.mark.parametrize("said", [True, False])
 @pytest.mark.parametrize("relation", ["indication", "contraindication"])
@@ -267,6 +290,7 @@ def test_a_plain_word_is_a_topic_only_where_a_name_stands() -> None:
 
     for text in ("Which drugs are safe in asthma?", "Which asthma drugs are there?", "Which asthma or glaucoma drugs?"):
         assert stands(text, "asthma", medicine())
+    assert stands("Which drugs are safe when asthma is present?", "asthma", medicine())
     assert not stands("Which drugs, asthma apart, are safe?", "asthma", medicine())
     assert not stands("Who works for orbis?", "orbis", firms())  # the graph writes it with a capital
 

@@ -57,6 +57,8 @@ def read(question: str, *topics: str, known: frozenset[str] = frozenset()) -> Op
         ("Which company did Norvex not acquire?", ["Norvex"], [True]),
         ("Who works for Norvex but not for Orbis?", ["Norvex", "Orbis"], [False, True]),
         ("Which films that star Ann did Bob not direct?", ["Ann", "Bob"], [False, True]),
+        ("Which films of Ann would you not show because of Bob?", ["Ann", "Bob"], [False, True]),
+        ("Name films with Ann that Bob doesn't sell.", ["Ann", "Bob"], [False, True]),
         ("Who works for neither Norvex nor Orbis?", ["Norvex", "Orbis"], [True, True]),
         ("Who works for Norvex and Orbis?", ["Norvex", "Orbis"], [False, False]),
         ("Who works for not only Norvex but Orbis?", ["Norvex", "Orbis"], [False, False]),
@@ -411,10 +413,12 @@ def test_amounts(text: str, value: float | None) -> None:
 
 
 def test_what_only_a_contrary_relation_joins() -> None:
-    """Drug b treats the disease too, so it is not barred."""
+    """Drug b treats the disease too, so it is barred only where other relations count for nothing."""
     nodes = [(id, id, "drug") for id in "abc"] + [("d", "d", "disease")]
     edges = [("a", "treats", "d"), ("b", "treats", "d"), ("b", "harms", "d"), ("c", "harms", "d"), ("d", "harms", "a")]
     kb = knowledge_base(nodes, edges)
     row, harms = kb.node_names.index, kb.relation_names.index("harms")
-    found: Any = run_step(contrary_nodes, kb, [((row("d"),), frozenset({harms})), ((row("d"),), frozenset())])
-    assert found == [{row("c"): harms}, {}]
+    topic, against = (row("d"),), frozenset({harms})
+    queries = [(topic, against, True), (topic, frozenset(), False), (topic, against, False)]
+    found: Any = run_step(contrary_nodes, kb, queries)
+    assert found == [{row("c"): harms}, {}, dict.fromkeys(map(row, "abc"), harms)]

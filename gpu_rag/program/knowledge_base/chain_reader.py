@@ -40,6 +40,7 @@ _GROUP = "="  # prefix of a group name, to tell it from a stem
 _SHARED, _COMPANY = frozenset({"share", "shares", "shared", "same"}), frozenset({"co", "together"})
 CLAUSE = frozenset({"is", "are", "was", "were", "did", "does", "do", "has", "have", "had"})
 _BETWEEN = CLAUSE | {"which", "what", "the", "a"}  # words between two cues for one relation ("starred which actors")
+_FOR = frozenset({"for", "against"})
 _ASKS = frozenset({"what", "which", "who", "whom", "whose"})
 NO_TYPE = frozenset({"when", "where", "how", "why"})
 VALUE_OF = {"when": True, "where": False, "who": False, "whom": False, "whose": False}
@@ -236,14 +237,14 @@ class ChainReader:
         denials = ((row, denial_of(label, self._stems)) for row, label in enumerate(self._labels))
         return {row: denial for row, denial in denials if denial is not None}
 
-    def rules_out(self, text: str, negated: bool, sure: bool, both: bool) -> dict[int, bool]:
+    def rules_out(self, text: str, negated: bool, sure: bool, condition: bool) -> dict[int, bool]:
         """The relations by which a topic rules out nodes, see `opposed`. text: its clause; negated, sure: whether the
-        clause rules out what it leads to, and whether it is understood; both: of the whole question, see `says_both`.
+        clause rules out what it leads to, and whether it is understood; condition: whether the topic is a mere one.
 
-        What a denying relation joins with a topic is ruled out by a clause such as "is not contraindicated in #", and
-        by a negated clause that is not understood."""
+        What a denying relation joins with a topic is ruled out by a condition, by a clause such as "is not
+        contraindicated in #", and by a negated clause that is not understood."""
         opposed = self.opposed(text)
-        if both or (negated and not (sure and self._denials.keys() <= opposed.keys())):
+        if condition or (negated and not (sure and self._denials.keys() <= opposed.keys())):
             return dict.fromkeys(self._denials, True)
         return {} if negated else opposed
 
@@ -252,15 +253,21 @@ class ChainReader:
         """Whether some relation denies another one."""
         return bool(self._denials)
 
-    def says_both(self, text: str) -> bool:
-        """Whether a text names a relation that denies another one, and that other one: "treats # but is not
-        contraindicated in"."""
-        expressed = _expressed(text)
-        return any(denial.by & expressed and denial.denied & expressed for denial in self._denials.values())
-
     def denies(self, text: str) -> bool:
         """Whether a text names a relation that denies another one."""
         return any(denial.by & _expressed(text) for denial in self._denials.values())
+
+    def purpose(self, text: str) -> int:
+        """How plainly a clause says of its topic "#" what some relation denies: 2 beside it ("drugs for #", "treats #",
+        "# drugs"), 1 elsewhere, else 0."""
+        words, denied = words_of(text), {key for denial in self._denials.values() for key in denial.denied}
+        if not denied or "#" not in words:
+            return 0
+        topic = words.index("#")
+        says = [unit for unit in units_of(text) if denied & {unit.stem, *unit.groups}]
+        near = any(-1 <= topic - unit.at - unit.width <= 1 or unit.at == topic + 1 for unit in says)
+        compound = any(unit.at == topic + 1 and self.types_of(unit) for unit in units_of(text))
+        return 2 if near or compound or words[topic - 1] in _FOR or self.denies(text) else min(len(says), 1)
 
     def opposed(self, text: str) -> dict[int, bool]:
         """The relations that mean the contrary of a text: relations that deny another one, unless the text names them;

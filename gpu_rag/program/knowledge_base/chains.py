@@ -153,7 +153,8 @@ def _read(
     }
     plain, lacking = reading.spare <= SPARE, Steps()
     only = [chain for chain in chains if chain.relations == tuple(fitting)]
-    if len(fitting) == 1 and only and reading.says_no_relation:  # "which drug works for #"
+    says_little = reading.says_no_relation or (plain and reader.purpose(query.text) > 1)
+    if len(fitting) == 1 and only and says_little:  # "which drug works for #"
         chains = [replace(only[0], sure=True), *(chain for chain in chains if chain is not only[0])]
     if plain and not any(chain.sure for chain in chains):
         least = PLAINLY if max((covered for _, _, covered, _ in ranked), default=0.0) >= HEARD else SURE

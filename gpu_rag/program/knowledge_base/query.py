@@ -392,12 +392,13 @@ def type_rows(kb: KnowledgeBase, types: Iterable[str]) -> tuple[int, ...]:
 
 
 @batched(GRAPH, name="kb_contrary")
-def contrary_nodes(index: Index, queries: list[tuple[tuple[int, ...], frozenset[int]]]) -> list[dict[int, int]]:
-    """For each query (nodes, relations): {neighbour that only these relations join with the nodes: one of them}."""
+def contrary_nodes(index: Index, queries: list[tuple[tuple[int, ...], frozenset[int], bool]]) -> list[dict[int, int]]:
+    """For each query (nodes, relations, alone): {neighbour that these relations join with the nodes: one of them}.
+    alone: without those that other relations join with them too."""
     kb = kb_of(index)
     graph, n, width = kb.typed, max(kb.n, 1), max(kb.n_relations, 1)
-    own = ragged_of_lists([nodes for nodes, _ in queries], kb.device)
-    question, against = row_of_value(own), [q * width + row for q, (_, rows) in enumerate(queries) for row in rows]
+    own = ragged_of_lists([nodes for nodes, _, _ in queries], kb.device)
+    question, against = row_of_value(own), [q * width + row for q, (_, rows, _) in enumerate(queries) for row in rows]
     keys, rows = [question[:0]], [question[:0]]
     sides = (graph.out_indptr, graph.out_node, graph.out_relation), (graph.in_indptr, graph.in_node, graph.in_relation)
     for indptr, other, relation in sides:
@@ -406,7 +407,8 @@ def contrary_nodes(index: Index, queries: list[tuple[tuple[int, ...], frozenset[
             rows.append(question[position] * width + relation[edge].long())
     key, row = torch.cat(keys), torch.cat(rows)
     contrary = torch.isin(row, torch.tensor(against, dtype=torch.int64, device=kb.device))
-    contrary &= ~torch.isin(key, key[~contrary])
+    alone = torch.tensor([alone for _, _, alone in queries], dtype=torch.bool, device=kb.device)
+    contrary &= ~(torch.isin(key, key[~contrary]) & alone[key // n])
     by_question: list[dict[int, int]] = [{} for _ in queries]
     for node, relation in sorted(zip(key[contrary].tolist(), row[contrary].tolist())):
         by_question[node // n].setdefault(node % n, relation % width)

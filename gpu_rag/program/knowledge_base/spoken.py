@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 from msgspec import structs
 
-from gpu_rag.graph.reach import IN
+from gpu_rag.graph.reach import EITHER, IN
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.program.knowledge_base.chains import Asked, AskedChain, Read, asked_chains, reader_of
@@ -35,7 +35,8 @@ from gpu_rag.program.knowledge_base.query import (
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.steps import embed_texts
 from gpu_rag.runtime.gather import gather
-from gpu_rag.text.rules.decomposition.phrases import BASE_VERBS
+from gpu_rag.sources.knowledge_base.nodes import UNTYPED
+from gpu_rag.text.rules.decomposition.phrases import AUX, BASE_VERBS
 from gpu_rag.text.rules.extraction.lexicon import PREPOSITIONS, is_verb
 from gpu_rag.text.rules.relations import units_of
 from gpu_rag.text.rules.relations.hops import n_relations, relation_words
@@ -77,7 +78,8 @@ class Named:
 @dataclass(frozen=True)
 class TopicRead:
     """A topic as rules read it. negated, left_out: whether the question rules out the nodes that it leads to, or the
-    topic itself; opposed: relations that rule out nodes, see `ChainReader.rules_out`."""
+    topic itself, which is also so of a mere condition; opposed: relations that rule out nodes, see
+    `ChainReader.rules_out`."""
 
     name: str
     nodes: tuple[int, ...]
@@ -150,7 +152,8 @@ async def spoken_of(
     places = sorted([*topics, *_unnamed(index, text, topics)], key=lambda topic: topic.start)
     spans = [(topic.start, topic.end) for topic in places]
     operators = operators_of(text, spans, reader.groups, reader.valued, reader.pairs)
-    plain = operators.plain and not (source or newest)
+    conditions = _conditions(index, operators.clauses, places)
+    plain = operators.plain and not (source or newest or conditions)
     if plain:
         places = list(topics)
     asked = [_about(text, topic, places, index) for topic in (*places, *others)]
@@ -166,13 +169,15 @@ async def spoken_of(
         TopicRead(named.name, named.nodes, _ITSELF if clause.itself else read, clause.negated, clause.left_out)
         for named, read, clause in zip((*places, *others), reads, clauses)
     ]
-    plainly = [ask.text for ask, clause in zip(asked, clauses) if not clause.negated]
-    asks_harm = any(map(reader.denies, plainly)) and not operators.unread
-    both = len(plainly) < len(asked) and reader.says_both(operators.words) and not asks_harm
-    topic_reads = [
-        replace(topic, opposed=reader.rules_out(ask.text, topic.negated, topic.sure, both))
-        for topic, ask in zip(topic_reads, asked)
-    ]
+    if any(not (topic.negated or topic.left_out) for topic in topic_reads[: len(places)]):
+        pairs = enumerate(zip(topic_reads, asked))  # "that people with # need not avoid"
+        conditions |= {i for i, (topic, ask) in pairs if topic.negated and not topic.sure and reader.denies(ask.text)}
+    asks_harm = any(reader.denies(ask.text) for ask, clause in zip(asked, clauses) if not clause.negated)
+    asks_harm = asks_harm and not operators.unread
+    for place, (topic, ask) in enumerate(zip(topic_reads, asked)):
+        opposed = reader.rules_out(ask.text, topic.negated, topic.sure, place in conditions)
+        left_out = topic.left_out or place in conditions
+        topic_reads[place] = replace(topic, left_out=left_out, opposed={} if topic.left_out else opposed)
     own, other_reads = topic_reads[: len(places)], tuple(topic_reads[len(places) :])
     types = tuple(sorted(reader.asked_types(text)))
     named_reads = tuple(topic for topic in own if topic.name != ANYTHING)
@@ -213,11 +218,29 @@ def _beside(index: Index, text: str, topics: Sequence[Named]) -> list[TopicRead]
     return [TopicRead(name, tuple(kb.named(name)[:MAX_HOMONYMS]), Read(), opposed=opposed) for name in names]
 
 
+def _conditions(index: Index, clauses: Sequence[Clause], topics: Sequence[Named]) -> set[int]:
+    """The places of topics that are mere conditions, such as asthma in "I have asthma, what is there for hay fever", if
+    some relations deny others: beside a topic of its type whose clause says more of what is denied."""
+    kb, reader = kb_of(index), reader_of(index)
+    untyped = {row for row, name in enumerate(kb.type_names) if name == UNTYPED}
+    types = [{*kb.node_type[[*topic.nodes]].tolist()} for topic in topics]
+    free = [place for place, clause in enumerate(clauses) if not (clause.negated or clause.left_out or clause.itself)]
+    worth = {place: reader.purpose(clauses[place].text) for place in free}
+    return {
+        place
+        for place in free
+        if any((types[place] | untyped) & types[other] and worth[place] < worth[other] for other in free)
+        and not clauses[place].text.startswith(("and #", "or #"))
+    }
+
+
 async def _contrary(kb: KnowledgeBase, topics: Sequence[TopicRead]) -> dict[int, Barred]:
-    """The nodes that only a contrary relation joins with a topic."""
-    opposed = [topic for topic in topics if topic.opposed and not topic.left_out]
-    barred = dict[int, Barred]()
-    nodes_of = await gather(*(contrary_nodes((topic.nodes, frozenset(topic.opposed))) for topic in opposed))
+    """The nodes that a contrary relation joins with a topic; with a topic that is plainly asked about, those that no
+    other relation joins with it."""
+    opposed, barred = [topic for topic in topics if topic.opposed], dict[int, Barred]()
+    asked = [topic.sure and not (topic.negated or topic.left_out) for topic in opposed]
+    pairs = [(topic.nodes, frozenset(topic.opposed), plainly) for topic, plainly in zip(opposed, asked)]
+    nodes_of = await gather(*map(contrary_nodes, pairs))
     for topic, nodes in zip(opposed, nodes_of):
         for node, row in nodes.items():
             relation = kb.relation_names[row]
@@ -302,25 +325,32 @@ def _with_modals(text: str, *lists: Sequence[Named]) -> tuple[str, list[list[Nam
 
 def _unnamed(index: Index, text: str, topics: Sequence[Named]) -> list[Named]:
     """The topics of a question that stand for all things of a type: "no band", "any band" with a negation, "nobody";
-    and "a band" in a question that names no topic. Their nodes are a sample, enough to read the relations."""
+    and "a band" in a question that names no topic. Their nodes are a sample, enough to read the relations. One stands
+    behind "no" with a word for a relation ("has no warden")."""
     kb, unnamed, asked = kb_of(index), list[Named](), reader_of(index).asked_types(text)
     for match in _UNNAMED.finditer(text):
-        word, noun = (match[1] or match[2]).casefold(), match[3]
+        word, noun, span = (match[1] or match[2]).casefold(), match[3], match.span()
         types = reader_of(index).asked_types(noun) if noun else set(range(kb.n_types))
+        is_last = all(topic.start < span[0] for topic in topics)
+        if noun and word == "no" and not types and is_last and reader_of(index).cues(noun):
+            types, span = set(range(kb.n_types)), (span[1], span[1])
         stands_for_all = word.startswith("no") or (
             _NEGATES.search(text) if word.startswith("any") else not (topics or types & asked)
         )
         if stands_for_all and types and not any(match.start() < t.end and t.start < match.end() for t in topics):
             nodes = np.flatnonzero(np.isin(kb.node_type, sorted(types)))
             sample = nodes[:: max(1, len(nodes) // SAMPLE)].tolist()
-            unnamed += [Named(ANYTHING, tuple(sample), *match.span())] if sample else []
+            unnamed += [Named(ANYTHING, tuple(sample), *span)] if sample else []
     return unnamed
 
 
 def _of_type(topic: TopicRead, kb: KnowledgeBase) -> Topic:
-    """A topic for all things of one type: the commonest type of nodes at the start of the first chain."""
+    """A topic for all things of one type: the commonest type of nodes at the start of the first chain, or any type if
+    its direction means nothing."""
     chain = topic.chains[0]
     relation, direction = chain.steps[0]
+    if direction == EITHER:
+        return chain.topic(ANYTHING, "", kb, topic.negated)
     starts = np.unique((kb.tail if direction == IN else kb.head)[kb.relation == relation])
     type = kb.type_names[int(np.bincount(kb.node_type[starts]).argmax())]
     return chain.topic(ANYTHING, type, kb, topic.negated)
@@ -344,9 +374,9 @@ def _type_word(kb: KnowledgeBase, nodes: Sequence[int]) -> str:
 
 
 def stands_as_name(index: Index, text: str, start: int, end: int) -> bool:
-    """Whether a plain word is used as a name: before a word for a type ("energy companies"), or after a preposition, a
-    verb or a word of a relation ("made from moonwort", "plays the harp"). A word in small letters is no name if the
-    graph writes it with a capital ("the primary languages")."""
+    """Whether a plain word is used as a name: before a word for a type ("energy companies") or an auxiliary verb, or
+    after a preposition, a verb or a word of a relation ("made from moonwort", "plays the harp"). A word in small
+    letters is no name if the graph writes it with a capital ("the primary languages")."""
     kb = kb_of(index)
     if not any(kb.node_names[node][:1].islower() for node in kb.named(text[start:end])):
         return False
@@ -355,8 +385,9 @@ def stands_as_name(index: Index, text: str, start: int, end: int) -> bool:
     behind, before = _WORD_BEHIND.match(text[end:]), _WORD_BEFORE.search(text[:start].casefold())
     word = before[1] if before else ""
     leads = is_verb(word, "") or word in ("both", "either", "neither", "nor", "and", "or")
+    leads = leads or word in PREPOSITIONS or bool(reader_of(index).cues(word))
     leads = leads or not {word, word.removesuffix("s")}.isdisjoint(BASE_VERBS | _words_of_relations(index))
-    return bool(behind and reader_of(index).asked_types(behind[1])) or word in PREPOSITIONS or leads
+    return leads or bool(behind and (behind[1] in AUX or reader_of(index).asked_types(behind[1])))
 
 
 def _words_of_relations(index: Index) -> frozenset[str]:

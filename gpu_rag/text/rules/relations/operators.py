@@ -61,6 +61,8 @@ _PERMITS = word_set(
 )  # the opposite of "contraindicated"
 _FORBIDDEN = "contraindicated"
 _DO = frozenset({"do", "does", "did"})
+_HAVE = frozenset({"has", "have", "had"})
+_BETWEEN = PREPOSITIONS | word_set("i you he she it we they one")  # words between an auxiliary and its negation
 TOPIC, NOT, EXCEPT, CUT, WORD = range(5)
 _Words = list[tuple[str, int]]  # words with their kinds
 
@@ -174,7 +176,7 @@ def _clauses(kinds: _Words) -> tuple[dict[int, Clause], list[str]]:
         pairs = [pair for pair in part if pair[1] not in (NOT, EXCEPT)]
         content = any(kind != TOPIC and word not in _PLAIN for word, kind in pairs)
         rules_out = len(negations) % 2 == 1
-        if before and not content:  # "or Bob": as the clause before it
+        if before and not content and not _has_topic(part):  # "or Bob": as the clause before it
             pairs = [(topics[0], TOPIC) if kind == TOPIC else (word, kind) for word, kind in before]
             rules_out = rules_out or ruled_out
         for topic in topics:
@@ -184,12 +186,16 @@ def _clauses(kinds: _Words) -> tuple[dict[int, Clause], list[str]]:
     return clauses, unread
 
 
+def _has_topic(part: _Words) -> bool:
+    """Whether a clause says that somebody has its topic: "who has asthma", "but I have asthma"."""
+    before = [word for word, _ in takewhile(lambda pair: pair[1] != TOPIC, part)]
+    return not _HAVE.isdisjoint(before) and all(kind != NOT for _, kind in part)
+
+
 def _kinds(words: Sequence[str], known: frozenset[str]) -> _Words:
-    """The words with their kinds. A "not" inside a phrase for a known relation ("should not be given") is a word, and
-    words that turn a question round begin a clause."""
+    """The words with their kinds. A "not" inside a phrase for a known relation ("should not be given") is a word."""
     units = [unit for unit in units_of(" ".join(map(_bare, words))) if unit.groups & known]
     spoken = {i for unit in units for i in range(unit.at, unit.at + unit.width)}
-    turns = {unit.at for unit in units if unit.marked and _names_topic(words[unit.at + unit.width :])}
     kinds = _Words()
     for i, word in enumerate(words):
         if word in _PERMITS and i not in spoken and _FORBIDDEN in known:
@@ -197,7 +203,7 @@ def _kinds(words: Sequence[str], known: frozenset[str]) -> _Words:
             word, kind = _FORBIDDEN, CUT
         elif word[0] == "#":
             kind = TOPIC
-        elif i in turns or (word in _DO and i):
+        elif word in _DO and i:
             kind = CUT
         elif i in spoken or words[i + 1 : i + 2] == ["only"]:
             kind = WORD
@@ -207,11 +213,6 @@ def _kinds(words: Sequence[str], known: frozenset[str]) -> _Words:
             kind = NOT if word in _NOT else CUT if word in _CUTS else WORD
         kinds.append((word, kind))
     return kinds
-
-
-def _names_topic(words: Sequence[str]) -> bool:
-    """Whether a topic stands before the next clause."""
-    return any(word[0] == "#" for word in takewhile(lambda word: word not in _CUTS, words))
 
 
 def _without(words: _Words) -> tuple[_Words, list[str]]:
@@ -243,7 +244,7 @@ def _bare(word: str) -> str:
 
 def _parts(words: _Words) -> list[_Words]:
     """The clauses. A cut counts only if topics stand on both sides of it, and none makes a clause without a topic,
-    unless the clause has a negation of its own."""
+    unless there is one topic and the clause has a negation of its own."""
     cuts = list[int]()
 
     def ends(i: int) -> bool:
@@ -260,7 +261,7 @@ def _parts(words: _Words) -> list[_Words]:
                 begins -= 1
             cuts.append(begins)
         elif kind == NOT and i and not ends(i + 1):  # as in "that Ann did not"
-            begins = i - 2 if words[i - 1][0] in PREPOSITIONS else i - 1  # "are in no band"
+            begins = i - 2 if words[i - 1][0] in _BETWEEN else i - 1  # "are in no band", "would you not"
             need_be = words[begins][0] == "need" and words[i + 1][0] == "be"
             cuts += [begins] if begins >= 0 and (need_be or words[begins][0] in AUX) else []
     parts, start = list[_Words](), 0
@@ -271,7 +272,7 @@ def _parts(words: _Words) -> list[_Words]:
             start = end
     if start < len(words):
         rest = words[start:]
-        if parts and not any(kind in (NOT, EXCEPT) for _, kind in rest):
+        if len(parts) > 1 or (parts and not any(kind in (NOT, EXCEPT) for _, kind in rest)):
             parts[-1] = parts[-1] + rest
         else:
             parts.append(rest)
