@@ -472,6 +472,29 @@ def test_no_other_character_folds_to_words_of_ascii() -> None:
     assert others <= {*mentions._FOLDS_TO_ASCII}
 
 
+PLACES_IN_TEXTS = [
+    ("new york", "in NEW\u00a0York."), ("s\u01f0 x", "SJ\u030c  X"), ("h\u0331 x", "H\u3099\u0331 x, H\u0331 X"),
+    ("x 2", "X\t\u00b2"), ("stra\u00dfe 1", "Strasse 1"), (".net", "by .NET"), ("\u6771", "in\u6771"),
+    ("kg", "5 \u338f"), ("a-b", "A-B"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text"), PLACES_IN_TEXTS)
+def test_an_old_passage_is_searched_for_a_new_name_if_all_its_words_follow_each_other(
+    benches: Iterator[Any], name: str, text: str
+) -> None:
+    texts = {"a": text, "b": f"{name[-1]} {name}s and {name[::-1]}".replace("x", "")}
+    before = put_mentions(next(benches), texts, {"orlo": set()}, False)
+    bench, other = (put_mentions(next(benches), texts, {"orlo": set(), name: {"b"}}, False) for _ in range(2))
+    files_of(before, mentions.mentions_stage)
+    expected = files_of(other, mentions.mentions_stage)
+    assert files_of(bench, mentions.mentions_stage, before) == expected
+    planted = {"new york": "_BETWEEN_RUNS", "s\u01f0 x": "_MARKED", "\u6771": "_NOT_ASCII"}
+    if name in planted:
+        with patch.object(mentions, planted[name], "~"):
+            assert files_of(bench, mentions.mentions_stage, before) != expected
+
+
 @pytest.mark.parametrize("wrong", ["new names", "left passages", "rare again", "extracted"])
 def test_wrong_mentions_are_noticed(benches: Iterator[Any], wrong: str) -> None:
     """With at most one passage, "orlo" counts where it was extracted, until one of its two passages is left."""

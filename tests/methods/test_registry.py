@@ -1,6 +1,7 @@
 """The registry: methods of other packages by entry points, and what is imported for a name, a list and a question."""
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -282,6 +283,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (out / "corpus.jsonl").write_text(json.dumps({"id": "d", "title": "Halden Bridge", "text": text}) + "\n")
     gpu_rag.build(out / "corpus.jsonl", out / "ix", methods=["ppr", "hybrid"], settings=SETTINGS)
     return out / "ix"
+
+
+def test_a_change_of_few_names_imports_no_torch(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "ix")
+    (tmp_path / "more.txt").write_text("Jelena Petrova founded the Zorvex Institute with Marta Orlo.")
+    change = f"import gpu_rag; gpu_rag.add(sys.argv[1], sys.argv[2], settings={SETTINGS})"
+    assert "torch" not in loaded(change, tmp_path / "ix", tmp_path / "more.txt")
 
 
 @pytest.mark.parametrize("method", ["ppr", "hybrid"])

@@ -190,6 +190,7 @@ def _is_in(values: np.ndarray, ascending: np.ndarray) -> np.ndarray:
 _ROWS = 1 << 14  # passages of a block
 _ASCII_RUN, _BETWEEN_RUNS, _NOT_ASCII = "[a-z0-9_]+", "[^a-z0-9_]+", r"[^\x00-\x7f]"
 _FOLDS_TO_ASCII = "ßẞİ"  # characters that NFKC leaves as they are, and that fold to letters of ASCII
+_MARKED = r"[a-z]\p{M}"  # such as J with a caron: NFKC leaves two characters, and folding makes them one
 _MOST_PATTERNS = 1000  # with more names to look for, all texts are searched
 
 
@@ -268,7 +269,7 @@ def _n_passages(occurrences: np.ndarray, n: int) -> np.ndarray:
 def _texts(folder: Path, wanted: np.ndarray, patterns: set[str] | None = None) -> Iterator[tuple[np.ndarray, pa.Array]]:
     """(rows, texts) of the `wanted` passages, bool[n], by block. patterns: the runs of ASCII in each folded name; a
     text without any of them is left out."""
-    first, pattern = 0, f"(?i){'|'.join([*sorted(patterns or ()), *_FOLDS_TO_ASCII])}"
+    first, pattern = 0, f"(?i){'|'.join([*sorted(patterns or ()), *_FOLDS_TO_ASCII, _MARKED])}"
     for batch in tables.read_batches(folder / PASSAGES_FILE, tables.PASSAGES, ("text",)):
         texts, mask = batch["text"], pa.array(wanted[first : first + batch.num_rows])
         if patterns is not None:
