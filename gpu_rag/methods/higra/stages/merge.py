@@ -58,7 +58,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
 
 def _pairs(settings: Settings, sizes: Mapping[str, float]) -> float:
     n, chosen = sizes["entities"], settings.section(AlignmentSettings)
-    return n * comparisons(n, 1 - chosen.tau) / 2 if chosen.refine else 0.0  # each pair once
+    return 2 / 3 * n * min(comparisons(n, 1 - chosen.tau), n / 2) if chosen.refine else 0.0  # measured; pairs once
 
 
 @stage(
