@@ -125,7 +125,7 @@ class Batch:
             pass
         self._rows.put_nowait(None)
 
-    async def collected(self, receive: Receive) -> list[dict[str, Any]]:
+    async def collect(self, receive: Receive) -> list[dict[str, Any]]:
         """All rows in the order of the questions. Raises Refusal (503) when the engine died, and ClientGone."""
         with closing(self):
             rows = {place: row async for place, row in self.rows(receive) if isinstance(row, dict)}
