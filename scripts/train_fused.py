@@ -28,7 +28,7 @@ from gpu_rag.evaluation.compare import score
 from gpu_rag.evaluation.kb import KbGold
 from gpu_rag.index.folder import sha256_text
 from gpu_rag.methods.fused.batched import PAIRS, columns
-from gpu_rag.methods.fused.model import Learnt, trained
+from gpu_rag.methods.fused.model import Learnt, train
 from gpu_rag.methods.fused.tune import Examples, examples
 from gpu_rag.sources.questions import QuestionRow
 
@@ -91,7 +91,7 @@ def score_sets(
     names, parts = columns(lists), []
     for family, name, seen, ppr in sets:
         others = [item for item in (*sets, *also) if item[0] != family]
-        model = trained(lists, (*names, *PAIRS), join_sets(others, len(names)), pull)
+        model = train(lists, (*names, *PAIRS), join_sets(others, len(names)), pull)
         ours = seen.recall(model.scores(seen.learnt.values[..., : len(names)], seen.learnt.pairs), AT)
         keep = np.array([half == "all" or is_even(row) == (half == "even") for row in seen.rows])
         parts.append((name, ours[keep], ppr[keep]))
@@ -128,7 +128,7 @@ def main() -> None:
         document = {}
         for lists in MIXES:
             names = columns(lists)
-            model = trained(lists, (*names, *PAIRS), join_sets([*sets, *also], len(names)), options.pull)
+            model = train(lists, (*names, *PAIRS), join_sets([*sets, *also], len(names)), options.pull)
             document[",".join(lists)] = model.document()
         options.out.write_text(json.dumps(rounded(document), indent=1) + "\n", encoding="utf-8")
 

@@ -169,8 +169,8 @@ class Index(opened.Index):
     # --- facts -------------------------------------------------------------------------------------
 
     def neighbours(self, name: str, *, k: int = 20) -> list[Fact]:
-        """At most k facts around a name, the best connected other ends first. Raises BadInput for a name that
-        the index lacks, MissingLayer."""
+        """At most k facts around a name, the best connected other ends first. Raises BadInput for a name that the index
+        lacks, MissingLayer."""
         from gpu_rag.index.facts import load_facts
 
         return self.loaded("facts", load_facts).around(checked_text("name", name), checked_count("k", k) or 0)

@@ -93,11 +93,8 @@ def remove(
     keys = _keys_of_texts(folder, old.manifest) if forget else None
     change = rebuild(folder, sources, used_replies=used, **keywords)
     if keys is not None:
-        unknown = "kb" in old.manifest.stages or has_older_vectors(old.manifest)
-        if unknown or (pending is not None and not pending.caches_cleared):
-            clear(cache_dir())
-        else:
-            erase(cache_dir(), keys[rows_by_key(keys, _keys_of_texts(folder, change.index.manifest)) < 0])
+        are_known = pending is None or pending.caches_cleared
+        _erase_vectors(folder, old.manifest, change.index.manifest, keys if are_known else None)
         leaving = msgspec.structs.replace(leaving, caches_cleared=True)
         leaving.write(folder / PENDING)
     _wait_for_readers(folder, change.index.manifest)
@@ -115,6 +112,14 @@ def remove(
 def _keys_of_texts(folder: Path, manifest: Manifest) -> np.ndarray:
     """The vector cache's keys u64[n, 2] of all texts that have vectors in an index."""
     return np.concatenate([keys_of(()), *(keys_of(texts) for _, texts in texts_of_vectors(folder, manifest))])
+
+
+def _erase_vectors(folder: Path, old: Manifest, new: Manifest, keys: np.ndarray | None) -> None:
+    """Erase the vectors of texts that left the index from the cache. keys: of all its old texts; None: not known."""
+    if keys is None or "kb" in old.stages or has_older_vectors(old):
+        clear(cache_dir())
+    else:
+        erase(cache_dir(), keys[rows_by_key(keys, _keys_of_texts(folder, new)) < 0])
 
 
 def _begin(folder: Path, leaving: Receipt) -> None:

@@ -209,13 +209,8 @@ def peer(
 
 
 def alone(inputs: Callable[[int, int], Any], run: Callable[[Any], Any], note: str = "") -> Peer:
-    """A peer that takes one question at a time: `one` is called for each input."""
+    """A peer that takes one question at a time: `run` is called for each input."""
     return Peer("", inputs, lambda given: [run(question) for question in given], note, most=MAX_ALONE, alone=True)
-
-
-def too_large(limit: int, what: str = "nodes") -> Peer:
-    """A peer that is not timed above this number of nodes or rows."""
-    return Peer(note=f"not timed above {limit:,} {what}")
 
 
 def single_openmp_thread() -> bool:

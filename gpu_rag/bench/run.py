@@ -99,9 +99,9 @@ class _Measurement:
         self.say(f"checking {peer.name}")
         inputs = peer.inputs(0, 1)
         with torch_threads(peer.threads):
-            result, spent = _clocked(peer.run, inputs)
+            result, spent = _time_call(peer.run, inputs)
             if spent < TURN_S:  # the first call may have filled caches
-                _, spent = _clocked(peer.run, inputs)
+                _, spent = _time_call(peer.run, inputs)
         outcome = self.case.check(result, 1)
         fit = max(1, math.floor(TURN_S / max(spent, 1e-9)))
         limit = min(fit, peer.most or MAX_ALONE) if peer.alone else peer.most
@@ -155,7 +155,7 @@ class _Measurement:
         return rows or [row]
 
 
-def _clocked(run: Callable[[Any], Any], inputs: Any) -> tuple[Any, float]:
+def _time_call(run: Callable[[Any], Any], inputs: Any) -> tuple[Any, float]:
     """A result, and the seconds it took."""
     start = time.perf_counter()
     return run(inputs), time.perf_counter() - start

@@ -14,7 +14,7 @@ from gpu_rag.errors import BadInput
 from gpu_rag.sources.rows import RowError, decode_utf8
 from gpu_rag.text.strict_json import JsonError, loads
 
-HELP = "Add files to an index; what was removed from these files comes back."
+HELP = "Add files to an index; documents removed from these files come back."
 WORDS = "file or folder, as for index; -: JSON Lines of {id, text} from standard input, which the index keeps"
 EXAMPLE = "gpu-rag add my-index report.pdf"
 

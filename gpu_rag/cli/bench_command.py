@@ -25,14 +25,14 @@ OPENMP_USERS = ("torch", "igraph", "faiss", "sklearn")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("ops", nargs="*", metavar="OP", help=f"{', '.join(OPS)}, all (default all)")
-    parser.add_argument("--peers", action="store_true", help="time other libraries too; one that is missing is named")
+    parser.add_argument("--peers", action="store_true", help="time other libraries too; names the missing ones")
     parser.add_argument("--quick", action="store_true", help="10,000 nodes, B 1 and 64, damping .85, one round")
     parser.add_argument("--device", default="cpu", metavar="D", help="cpu, cuda or cuda:N (peers run on the CPU)")
     parser.add_argument("--sizes", metavar="N,...", help="nodes or vectors (100000,1000000; none with --index)")
-    parser.add_argument("--batch", metavar="B,...", help="questions of a call (default 1,16,64,256,1000)")
-    parser.add_argument("--damping", metavar="D,...", help="of PageRank (default 0.5,0.85)")
+    parser.add_argument("--batch", metavar="B,...", help="questions in a call (default 1,16,64,256,1000)")
+    parser.add_argument("--damping", metavar="D,...", help="factors of PageRank (default 0.5,0.85)")
     parser.add_argument("--index", type=Path, metavar="DIR", help="PageRank on the graph of this index")
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="of the ops and of the copy (default 1)")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads of ops and copies (default 1)")
     parser.add_argument("--rounds", type=int, metavar="N", help="interleaved rounds (default 3)")
 
 

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=folder, metavar="DIR", help=f"the index folder ({folder})")
     parser.add_argument("--method", default=methods, metavar="M[,M...]", help=f"methods to compare ({methods})")
     parser.add_argument(
-        "--questions", type=int, default=10, metavar="N", help="how many questions of one hop to answer (10)"
+        "--questions", type=int, default=10, metavar="N", help="number of one-hop questions to answer (10)"
     )
     add_settings(parser)
 

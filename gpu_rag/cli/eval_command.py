@@ -38,11 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", default=AUTO, metavar="M[,M...]", help=words)
     parser.add_argument("--retrieval-only", action="store_true", help="no reader: em and f1 are null")
     parser.add_argument("--judge", action="store_true", help="a model judges answers too (eval.judge, or models.llm)")
-    words = "where gold passages are lost, stage by stage, when a perfect chooser chooses"
+    words = "show at which stage gold passages are lost although an oracle makes all choices"
     parser.add_argument("--ceiling", action="store_true", help=words)
     words = "who decides: rule, model, or oracle:P[:DECISION], which knows the gold and is right with probability P"
     parser.add_argument("--decider", default="", metavar="D", help=words)
-    words = "keep what models reply, and ask nothing twice; verdicts alone are kept beside --report"
+    words = "keep model replies, and never ask twice; without it, --report keeps verdicts beside its file"
     parser.add_argument("--replies", type=Path, metavar="FILE.sqlite", help=words)
     add_where(parser)
     add_limit(parser)
@@ -137,7 +137,7 @@ def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) 
         rows, which = difference_rows(document, measures)
         parts += [f"paired differences{which}", table(rows, ["methods", *measures])]
     if "ceiling" in document:
-        parts += ["ceiling: the share of gold that is left at each stage when a perfect chooser chooses",
+        parts += ["ceiling: the share of gold that is left at each stage if an oracle makes all choices",
                   ceiling_table(document["ceiling"])]  # fmt: skip
     for name, entry in methods.items():
         if entry.get("by_rule"):

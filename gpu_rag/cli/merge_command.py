@@ -11,7 +11,7 @@ from gpu_rag.cli.index_command import report_build
 from gpu_rag.cli.options import api_key, settings_of
 from gpu_rag.cli.progress import Bars
 
-HELP = "Make one index of several that were built apart, equal to one build of all their sources."
+HELP = "Merge indexes into one, equal to a build of all their sources."
 EXAMPLE = "gpu-rag merge index-a index-b --out my-index"
 
 

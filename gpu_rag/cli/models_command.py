@@ -13,7 +13,7 @@ from typing import Any
 from gpu_rag.cli.options import add_settings, api_key, names, say, settings_of, table
 from gpu_rag.errors import UsageError
 
-HELP = "Convert the packaged model, fetch another, probe what a model can do, or serve one that misbehaves."
+HELP = "Convert the packaged model, fetch another, probe what a model can do, or serve a misbehaving model."
 EXAMPLE = "gpu-rag models convert --out smollm2"
 ACTIONS = ("convert", "fetch", "probe", "misbehave")
 OPTIONS = {"name": ("fetch", "probe"), "out": ("convert", "fetch"), "fresh": ("probe",)}  # options and their actions

@@ -12,7 +12,7 @@ EXAMPLE = "gpu-rag sample my-sample"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument("folder", type=Path, metavar="DIR", help="where the files go; a new folder, or an empty one")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="a new or empty folder for the files")
 
 
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:

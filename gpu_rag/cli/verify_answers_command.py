@@ -15,7 +15,7 @@ EXAMPLE = "gpu-rag verify-answers answers.jsonl my-index --corpus corpus.jsonl"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("answers", type=Path, metavar="ANSWERS.jsonl", help="a file made by gpu-rag answer")
-    parser.add_argument("index", type=Path, metavar="DIR", help="the index that it was made with")
+    parser.add_argument("index", type=Path, metavar="DIR", help="the index of these answers")
     add_list(parser, "--corpus", "PATH", "compare quotations with the corpus too: the paths given to gpu-rag index")
 
 

@@ -15,9 +15,9 @@ EXAMPLE = "gpu-rag verify my-index --digest"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     add_index(parser)
-    words = "check too that the index has what these methods, or all, need"
+    words = "check too that the index has the stages of these methods; all: of every method"
     parser.add_argument("--for", dest="methods", metavar="METHOD,...", help=words)
-    words = "check too that what this receipt of gpu-rag remove names is not there"
+    words = "check too that the index lacks all that this receipt of gpu-rag remove lists"
     parser.add_argument("--receipt", type=Path, metavar="FILE", help=words)
     parser.add_argument("--digest", action="store_true", help="print a hash: equal for equal inputs, settings, replies")
 

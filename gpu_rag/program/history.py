@@ -3,7 +3,7 @@ question.
 
 A model that decides rewrites it (prompt `condense`). Otherwise a rule applies: if the question begins with a pronoun
 for something that it does not name, or has at most three words and no name, the names of the last turns are appended in
-brackets. The rule does not know which of them is meant, and it finds only things that were named.
+brackets. The rule does not know which name is meant.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Preparation of a question: it is clarified, and decomposed into a plan of sub-questions.
+"""Preparation of a question: clarification, and decomposition into a plan of sub-questions.
 
 The model sees the linguistic features of the question. The rules are in `text.rules.decomposition`.
 """
@@ -79,14 +79,15 @@ def _by_rules(rules: Plan) -> Planned:
 
 
 def _checked(reply: Planned) -> Planned | Refused:
-    """The reply with white space folded and dependencies found; refused unless ids differ and steps look back."""
+    """The reply with white space folded and references added to dependencies; refused unless ids differ and steps
+    depend on earlier steps."""
     steps: list[PlannedStep] = []
     for step in reply.plan:
         text = " ".join(step.subquestion.split())
         needs = tuple(sorted({*step.depends_on, *references(text)}))
         known = {earlier.id for earlier in steps}
         if step.id in known or not known.issuperset(needs):
-            return Refused("an id stands twice, or a step depends on none before it")
+            return Refused("two steps have one id, or a step depends on no earlier step")
         steps.append(PlannedStep(step.id, text, needs))
     return Planned(" ".join(reply.subject.split()), tuple(steps))
 

@@ -1,9 +1,9 @@
 """Streaming driver: calls to a slow service (an LLM) are sent at once; cheap calls run in batches meanwhile.
 
 While more LLM requests are open than the low-water mark, there is time: the cheapest waiting calls run as a full batch.
-Below it the LLM may soon be idle: replies are handled first, then only as many cheap calls run as are missing for the
-mark, from the oldest questions, so that requests reach the LLM soon. Answers are the same as by `run_rounds` for equal
-replies; batches, seconds, and the question at which a budget is exceeded among siblings, depend on time.
+Otherwise the LLM may soon be idle: replies are handled first, then a small batch of the oldest questions' calls runs,
+just large enough to reach the mark, so that requests reach the LLM soon. Equal replies give the same answers as in
+`run_rounds`; batches, seconds, and the question at which a budget is exceeded among siblings, depend on time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Admission passes questions of clients to the engine, and rows back. All of it runs in the event loop's thread."""
+"""Admission of clients' questions to the engine, and return of their rows. All runs in the event loop's thread."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Batch:
             pass
         self._rows.put_nowait(None)
 
-    async def collected(self, receive: Receive) -> list[dict[str, Any]]:
+    async def collect(self, receive: Receive) -> list[dict[str, Any]]:
         """All rows in the order of the questions. Raises Refusal (503) when the engine died, and ClientGone."""
         with closing(self):
             rows = {place: row async for place, row in self.rows(receive) if isinstance(row, dict)}
@@ -207,7 +207,7 @@ class Admission:
             raise Refusal(429, "too many questions wait", given=given, expected=expected, headers=later)
 
     async def close(self, grace_s: float) -> None:
-        """Take no more questions. Wait for the open ones up to grace_s seconds, then fail the rest."""
+        """Take no more questions. Wait for open questions up to grace_s seconds, then fail them."""
         self.closed = True
         until = time.monotonic() + grace_s
         while self.batches and time.monotonic() < until:

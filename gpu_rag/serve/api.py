@@ -245,7 +245,7 @@ class _IndexApi:
         batch = await self._asked(request, wanted, questions, shape)
         if NDJSON in request.headers.get("accept", ""):
             return Streamed(batch, lambda row: bytes(Json(row).body) + b"\n", NDJSON)
-        rows = await batch.collected(request.receive)
+        rows = await batch.collect(request.receive)
         return Json(rows[0] if single else {"answers": rows})
 
     def _shaped(self, retrieval: bool, words: bool, row: dict[str, Any]) -> dict[str, Any]:
@@ -269,14 +269,14 @@ class _IndexApi:
         batch = await self._asked(request, wanted, [question], shape, pieces=bool(body.stream), history=history)
         if body.stream:
             return Streamed(batch, events(body), SSE)
-        (row,) = await batch.collected(request.receive)
+        (row,) = await batch.collect(request.receive)
         return Json(whole(row, body.model))
 
     async def embed(self, request: Request) -> Response:
         """Embed texts with the index's embedder."""
         body, texts = read_embeddings(await read_body(request, self._settings))
         batch = embedding_batch(self._admission, self._live, body, texts, deadline_s(request))
-        (row,) = await batch.collected(request.receive)
+        (row,) = await batch.collect(request.receive)
         return Json(embeddings_of(row, body, texts))
 
     def _method_of(self, model: str) -> str:

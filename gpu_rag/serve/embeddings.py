@@ -49,13 +49,13 @@ def embedding_batch(
     resources = live.engine.resources
 
     def bind(question: Question, on_text: OnText = None, history: Sequence[Turn] = ()) -> Program:
-        return lambda context: _embedded(context, resources, steps)
+        return lambda context: _embed_steps(context, resources, steps)
 
     ready = live.ready(Prepared(NAME, "", bind))
     return _Embedding(admission, live, ready, [Question(NAME, "")], seconds=seconds)
 
 
-async def _embedded(context: Context, resources: dict[str, Any], steps: Iterable[Sequence[str]]) -> np.ndarray:
+async def _embed_steps(context: Context, resources: dict[str, Any], steps: Iterable[Sequence[str]]) -> np.ndarray:
     context.resources = resources  # the models of this index, where they are not the driver's
     return np.concatenate([await embed(texts) for texts in steps])
 

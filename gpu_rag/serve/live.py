@@ -82,7 +82,7 @@ class ServedIndex:
             self.thread.check_ready()  # models may have been closed meanwhile, and preparing would reopen them
             ready = self.cached(wanted)
             if ready is None:
-                ready = Ready(_prepared(self.engine, wanted), self._version)
+                ready = Ready(_prepare(self.engine, wanted), self._version)
                 # fewer filtered methods are cached, since each keeps a part of the index in memory
                 same = [key for key, other in self._ready.items() if bool(other.prepared.where) == bool(wanted.where)]
                 if len(same) >= (MAX_VIEWS if wanted.where else N_PREPARED):
@@ -166,7 +166,7 @@ class ServedIndex:
             """The reason why a method cannot be served (no stage, language model, package or setting), or None."""
             wanted = Wanted(method, retrieval_only)
             try:
-                ready[wanted.key] = Ready(_prepared(engine, wanted), version)
+                ready[wanted.key] = Ready(_prepare(engine, wanted), version)
             except UsageError as error:
                 return error.with_traceback(None)  # whose frames would keep the callers alive
             return None
@@ -281,7 +281,7 @@ class EngineThread:
             self._say(self.reason)
 
 
-def _prepared(engine: Engine, wanted: Wanted) -> Prepared:
+def _prepare(engine: Engine, wanted: Wanted) -> Prepared:
     decider = RULE if wanted.retrieval_only else None  # a client's key that may only read asks no model
     return engine.prepare(
         wanted.method, limit=wanted.passages, retrieval_only=wanted.retrieval_only, params=wanted.params,

@@ -69,7 +69,7 @@ def selected(scores: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tens
 
 
 def _selected_directly(scores: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """`selected` in one piece, by unique keys: the bits of a float, those below a minus inverted, order floats."""
+    """`selected` in one piece, by unique keys: float bits, inverted after a minus sign, sort like floats."""
     bits = (scores + 0.0).view(torch.int32)  # -0.0 becomes 0.0: they are equal
     ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long() << 32
     last = 2**32 - 1

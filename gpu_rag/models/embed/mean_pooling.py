@@ -153,7 +153,7 @@ class MeanPoolingEmbedder:
         tokens[len(ids) :, :2] = self._cls, self._sep
         inside = np.arange(length) < sizes[:, None]
         tokens[: len(ids)][inside[: len(ids)]] = np.fromiter(chain.from_iterable(ids), np.int64)
-        on_device, mask = self._sent(tokens), self._sent(inside)
+        on_device, mask = self._to_device(tokens), self._sent(inside)
         places = torch.arange(length, device=mask.device).repeat(rows)
 
         def attend(qkv: torch.Tensor) -> torch.Tensor:
@@ -169,7 +169,7 @@ class MeanPoolingEmbedder:
         unit = F.normalize(means, dim=1)
         return unit if self._centre is None else F.normalize(unit - self._centre.to(unit.device), dim=1)
 
-    def _sent(self, array: np.ndarray) -> torch.Tensor:
+    def _to_device(self, array: np.ndarray) -> torch.Tensor:
         """Copy an array to the device without waiting; torch keeps the pinned memory until the copy is done."""
         tensor = torch.from_numpy(array)
         if self._torch_device.type == "cpu":

@@ -105,7 +105,7 @@ class ServerEmbedder:
     async def _answered(self, servers: Turn, rows: list[int], texts: list[str]) -> tuple[list[int], np.ndarray]:
         """Rows and their vectors; sends halves if the server refuses the whole."""
         try:
-            return rows, await self._tried(servers, texts)
+            return rows, await self._request(servers, texts)
         except RequestFailed as error:
             if len(rows) > 1:
                 half = len(rows) // 2
@@ -120,12 +120,12 @@ class ServerEmbedder:
         while True:
             cut = cut[: len(cut) // 2]
             try:
-                return rows, await self._tried(servers, [cut])
+                return rows, await self._request(servers, [cut])
             except ContextOverflow:
                 if len(cut) <= SHORTEST:
                     raise
 
-    async def _tried(self, servers: Turn, texts: list[str]) -> np.ndarray:
+    async def _request(self, servers: Turn, texts: list[str]) -> np.ndarray:
         """Vectors of one request, with retries, each at the next server. Raises RequestFailed, ModelError."""
         plain = [text.encode("utf-8", "replace").decode("utf-8") or " " for text in texts]  # some servers refuse ""
         body = msgspec.json.encode({"model": self._model, "input": plain, "encoding_format": "float"})

@@ -16,12 +16,12 @@ CONTEXT_TOKENS = 8192
 
 
 class ReplayLLM:
-    """An engine that repeats the replies of a file; a request not on record is a RequestFailed.
+    """An engine that repeats the replies of a file; a request that was not recorded is a RequestFailed.
 
     The file has one JSON object per line: {"key", "system", "prompt", "constraint", "reply"} for a reply (the last line
     of a key wins), {"model": {"name", "context_tokens", "capable"}} for the recorded model, {"tokens", "of"} for the
-    token count of a text, so that prompts are packed as they were. Keys are `request_key`. In a file written by hand
-    the last two may be missing: then the context is 8192 tokens, the model capable, and token counts are estimates.
+    token count of a text, so that prompts are packed as in the recording. Keys are `request_key`. Without a model line
+    the context is 8192 tokens and the model capable; without token counts they are estimated.
     """
 
     def __init__(self, path: Path, *, capable: bool | None = None, context_tokens: int | None = None):
@@ -61,7 +61,7 @@ class ReplayLLM:
         if key in self._replies:
             return self._replies[key]
         given = f"key {key[:12]}, attempt {request.attempt}, prompt {request.prompt[:80]!r}"
-        return RequestFailed("the request is not on record", given=given, expected=f"a request in {self.path}")
+        return RequestFailed("the request is not on record", given=given, expected=f"one of those in {self.path}")
 
 
 def _rows(path: Path) -> list[tuple[int, dict[str, Any]]]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from gpu_rag.errors import BadInput
 from gpu_rag.models.misbehave.personas import PERSONAS, Persona
-from gpu_rag.models.misbehave.replies import completion, reasons, spoiled, well_formed
+from gpu_rag.models.misbehave.replies import completion, reasons, spoil, well_formed
 
 MODEL = "misbehaving-7B"
 CONTENT = ("cut", "cut_silently", "empty", "fenced", "chatty", "wrong_id", "wrong_type", "megabyte", "whitespace")
@@ -158,7 +158,7 @@ def _handler(server: MisbehavingServer) -> type[BaseHTTPRequestHandler]:
             if fault == "error_200":
                 return self._answer(200, server.persona.broken or {"error": {"message": "out of memory"}})
             if fault in (*CONTENT, "no_choices"):
-                answer = spoiled(answer, fault)
+                answer = spoil(answer, fault)
             if fault == "dripping":
                 return self._drip(json.dumps(answer).encode())
             if fault not in ("no_choices", "half_closed"):

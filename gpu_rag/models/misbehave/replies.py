@@ -31,7 +31,7 @@ def well_formed(body: dict[str, Any]) -> str:
 
 
 def _instance(schema: dict[str, Any], names: Sequence[str], draw: int) -> Any:
-    """A value valid under a schema of the kind that prompts use."""
+    """A value that is valid under a schema as prompts use it."""
     draw = int.from_bytes(blake2b(draw.to_bytes(8, "big"), digest_size=8).digest(), "big")
     if "enum" in schema:
         return schema["enum"][draw % len(schema["enum"])]
@@ -77,7 +77,7 @@ def completion(body: dict[str, Any], text: str) -> dict[str, Any]:
 def reasons(body: dict[str, Any], answer: dict[str, Any], always: bool) -> dict[str, Any]:
     """Answer of a model that thinks first; its text is missing if the thought takes all tokens.
 
-    always: the thought takes them all. Otherwise a request that switches thinking off is answered at once.
+    always: the thought always takes all tokens; else a request that switches thinking off is answered at once.
     """
     if (body.get("chat_template_kwargs") or {}).get("enable_thinking") is False and not always:
         return answer
@@ -91,7 +91,7 @@ def reasons(body: dict[str, Any], answer: dict[str, Any], always: bool) -> dict[
     return {**answer, "choices": [thinking], "usage": usage}
 
 
-def spoiled(answer: dict[str, Any], fault: str) -> dict[str, Any]:
+def spoil(answer: dict[str, Any], fault: str) -> dict[str, Any]:
     """Answer with one fault in its content, or without choices."""
     if fault == "no_choices":
         return {**answer, "choices": []}

@@ -153,7 +153,7 @@ class Parser:
             self.close()
         if self._process is None:
             try:
-                self._process = _started()
+                self._process = _start_worker()
             except OSError as error:
                 raise RowError(f"the process that parses files cannot be started: {error.strerror}") from error
         return self._process
@@ -198,7 +198,7 @@ class Parser:
         return contents
 
 
-def _started() -> subprocess.Popen[bytes]:
+def _start_worker() -> subprocess.Popen[bytes]:
     """Start the worker, with this interpreter and this import path, independent of the working directory."""
     root = os.fspath(Path(__file__).resolve().parents[2])
     places = dict.fromkeys([*filter(None, sys.path), root])

@@ -504,15 +504,15 @@ def look_up(offsets, values, known, size, found_offsets, numbers):
 
 
 @numba.njit(cache=True, nogil=True)
-def first_from(rows, low, high, row):
-    """The first position in [low, high) whose row is >= `row`, or high."""
-    while low < high:
-        middle = (low + high) // 2
-        if rows[middle] < row:
-            low = middle + 1
+def lower_bound(values, first, last, wanted):
+    """The first p in [first, last) with values[p] >= wanted, or last."""
+    while first < last:
+        middle = (first + last) // 2
+        if values[middle] < wanted:
+            first = middle + 1
         else:
-            high = middle
-    return low
+            last = middle
+    return first
 
 
 @numba.njit(cache=True, nogil=True)
@@ -521,7 +521,7 @@ def count_overlaps(left, right, i, j0, overlap):
     overlap[:] = 0
     for p in range(left.offsets[i], left.offsets[i + 1]):
         end = right.list_offsets[left.words[p] + 1]
-        position = first_from(right.list_rows, right.list_offsets[left.words[p]], end, j0)
+        position = lower_bound(right.list_rows, right.list_offsets[left.words[p]], end, j0)
         while position < end and right.list_rows[position] < j0 + overlap.shape[0]:
             overlap[right.list_rows[position] - j0] += 1
             position += 1

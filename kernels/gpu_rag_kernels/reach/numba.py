@@ -5,6 +5,8 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from gpu_rag_kernels.dots.numba import lower_bound
+
 FEW = 256  # maximum entries that a step sorts; a larger step marks the nodes, which takes N bytes
 
 
@@ -34,18 +36,6 @@ def are_questions(starts, offsets, relations, at, directions, other_at, n, n_rel
     for k in range(relations.shape[0]):
         sound &= (relations[k] >= -1) & (relations[k] < n_relations) & (directions[k] >= 1) & (directions[k] <= 3)
     return sound
-
-
-@numba.njit(cache=True, nogil=True)
-def lower_bound(values, first, last, wanted):
-    """The first p in [first, last) with values[p] >= wanted, or last."""
-    while first < last:
-        middle = (first + last) // 2
-        if values[middle] < wanted:
-            first = middle + 1
-        else:
-            last = middle
-    return first
 
 
 @numba.njit(cache=True, nogil=True)
