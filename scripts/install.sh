@@ -34,7 +34,7 @@ fi
 
 echo "install.sh: $("$python" --version) -> $venv, extras: $extras" >&2
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-pip=("$venv/bin/python" -m pip install --quiet ${CI:+--no-compile}) # most modules are never imported in CI
+pip=("$venv/bin/python" -m pip install --quiet)
 if [ -n "$at_hand" ]; then
     "${pip[@]}" --no-index --no-deps "$torch"
 elif [ -n "$gpu" ] || command -v nvidia-smi >/dev/null 2>&1; then

