@@ -1,29 +1,33 @@
-"""Choices with mass: what a model chose moves passages up a walk's ranking, as far as the graph bears it out.
+"""Choices with mass: what a model chose moves passages up a ranking, as far as the graph bears it out.
 
 A choice offers options, such as edges, relations or entities, which lead to passages. Over all choices of a question:
   n(p), m(p)  = the summed weights of the chosen options that lead to passage p, and of all offered ones; an option
                 weighs 1 / (number of its passages)
   agreement   = n(p) / (m(p) + 1): the share of the occasions to choose p that were taken
   lean        = of one choice, the mean over its pairs of a chosen option and one passed over: 1 where the chosen one
-                leads to a passage that the graph ranks higher, -1 where lower, 0 where neither
-  trust       = (sum of leans / (number of choices + 1) - CHANCE) / (SURE - CHANCE), within 0 and 1
-  score(p)    = score of the walk + MASS * trust * agreement
-A model that chooses at random has leans around 0, so its choices move nothing, however many they are. A model that is
-right mostly chooses passages that the graph ranks high; it is then also followed where the graph ranks low. Rules do
-not count as choices, so without a model a ranking stays as the walk gives it.
+                leads to a passage that is higher in the ranking without a model, -1 where lower, 0 where neither
+  trust       = (sum of leans / (number of leans + 1) - CHANCE) / (SURE - CHANCE), within 0 and 1; without the choices
+                that took just the options shown first
+  score(p)    = score with the model + MASS * trust * agreement / max(1, sum of all agreements); without trust, the
+                score without the model
+A model that chooses at random has leans around 0, so it is not trusted, however many its choices are. A model that is
+right mostly chooses passages that the graph ranks high; it is then also followed where the graph ranks low. Weak models
+like what is shown first, which is likely anyway: such choices tell nothing. A model that takes something nearly
+everywhere spreads the mass so thin that it moves nothing. Rules do not count as choices.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpu_rag.program.decide import RULE
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
+from gpu_rag.runtime.trace import Context
 
-MASS, CHANCE, SURE = 0.6, 0.1, 0.4
+MASS, CHANCE, SURE = 0.6, 0.1, 0.3
 PARTS = 1 << 40  # weights are rounded down to multiples of 1 / PARTS: sums are exact in any order
 DEPTH = 100  # places of a walk's ranking that choices may reorder
 
@@ -55,22 +59,30 @@ class Choices:
         return {passage: n / (offered[passage] + PARTS) for passage, n in sorted(summed.items())}
 
     def trust(self, ranking: Sequence[int]) -> float:
-        """The trust in the choices by a ranking of passages that they did not move; 0 without choices."""
+        """The trust in the choices by a ranking of passages without a model; 0 without choices."""
         place = {passage: i for i, passage in enumerate(ranking)}
-        leans = [_lean(options, chosen, place) for options, chosen in self.made if 0 < len(chosen) < len(options)]
+        telling = ((options, chosen) for options, chosen in self.made if chosen != frozenset(range(len(chosen))))
+        leans = [_lean(options, chosen, place) for options, chosen in telling]
         share = (math.fsum(leans) / (len(leans) + 1) - CHANCE) / (SURE - CHANCE)
         return min(1.0, max(0.0, share))
 
-    def ranked(self, walked: Ranking, limit: int, trust: float) -> Ranking:
-        """The best `limit` passages of a walk and of chosen options, by score; ties in the order of the walk, then by
-        row."""
+    def ranked(self, plain: Ranking, walked: Ranking, limit: int) -> Ranking:
+        """The best `limit` passages by score; ties in the order of the walk, then by row. plain, walked: rankings
+        without and with the model."""
+        trust = self.trust(plain.rows)
         if not trust:
-            return Ranking(walked.rows[:limit], walked.scores[:limit])
-        scores = dict(zip(walked.rows, walked.scores))
-        for passage, agreement in self.agreement().items():
-            scores[passage] = scores.get(passage, 0.0) + MASS * trust * agreement
+            return Ranking(plain.rows[:limit], plain.scores[:limit])
+        scores, agreements = dict(zip(walked.rows, walked.scores)), self.agreement()
+        mass = MASS * trust / max(1.0, math.fsum(agreements.values()))
+        for passage, agreement in agreements.items():
+            scores[passage] = scores.get(passage, 0.0) + mass * agreement
         best = sorted(scores.items(), key=lambda item: -item[1])[:limit]
         return Ranking(tuple(row for row, _ in best), tuple(score for _, score in best))
+
+
+def by_rules(run: Run) -> Run:
+    """The run without a model; its decisions are neither noted nor reported."""
+    return replace(run, ctx=Context(run.ctx.question), decider=RULE, on_saw=None, on_choice=None)
 
 
 def _lean(options: Sequence[Collection[int]], chosen: Collection[int], place: dict[int, int]) -> float:

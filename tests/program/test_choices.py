@@ -3,6 +3,7 @@
 from fractions import Fraction
 from random import Random
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from gpu_rag.program.run import Decider, Run
 from gpu_rag.program.search import Ranking
 
 Choice = tuple[list[tuple[int, ...]], set[int]]  # the passages of each option, and chosen positions
-WALKED = Ranking((5, 6, 7), (1.0, 0.9, 0.8))
+WALKED, PLAIN = Ranking((5, 6, 7), (1.0, 0.9, 0.8)), Ranking((6, 5, 7), (0.9, 0.5, 0.3))
 
 
 class _Run:
@@ -29,6 +30,11 @@ def counted(choices: list[Choice], decider: Decider = MODEL) -> Choices:
     return made
 
 
+def ranked(made: Choices, limit: int, trust: float = 1.0, walked: Ranking = WALKED) -> Ranking:
+    with patch.object(Choices, "trust", lambda self, ranking: trust if ranking == PLAIN.rows else 0.0):
+        return made.ranked(PLAIN, walked, limit)
+
+
 def agreement(choices: list[Choice], passage: int, *, shared: bool = True) -> Fraction:
     """The formula of the module; without `shared` each option weighs 1, which is wrong."""
     taken, offered = Fraction(0), Fraction(0)
@@ -41,14 +47,16 @@ def agreement(choices: list[Choice], passage: int, *, shared: bool = True) -> Fr
     return taken / (offered + 1)
 
 
-def trust(choices: list[Choice], ranking: list[int], *, passed_over: bool = True, shrunk: bool = True) -> float:
-    """The formula of the module. Wrong are: pairs with all options, and no doubt about few choices."""
+def trust(
+    choices: list[Choice], ranking: list[int], *, passed_over: bool = True, shrunk: bool = True, later: bool = True
+) -> float:
+    """The formula of the module. Wrong are: pairs with all options, no doubt about few choices, and first options."""
     leans = []
     for options, chosen in choices:
         best = [min((ranking.index(p) for p in option if p in ranking), default=len(ranking)) for option in options]
         left = [place for i, place in enumerate(best) if i not in chosen or not passed_over]
         signs = [(place > best[i]) - (place < best[i]) for i in chosen for place in left]
-        if signs and len(chosen) < len(options):
+        if signs and len(chosen) < len(options) and not (later and max(chosen) < len(chosen)):
             leans.append(Fraction(sum(signs), len(signs)))
     share = (float(sum(leans) / (len(leans) + shrunk)) - CHANCE) / (SURE - CHANCE) if leans else 0.0
     return min(1.0, max(0.0, share))
@@ -76,16 +84,23 @@ def test_an_option_of_many_passages_speaks_less_for_each() -> None:
 
 
 def test_trust_is_earned_by_what_the_graph_holds_likely() -> None:
-    right: list[Choice] = [([(5,), (8,), (9,)], {0})] * 3
+    right: list[Choice] = [([(8,), (5,), (9,)], {1})] * 3
     wrong: list[Choice] = [([(5,), (8,), (7,)], {1})] * 3
     ranking = [5, 6, 7]
     assert counted(right).trust(ranking) == 1.0 and counted(wrong).trust(ranking) == 0.0
     assert 0 < counted(right + wrong[:1] * 2).trust(ranking) < 1
-    one: list[Choice] = [([(6,), (5,), (8,), (7,), (9,)], {0})]  # three pairs of four: .5 by one choice is .25
-    assert counted(one).trust(ranking) == pytest.approx(trust(one, ranking)) == pytest.approx((0.25 - 0.1) / 0.3)
+    one: list[Choice] = [([(5,), (6,), (8,), (7,), (9,)], {1})]  # three pairs of four: .5 by one choice is .25
+    assert counted(one).trust(ranking) == pytest.approx(trust(one, ranking)) == pytest.approx((0.25 - 0.1) / 0.2)
     assert trust(one, ranking, passed_over=False) != trust(one, ranking) != trust(one, ranking, shrunk=False)
     assert counted([([(5,)], {0})]).trust(ranking) == 0.0  # nothing was passed over
     assert counted([([(5,), (6,)], set())]).trust(ranking) == Choices().trust(ranking) == 0.0
+
+
+def test_a_model_that_takes_what_is_shown_first_has_no_trust() -> None:
+    first: list[Choice] = [([(5,), (8,), (9,)], {0}), ([(6,), (5,), (9,)], {0, 1})] * 9
+    assert counted(first).trust([5, 6, 7]) == 0.0 < trust(first, [5, 6, 7], later=False) == 1.0
+    others: list[Choice] = [([(8,), (9,), (5,)], {2})] * 3
+    assert counted(first + others).trust([5, 6, 7]) == counted(others).trust([5, 6, 7]) == 1.0
 
 
 def test_random_choices_move_nothing_however_many_they_are() -> None:
@@ -94,22 +109,33 @@ def test_random_choices_move_nothing_however_many_they_are() -> None:
     for _ in range(50):
         options = [[(p,) for p in random.sample(range(200), 20)] for _ in range(40)]
         trusts.append(counted([(option, {random.randrange(20)}) for option in options]).trust(ranking))
-    assert sum(t > 0 for t in trusts) <= 10 and max(trusts) < 0.5
-    likely = [[(p,) for p in sorted(random.sample(range(200), 20))] for _ in range(3)]
-    assert counted([(option, {0}) for option in likely]).trust(ranking) == 1.0  # three right choices
+    assert sum(t > 0 for t in trusts) <= 10 and max(trusts) < 0.6
+    likely = [[(p,) for p in sorted(random.sample(range(200), 20), reverse=True)] for _ in range(3)]
+    assert counted([(option, {19}) for option in likely]).trust(ranking) == 1.0  # three right choices
 
 
 def test_a_passage_taken_on_every_occasion_passes_one_taken_on_few() -> None:
     choices: list[Choice] = [([(6,), (7,)], {1})] * 3 + [([(6,), (7,)], {0, 1})]
-    ranked = counted(choices).ranked(WALKED, 2, 1.0)
-    assert ranked.rows == (7, 6) and ranked.scores[0] == pytest.approx(0.8 + MASS * 4 / 5)
-    half = counted(choices).ranked(WALKED, 3, 0.5)
+    made = counted(choices)
+    first = ranked(made, 2)
+    assert first.rows == (7, 6) and first.scores[0] == pytest.approx(0.8 + MASS * 4 / 5)
+    half = ranked(made, 3, 0.5)
     assert half.rows == (7, 5, 6) and half.scores[0] == pytest.approx(0.8 + MASS * 0.5 * 4 / 5)
-    outside = counted([([(8,)], {0})]).ranked(WALKED, 4, 1.0)
+    outside = ranked(counted([([(8,)], {0})]), 4)
     assert outside.rows == (5, 6, 7, 8) and outside.scores[3] == pytest.approx(MASS / 2)
 
 
-def test_rules_empty_choices_and_no_trust_leave_the_ranking() -> None:
+def test_all_choices_share_one_mass_so_a_model_that_always_takes_something_moves_little() -> None:
+    near: list[Choice] = [([(7,), (8 + i,)], {0}) for i in range(6)] + [([(20 + i,), (40 + i,)], {0}) for i in range(9)]
+    shares = sum(agreement(near, p) for p in (7, *range(20, 29)))
+    assert shares == Fraction(6, 7) + Fraction(9, 2)
+    walked = Ranking((5, 6, 7, 8), (1.0, 0.9, 0.4, 0.3))
+    alone, among = ranked(counted(near[:6]), 4, 1.0, walked), ranked(counted(near), 4, 1.0, walked)
+    assert alone.rows == (5, 7, 6, 8) and among.rows == (5, 6, 7, 8)  # not shared, both would be the first
+    assert among.scores[2] == pytest.approx(0.4 + MASS * float(Fraction(6, 7) / shares))
+
+
+def test_rules_empty_choices_and_no_trust_leave_the_ranking_without_a_model() -> None:
     assert not counted([([(7,), (6,)], {0})], RULE).made
-    for made, trusted in ((counted([([(7,), (6,)], set())]), 1.0), (counted([([(7,)], {0})]), 0.0), (Choices(), 1.0)):
-        assert made.ranked(WALKED, 2, trusted) == Ranking((5, 6), (1.0, 0.9))
+    assert ranked(counted([([(7,)], {0})]), 2, 0.0) == Choices().ranked(PLAIN, WALKED, 2) == Ranking((6, 5), (0.9, 0.5))
+    assert ranked(counted([([(7,), (6,)], set())]), 2) == Ranking((5, 6), (1.0, 0.9))

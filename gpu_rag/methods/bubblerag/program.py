@@ -24,7 +24,7 @@ from gpu_rag.methods.bubblerag.batched import Params, Tree, TreePassage, bubble_
 from gpu_rag.methods.bubblerag.graph import node_texts, passages_of
 from gpu_rag.methods.bubblerag.rules import Group
 from gpu_rag.methods.bubblerag.trees import EvidenceGraph, best_trees, expanded, missing
-from gpu_rag.program.choices import DEPTH, Choices
+from gpu_rag.program.choices import DEPTH, Choices, by_rules
 from gpu_rag.program.decide import decide
 from gpu_rag.program.embed import embed
 from gpu_rag.program.reader import Support, clean_answer, is_answer, passage_block, read
@@ -46,11 +46,9 @@ class Before:
 
 @dataclass(frozen=True)
 class Grown:
-    """Evidence graphs, best first, the nodes of the trees that they grew from, the anchors of all groups that they
-    should join, and the choices made."""
+    """Evidence graphs, best first, the anchors of all groups that they should join, and the choices made."""
 
     graphs: list[EvidenceGraph]
-    trees: tuple[int, ...]
     anchors: tuple[int, ...]
     choices: Choices
 
@@ -80,7 +78,7 @@ async def evidence_graphs(run: Run, question: str, before: Before, params: Param
     graphs = list(await gather(*grown))
     run.saw(lambda: passages_of(run.index, _nodes(graphs)))
     anchors = dict.fromkeys(v for group in groups for v in group.anchors)
-    return Grown(graphs, _nodes(EvidenceGraph.of(tree, run.index) for tree, _ in best), tuple(anchors), choices)
+    return Grown(graphs, tuple(anchors), choices)
 
 
 def _nodes(graphs: Iterable[EvidenceGraph]) -> tuple[int, ...]:
@@ -97,7 +95,7 @@ def _in_words(run: Run, tree: Tree, value: float, groups: Sequence[Group]) -> st
 
 async def supported_by(run: Run, question: str, before: Before, grown: Grown, params: Params, limit: int) -> Support:
     """The evidence and paths of evidence graphs."""
-    evidence = await read_passages(run, question, before, grown, params.passages, limit)
+    evidence = await read_passages(run, question, before, grown, params, limit)
     return Support(evidence, paths(run, grown.graphs, evidence))
 
 
@@ -117,8 +115,12 @@ async def retrieve(question: Question, run: Run, params: Params) -> Support:
 async def ranking(question: Question, run: Run, params: Params) -> Ranking:
     """The passages of `retrieve` with passages=walk, as rows and scores only, for `fused`."""
     before = await pre_retrieval(run, question, params, run.limit)
-    grown = await evidence_graphs(run, question.text, before, params)
-    return await bubble_walk((question.text, before.vector, _nodes(grown.graphs), grown.anchors), run.limit)
+    return await _walked(question.text, before, await evidence_graphs(run, question.text, before, params), run.limit)
+
+
+async def _walked(question: str, before: Before, grown: Grown, k: int) -> Ranking:
+    """The k best passages by the walk from evidence graphs and anchors."""
+    return await bubble_walk((question, before.vector, _nodes(grown.graphs), grown.anchors), k)
 
 
 async def _enough(run: Run, question: str, before: Before) -> Draft | None:
@@ -152,10 +154,10 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
 
 
 async def read_passages(
-    run: Run, question: str, before: Before, grown: Grown, order: str, limit: int
+    run: Run, question: str, before: Before, grown: Grown, params: Params, limit: int
 ) -> tuple[Evidence, ...]:
     """The first `limit` passages of evidence graphs and of the pre-retrieval, noted in the trace."""
-    graphs = grown.graphs
+    graphs, order = grown.graphs, params.passages
     tree_of: dict[int, int] = {}
     for number, graph in enumerate(graphs):
         for v in (*graph.entities, *graph.relations):
@@ -163,10 +165,11 @@ async def read_passages(
     k = limit if order == "trees" else DEPTH
     passages = await bubble_passages((before.vector, tree_of), order, k)
     if order == "walk":
-        trust = grown.choices.trust(before.ranking.rows[:DEPTH])
-        nodes = tuple(tree_of) if trust or not grown.choices.made else grown.trees  # no step by choices without trust
-        walked = await bubble_walk((question, before.vector, nodes, grown.anchors), max(limit, DEPTH))
-        ranking = grown.choices.ranked(walked, limit, trust)
+        walked = without = await _walked(question, before, grown, max(limit, DEPTH))
+        if grown.choices.made:
+            ruled = await evidence_graphs(by_rules(run), question, before, params)
+            without = await _walked(question, before, ruled, max(limit, DEPTH))
+        ranking = grown.choices.ranked(without, walked, limit)
         rows = list(zip(ranking.rows, ranking.scores))
     else:
         rows = appended(passages, before.ranking, limit)

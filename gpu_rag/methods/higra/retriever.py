@@ -70,7 +70,7 @@ async def started(run: Run, text: str, params: Params) -> Begun:
 async def _seeds(run: Run, text: str, similar: HigraFound, params: Params) -> list[int]:
     """Rows of the seed entities: the decider's choice among the candidates, else the rule's or the first entities.
 
-    In a walk on the whole graph a choice that shares no entity with the rule's is not trusted either.
+    In a walk on the whole graph a choice is not trusted if it shares no entity with the rule's, or has just the first.
     """
     candidates = list(dict.fromkeys(chain(similar.named, similar.entities.rows)))[: params.n_entities]
     by_rank = dict(zip(similar.entities.rows, similar.entities.scores))
@@ -89,7 +89,8 @@ async def _seeds(run: Run, text: str, similar: HigraFound, params: Params) -> li
     near = best(scores, params.max_seeds, params.seed_threshold)
     by_rule = [candidates[i] for i in near] or list(similar.entities.rows[: params.fallback_seeds])
     seeds = [candidates[i] for i in chosen]
-    if not seeds or (params.walk == "whole" and set(seeds).isdisjoint(by_rule)):
+    is_first = set(seeds) == set(candidates[: len(seeds)])  # see program.choices
+    if not seeds or (params.walk == "whole" and (set(seeds).isdisjoint(by_rule) or is_first)):
         seeds = by_rule
     run.saw(lambda: _around(run.index, seeds, params.radius))
     return seeds

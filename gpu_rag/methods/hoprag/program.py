@@ -133,7 +133,7 @@ async def retrieve(question: Question, run: Run, params: Params) -> Support:
         sims = await near_vertices((query, tuple(counted)), params.about) if counted else []
         scores = helpfulness(walk.counts, dict(zip(counted, sims)))
     walked = pruned(scores, {v: vertex_passage(run.index, v) for v in scores})
-    ranking = choices.ranked(walked, min(params.top_k, run.limit), choices.trust(walked.rows))
+    ranking = choices.ranked(walked, walked, min(params.top_k, run.limit))
     return Support(run.evidence(ranking, "visited on a walk along questions, and near", "hop_prune"))
 
 

@@ -424,18 +424,18 @@ def test_as_many_entities_as_relations_are_shown(index: gpu_rag.Index, fast: Any
         assert (kinds.count("entity"), kinds.count("relation")) == (3, 3)
 
 
-def test_steps_of_a_model_without_trust_are_left_out_of_the_walk(
+def test_a_model_without_trust_leaves_the_ranking_without_a_model(
     index: gpu_rag.Index, fast: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With depth=0 nothing is grown: without trust a growing model gets that ranking, with trust another one."""
-    growing = {"expand": '{"chosen": ["A", "B"]}'}
+    """What the rules do for that ranking is not told in the trace."""
 
-    def scores(trust: float, **params: Any) -> list[float]:
+    def scores(trust: float) -> list[tuple[str, float]]:
         monkeypatch.setattr(Choices, "trust", lambda self, ranking: trust if self.made else 0.0)
-        answer = ask(index, fast, scripted(**growing), method={"bubblerag": params})
-        return [e.score for e in answer.evidence]
+        answer = ask(index, fast, scripted(expand='{"chosen": ["A", "B"]}'))
+        assert not [verb for verb in verbs(answer) if verb.endswith("/rule")]
+        return [(e.passage_id, e.score) for e in answer.evidence]
 
-    without, nothing_grown = scores(0.0), scores(0.0, depth=0)
-    assert without == nothing_grown != []
-    assert scores(1e-12) != without  # any trust lets the walk begin at what was grown too
-    assert max(scores(1.0)) > max(without)
+    without = scores(0.0)
+    assert without == [(e.passage_id, e.score) for e in retrieve(index, fast, limit=len(without)).evidence] != []
+    assert scores(1e-12) != without  # any trust lets the walk begin at what was chosen
+    assert max(score for _, score in scores(1.0)) > max(score for _, score in without)
