@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gpu_rag.cli.index_command import build_document, build_status
+from gpu_rag.cli.index_command import build_document, build_status, kinds_of_rejects
 from gpu_rag.cli.options import add_limits, add_progress, add_settings, api_key, settings_of
 from gpu_rag.cli.progress import Bars
 
@@ -28,6 +29,8 @@ def change(options: argparse.Namespace, make: Callable[..., Change]) -> tuple[in
 
     mend_manifest(options.index)  # before its settings are read
     settings = settings_of(options, saved_settings(options.index))
+    rejects = options.index / "rejects.jsonl"
+    before = set(rejects.read_bytes().splitlines()) if rejects.exists() else set()
     with Bars(options.json_progress) as bars:
         made = make(settings=settings, api_key=api_key(settings), progress=bars)
     report = made.index.report
@@ -43,5 +46,7 @@ def change(options: argparse.Namespace, make: Callable[..., Change]) -> tuple[in
         f"index: {report.out} ({report.wall_s:.1f} s; {n_made} of {len(report.stages)} stages made anew)",
     ]
     lines += [f"in another file too, and read from it now: {made.copies:,} documents"] if made.copies else []
+    if new := [json.loads(line) for line in rejects.read_bytes().splitlines() if line not in before]:
+        lines += [f"new rejects: {len(new):,}; all in {rejects}", *kinds_of_rejects(new)]
     lines += [f"receipt: {made.receipt}"] if made.receipt else []
     return build_status(options, report, built), document, "\n".join(lines)

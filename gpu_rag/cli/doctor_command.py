@@ -62,7 +62,7 @@ WORK = (
     ("explain, export, merges, sample, verify, verify-answers, bench", (), ()),
 )
 
-NONE = "no model answers: `ask` and `answer` give the best sentences; name a model with --set models.llm=..."
+NONE = "no model answers: `ask` gives the best sentences, `answer` passages; name a model with --set models.llm=..."
 CAPABLE = "good for extraction, judging and answers"
 SMALL = (
     "good for short answers from passages, not for extraction or judging: the extractor `patterns` and the decider "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,10 +121,21 @@ def _read_rejects(out: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, lines)
 
 
+def kinds_of_rejects(rejects: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A line for each of the most frequent kinds of rejects, with examples, and one for the other kinds."""
+    from gpu_rag.report.runs import reject_kinds
+
+    kinds = reject_kinds(rejects)
+    lines = [f"{n:>9,}  {kind}: {', '.join(places)}{', ...' * (n > len(places))}" for kind, n, places in kinds]
+    if len(lines) > MAX_KINDS:
+        n = sum(n for _, n, _ in kinds[MAX_KINDS:])
+        lines[MAX_KINDS:] = [f"{n:>9,}  for {len(kinds) - MAX_KINDS:,} other reasons"]
+    return lines
+
+
 def _rejects(document: dict[str, Any], index: Index) -> str:
     """Rejects by kind, with examples, and the share of files that gave a document; "" without rejects."""
     from gpu_rag.index.tables import DOCUMENTS, read_batches
-    from gpu_rag.report.runs import reject_kinds
 
     if not document["rejects"]:
         return ""
@@ -133,13 +144,8 @@ def _rejects(document: dict[str, Any], index: Index) -> str:
         for batch in read_batches(index.path / record.folder / "documents.parquet", DOCUMENTS, ["file"]):
             taken.update(batch["file"].unique().to_pylist())
     files = taken | {reject["file"] for reject in _read_rejects(index.path)}
-    kinds = reject_kinds(_read_rejects(index.path))
-    lines = [f"{n:>9,}  {kind}: {', '.join(places)}{', ...' * (n > len(places))}" for kind, n, places in kinds]
-    if len(lines) > MAX_KINDS:
-        n = sum(n for _, n, _ in kinds[MAX_KINDS:])
-        lines[MAX_KINDS:] = [f"{n:>9,}  for {len(kinds) - MAX_KINDS:,} other reasons"]
     head = f"rejects: {document['rejects']:,}; {len(taken):,} of {len(files):,} files taken; all with reasons in "
-    return "\n".join(["", f"{head}{index.path / 'rejects.jsonl'}", *lines])
+    return "\n".join(["", f"{head}{index.path / 'rejects.jsonl'}", *kinds_of_rejects(_read_rejects(index.path))])
 
 
 def _languages(document: dict[str, Any], index: Index) -> str:

@@ -84,8 +84,11 @@ class AnswerChecker:
             yield from (Difference(id, f"node {number}", what) for what in self._node(node))
         yield from (Difference(id, "grounding", what) for what in _grounding_differs(row))
         yield from (Difference(id, "sentences", what) for what in _misquoted(row))
+        steps = [step for step in _list(row["trace"]) if isinstance(step, dict) and step.get("reply_hash")]
+        is_read = row["answer"] is not None or (row["status"] == "unsupported" and row["evidence"])
+        if is_read and not (steps or self._has_kb):
+            yield Difference(id, "row", f"status {row['status']}, but no step asked a model")
         if isinstance(row["answer"], str):
-            steps = (step for step in _list(row["trace"]) if isinstance(step, dict) and step.get("reply_hash"))
             self._answers.append((id, row["answer"], [(str(s.get("verb")), str(s["reply_hash"])) for s in steps]))
 
     def _row(self, raw: Row, row: Row) -> Iterator[str]:

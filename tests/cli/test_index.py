@@ -174,6 +174,11 @@ def test_a_folder_of_many_kinds_of_files_and_what_of_it_cannot_be_read(run, cli,
     assert "rejects: 3; 4 of 7 files taken" in shown and str(tmp_path / "j" / "rejects.jsonl") in shown
     (kind,) = [line.split() for line in shown.splitlines() if ".pages" in line]
     assert kind[0] == "2" and kind[-2:] == ["mine/f.pages,", "mine/g.pages"]
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "h.pages").write_text("no")
+    (tmp_path / "more" / "h.txt").write_text("Piet Ammer founded Ves.")
+    added = run("add", tmp_path / "j", tmp_path / "more", *cli.NO_LLM).ok.out
+    assert "new rejects: 1;" in added and "h.pages" in added and "g.pages" not in added
     (folder / "only").mkdir()
     (folder / "d.epub").rename(folder / "only" / "d.epub")
     nothing = run("index", folder / "only", "--out", tmp_path / "k", *cli.NO_LLM)

@@ -87,6 +87,8 @@ DAMAGES: dict[str, tuple[Callable[[Row], None], str, str]] = {
     "answered from nothing": (put("evidence", []), "row", "status answered, but there is no evidence"),
     "unsupported": (put("status", "unsupported"), "row", "status unsupported, but there is an answer"),
     "retrieved": (put("status", "retrieved"), "row", "status retrieved, but there is an answer"),
+    "no model": (put("trace", []), "row", "status answered, but no step asked a model"),
+    "no reader": (lambda row: row.update(status="unsupported", answer=None, trace=[]), "row", "but no step asked a"),
     "a mark": (put("grounding", "status", "none"), "grounding", "status is 'none'"),
     "a sentence": (put("grounding", "sentences", [{"passage_id": "d0"}]), "grounding", "sentences is [{"),
     "a relevant sentence": (put("support", [{"passage_id": "d1", "start": 0, "end": 3, "text": "x"}]), "sentences",
