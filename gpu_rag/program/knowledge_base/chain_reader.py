@@ -252,7 +252,7 @@ class ChainReader:
 
     def purpose(self, text: str) -> int:
         """How plainly a clause says of its topic "#" what some relation denies: 2 beside it ("drugs for #", "treats #",
-        "# drugs"), 1 elsewhere, else 0."""
+        "# drugs"), 1 elsewhere, else 0; 3 if it only names another relation."""
         words, denied = words_of(text), {key for denial in self.denials.values() for key in denial.denied}
         if not denied or "#" not in words:
             return 0
@@ -260,7 +260,8 @@ class ChainReader:
         says = [unit for unit in units if denied & {unit.stem, *unit.groups}]
         before = any(0 <= topic - unit.at - unit.width <= 1 for unit in says) or not _FOR.isdisjoint(words[:topic][-1:])
         behind = any(unit.at == topic + 1 and (unit in says or self.types_of(unit)) for unit in units)
-        return 2 if before or behind or self.denies(text) else min(len(says), 1)
+        others = any(not (unit in says or self.types_of(unit)) for unit in self.cues(text))
+        return 2 if before or behind or self.denies(text) else 3 if others else min(len(says), 1)
 
     def opposed(self, text: str) -> dict[int, bool]:
         """The relations that mean the contrary of a text: relations that deny another one, unless the text names them;

@@ -152,7 +152,7 @@ def _read(
     }
     plain, lacking = reading.spare <= SPARE, Steps()
     only = [chain for chain in chains if chain.relations == tuple(fitting)]
-    says_little = reading.says_no_relation or (plain and reader.purpose(query.text) > 1)
+    says_little = reading.says_no_relation or (plain and reader.purpose(query.text) == 2)
     if len(fitting) == 1 and only and says_little:  # "which drug works for #"
         chains = [replace(only[0], sure=True), *(chain for chain in chains if chain is not only[0])]
     if plain and not any(chain.sure for chain in chains):

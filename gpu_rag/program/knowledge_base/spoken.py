@@ -220,20 +220,20 @@ def _conditions(index: Index, clauses: Sequence[Clause], topics: Sequence[Named]
     some relations deny others: beside a topic of its type whose clause says more of what is denied."""
     kb, reader = kb_of(index), reader_of(index)
     untyped = {row for row, name in enumerate(kb.type_names) if name == UNTYPED}
-    types = [{*kb.node_type[[*topic.nodes]].tolist()} for topic in topics]
-    free = [place for place, clause in enumerate(clauses) if not (clause.negated or clause.left_out or clause.itself)]
-    worth = {place: reader.purpose(clauses[place].text) for place in free}
+    may_be = untyped.union(*(reader.leads[2 * row + back] for row in reader.denials for back in (0, 1)))
+    types = [{*kb.node_type[[*topic.nodes]].tolist()} & may_be for topic in topics]
+    free = [i for i, c in enumerate(clauses) if types[i] and not (c.negated or c.left_out or c.itself)]
+    worth = {place: min(reader.purpose(clauses[place].text), 2) for place in free}
     return {
         place
-        for place in free
-        if any((types[place] | untyped) & types[other] and worth[place] < worth[other] for other in free)
-        and not clauses[place].text.startswith(("and #", "or #"))
+        for place in worth
+        if any((types[place] | untyped) & types[other] and worth[place] < worth[other] for other in worth)
+        and not clauses[place].text.startswith(("and #", "or #", "as well as #"))
     }
 
 
 async def _contrary(kb: KnowledgeBase, topics: Sequence[TopicRead]) -> dict[int, Barred]:
-    """The nodes that a contrary relation joins with a topic; with the only topic, or one that is plainly asked about,
-    those that no other relation joins with it."""
+    """The nodes that a contrary relation joins with a topic; if it is the only one or plainly asked, no other may."""
     opposed, barred = [topic for topic in topics if topic.opposed], dict[int, Barred]()
     asked = [len(opposed) == 1 or (t.sure and not (t.negated or t.left_out)) for t in opposed]
     pairs = [(topic.nodes, frozenset(topic.opposed), alone) for topic, alone in zip(opposed, asked)]
@@ -330,8 +330,7 @@ def _unnamed(index: Index, text: str, topics: Sequence[Named]) -> list[Named]:
 
 
 def _of_type(topic: TopicRead, kb: KnowledgeBase) -> Topic:
-    """A topic for all things of one type: the commonest type of nodes at the start of the first chain, or any type if
-    its direction means nothing."""
+    """A topic for all things of a type: the commonest one where the first chain starts, any if it has no direction."""
     chain = topic.chains[0]
     relation, direction = chain.steps[0]
     if direction == EITHER:
