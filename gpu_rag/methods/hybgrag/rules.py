@@ -28,11 +28,12 @@ from gpu_rag.program.embed import embed
 from gpu_rag.program.knowledge_base.names import Linked, link_names, masked, unknown_names
 from gpu_rag.program.knowledge_base.query import Topic
 from gpu_rag.program.knowledge_base.relations import NearRelations, near_relations
-from gpu_rag.program.knowledge_base.spoken import Named, Spoken, TopicRead, is_value, spoken_of, stands_as_name
+from gpu_rag.program.knowledge_base.spoken import Named, Spoken, TopicRead, spoken_of, stands_as_name
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.run import Run
 from gpu_rag.runtime.gather import gather
 from gpu_rag.text.keywords import keywords
+from gpu_rag.text.rules.relations.operators import is_compared
 
 N_CANDIDATES = 12
 N_RANKED = 8  # relations tried per entity
@@ -93,7 +94,8 @@ async def candidates(question: str, run: Run, params: Params) -> tuple[list[Cand
     phrases = sorted(keywords(question), key=lambda phrase: (-len(phrase), phrase))[:N_CANDIDATES]
     index, kb = run.index, kb_of(run.index)
     linked = await link_names(kb, question, phrases, N_CANDIDATES, params.name_threshold)
-    linked = [spot for e in linked for spot in _places(e, question) if not is_value(question, spot.start, spot.end)]
+    spots = [spot for entity in linked for spot in _places(entity, question)]
+    linked = [e for e in spots if not is_compared(question[: e.start], question[e.start : e.end])]
     clear = sorted(_clear(linked, index, question, params.max_topics), key=lambda e: e.start)
     linked = [*clear, *(e for e in linked if e not in clear)]
     vectors = list(await embed([masked(question, e.start, e.end, e.type) for e in linked])) if linked else []

@@ -26,11 +26,12 @@ from gpu_rag.program.embed import embed
 from gpu_rag.program.knowledge_base.names import unknown_names
 from gpu_rag.program.knowledge_base.query import Part, Plan, Query, Topic, part_of, solve, type_rows
 from gpu_rag.program.knowledge_base.query_prompt import QueryPrompt
-from gpu_rag.program.knowledge_base.spoken import Named, Spoken, is_value, spoken_of
+from gpu_rag.program.knowledge_base.spoken import Named, Spoken, spoken_of
 from gpu_rag.program.knowledge_base.views import relation_row
 from gpu_rag.program.knowledge_base.walks import Walk, walk_nodes
 from gpu_rag.runtime.gather import gather
 from gpu_rag.text.normalise import normalise_name
+from gpu_rag.text.rules.relations.operators import is_compared
 
 N_CHAINS, N_PATHS = 3, 30  # chains read of a topic, and paths per chain
 
@@ -89,7 +90,9 @@ async def _spoken(analysis: Analysis, mentions: Sequence[Mention], search: Searc
     """The question as rules read it."""
     text = normalise_name(analysis.question.replace("_", " "))
     named = [Named(mention.text, _nodes(mention), *span) for mention in mentions for span in _spans(mention, text)]
-    topics = [topic for topic in sorted(named, key=lambda t: t.start) if not is_value(text, topic.start, topic.end)]
+    topics = [
+        t for t in sorted(named, key=lambda t: t.start) if not is_compared(text[: t.start], text[t.start : t.end])
+    ]
     written = {topic.name for topic in named}
     others = [Named(mention.text, _nodes(mention), 0, 0) for mention in mentions if mention.text not in written]
     return await spoken_of(search.run.index, text, topics, others, search.params.d_max, N_CHAINS)

@@ -232,53 +232,47 @@ class ChainReader:
         )  # "the most expensive product"
 
     @cached_property
-    def _denials(self) -> dict[int, Denial]:
+    def denials(self) -> dict[int, Denial]:
         """The relations whose names deny another one ("contraindication"), by row."""
         denials = ((row, denial_of(label, self._stems)) for row, label in enumerate(self._labels))
         return {row: denial for row, denial in denials if denial is not None}
 
     def rules_out(self, text: str, negated: bool, sure: bool, condition: bool) -> dict[int, bool]:
-        """The relations by which a topic rules out nodes, see `opposed`. text: its clause; negated, sure: whether the
-        clause rules out what it leads to, and whether it is understood; condition: whether the topic is a mere one.
-
-        What a denying relation joins with a topic is ruled out by a condition, by a clause such as "is not
-        contraindicated in #", and by a negated clause that is not understood."""
+        """The relations by which a topic rules out nodes, see `opposed`; all that deny others for a condition, a clause
+        such as "is not contraindicated in #", and a negated clause that is not understood. text: the clause; negated,
+        sure: whether it rules out what it leads to, and whether it is understood."""
         opposed = self.opposed(text)
-        if condition or (negated and not (sure and self._denials.keys() <= opposed.keys())):
-            return dict.fromkeys(self._denials, True)
+        if condition or (negated and not (sure and self.denials.keys() <= opposed.keys())):
+            return dict.fromkeys(self.denials, True)
         return {} if negated else opposed
-
-    @property
-    def has_denials(self) -> bool:
-        """Whether some relation denies another one."""
-        return bool(self._denials)
 
     def denies(self, text: str) -> bool:
         """Whether a text names a relation that denies another one."""
-        return any(denial.by & _expressed(text) for denial in self._denials.values())
+        return any(denial.by & _expressed(text) for denial in self.denials.values())
 
     def purpose(self, text: str) -> int:
         """How plainly a clause says of its topic "#" what some relation denies: 2 beside it ("drugs for #", "treats #",
-        "# drugs"), 1 elsewhere, else 0."""
-        words, denied = words_of(text), {key for denial in self._denials.values() for key in denial.denied}
+        "# drugs"), 1 elsewhere, else 0; 3 if it only names another relation."""
+        words, denied = words_of(text), {key for denial in self.denials.values() for key in denial.denied}
         if not denied or "#" not in words:
             return 0
-        topic = words.index("#")
-        says = [unit for unit in units_of(text) if denied & {unit.stem, *unit.groups}]
-        near = any(-1 <= topic - unit.at - unit.width <= 1 or unit.at == topic + 1 for unit in says)
-        compound = any(unit.at == topic + 1 and self.types_of(unit) for unit in units_of(text))
-        return 2 if near or compound or words[topic - 1] in _FOR or self.denies(text) else min(len(says), 1)
+        topic, units = words.index("#"), units_of(text)
+        says = [unit for unit in units if denied & {unit.stem, *unit.groups}]
+        before = any(0 <= topic - unit.at - unit.width <= 1 for unit in says) or not _FOR.isdisjoint(words[:topic][-1:])
+        behind = any(unit.at == topic + 1 and (unit in says or self.types_of(unit)) for unit in units)
+        others = any(not (unit in says or self.types_of(unit)) for unit in self.cues(text))
+        return 2 if before or behind or self.denies(text) else 3 if others else min(len(says), 1)
 
     def opposed(self, text: str) -> dict[int, bool]:
         """The relations that mean the contrary of a text: relations that deny another one, unless the text names them;
         and if it names a denying relation, the relations that this one denies. Each with whether words of the text say
         so; without them a relation that denies is only unlikely to be asked for."""
         expressed = _expressed(text)
-        named = {row for row, denial in self._denials.items() if denial.by & expressed}
-        denied = {key for row in named for key in self._denials[row].denied}
-        plain_rows = (row for row in range(self.kb.n_relations) if row not in self._denials)
+        named = {row for row, denial in self.denials.items() if denial.by & expressed}
+        denied = {key for row in named for key in self.denials[row].denied}
+        plain_rows = (row for row in range(self.kb.n_relations) if row not in self.denials)
         contrary = {row for row in plain_rows if any(denied & {unit.stem, *unit.groups} for unit in self.units[row])}
-        unlikely = {row: bool(self._denials[row].denied & expressed) for row in self._denials.keys() - named}
+        unlikely = {row: bool(self.denials[row].denied & expressed) for row in self.denials.keys() - named}
         return unlikely | dict.fromkeys(contrary, True)
 
     def cues(self, text: str) -> list[Unit]:

@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from gpu_rag.graph.common.arrays import to_host
 from gpu_rag.graph.common.trusted import trusted
-from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
+from gpu_rag.graph.ragged import ragged_of_lists
 from gpu_rag.graph.reach import reachable
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
@@ -22,7 +21,7 @@ from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.knowledge_base.chain_reader import ChainReader
 from gpu_rag.program.knowledge_base.query import DIRECTIONS, Topic
 from gpu_rag.program.knowledge_base.reading import FAR, PLAINLY, TRIED, Reading
-from gpu_rag.program.knowledge_base.relations import relations_of
+from gpu_rag.program.knowledge_base.relations import directed_at, relations_of
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.runtime.step import batched
 from gpu_rag.types import Ragged
@@ -105,7 +104,7 @@ def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> li
     lines = iter(relations_of(index).cosines(vectors).tolist() if vectors else ())
     cosines = [[0.0] * kb.n_relations if query.vector is None else next(lines) for query in queries]
     every = range(kb.n_relations)
-    first = _directed_at(kb, [query.nodes for query in queries], reader.either)
+    first = directed_at(kb, [query.nodes for query in queries], reader.either)
     types = [set(reader.node_type[list(query.nodes)].tolist()) for query in queries]
     near = [[d // 2 for d in at_topic] if query.hops == 1 else every for query, at_topic in zip(queries, first)]
     readings = [
@@ -153,7 +152,7 @@ def _read(
     }
     plain, lacking = reading.spare <= SPARE, Steps()
     only = [chain for chain in chains if chain.relations == tuple(fitting)]
-    says_little = reading.says_no_relation or (plain and reader.purpose(query.text) > 1)
+    says_little = reading.says_no_relation or (plain and reader.purpose(query.text) == 2)
     if len(fitting) == 1 and only and says_little:  # "which drug works for #"
         chains = [replace(only[0], sure=True), *(chain for chain in chains if chain is not only[0])]
     if plain and not any(chain.sure for chain in chains):
@@ -188,19 +187,3 @@ def _that_lead(topic: tuple[int, ...], ranked: Sequence[Ranked], spare: int, hop
         sure = spare <= SPARE and covered >= (PLAINLY if guessed else SURE) and lead >= MARGIN and not shorter
         leading.append(AskedChain(steps, score, sure, tuple(sorted(ends)[:MOST_ENDS])))
     return leading
-
-
-def _directed_at(kb: KnowledgeBase, groups: Sequence[Sequence[int]], either: np.ndarray) -> list[list[int]]:
-    """The directed relations that lead away from each group of nodes, ascending; waits do not grow with groups."""
-    lists = ragged_of_lists(groups, kb.device)
-    group, node, width = row_of_value(lists), lists.values, 2 * max(kb.n_relations, 1)
-    both, keys = torch.from_numpy(either).to(kb.device), [node[:0]]
-    sides = ((kb.typed.out_indptr, kb.typed.out_relation), (kb.typed.in_indptr, kb.typed.in_relation))
-    for back, (indptr, relation_of) in enumerate(sides):
-        for owner, entry in expand(indptr[node], indptr[node + 1]):
-            relation = relation_of[entry].long()
-            keys.append(group[owner] * width + 2 * relation + (back & ~both[relation]))
-    relations: list[list[int]] = [[] for _ in groups]
-    for key in torch.unique(torch.cat(keys)).tolist():
-        relations[key // width].append(key % width)
-    return relations

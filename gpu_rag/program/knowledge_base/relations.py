@@ -90,20 +90,6 @@ class Relations:
             reached |= {r for r, touched in enumerate(self._types) if touched & types}
         return sorted(reached)
 
-    def at(self, groups: Sequence[Sequence[int]]) -> list[list[int]]:
-        """The relations of the edges at each group of nodes, ascending."""
-        typed, nodes = self.kb.typed, ragged_of_lists(groups, self.kb.device)
-        n_relations = max(typed.n_relations, 1)
-        group = row_of_value(nodes)
-        pieces = [group[:0]]
-        for indptr, relation in ((typed.out_indptr, typed.out_relation), (typed.in_indptr, typed.in_relation)):
-            for owner, edge in expand(indptr[nodes.values], indptr[nodes.values + 1]):
-                pieces.append(torch.unique(group[owner] * n_relations + relation[edge]))
-        keys = torch.unique(torch.cat(pieces))
-        bounds = torch.searchsorted(keys, torch.arange(nodes.batch + 1, device=keys.device) * n_relations).tolist()
-        relations = (keys % n_relations).tolist()
-        return [relations[a:b] for a, b in zip(bounds, bounds[1:])]
-
     def cosines(self, vectors: Sequence[np.ndarray]) -> torch.Tensor:
         """f32[B, R]: the cosine of each unit vector and each relation's words, on the host."""
         return (on_grid(stacked(vectors, self.kb.device)) @ self._grid.T).float().cpu()
@@ -112,10 +98,11 @@ class Relations:
         self, groups: Sequence[Sequence[int]], vectors: Sequence[np.ndarray], radius: int, k: int
     ) -> list[NearRelations]:
         """The nearest relations, see `near_relations`."""
-        results = []
-        for line, nodes, at_nodes in zip(self.cosines(vectors).tolist(), groups, self.at(groups)):
-            reachable = self.within(at_nodes, radius) if nodes else range(self.kb.n_relations)
-            first, ranked = set(at_nodes), sorted(reachable, key=lambda r: (-line[r], r))
+        results, either = [], np.zeros(self.kb.n_relations, bool)
+        for line, nodes, directed in zip(self.cosines(vectors).tolist(), groups, directed_at(self.kb, groups, either)):
+            first = {d // 2 for d in directed}
+            reachable = self.within(first, radius) if nodes else range(self.kb.n_relations)
+            ranked = sorted(reachable, key=lambda r: (-line[r], r))
             begin = next((r for r in ranked if r in first), None)
             if begin is not None and begin not in ranked[:k]:
                 ranked = [*ranked[: k - 1], begin]  # otherwise no walk could begin
@@ -163,6 +150,22 @@ def near_relations(
     of the k can be the first step, the best one that can takes the last place.
     """
     return relations_of(index).ranked([nodes for nodes, _ in queries], [vector for _, vector in queries], radius, k)
+
+
+def directed_at(kb: KnowledgeBase, groups: Sequence[Sequence[int]], either: np.ndarray) -> list[list[int]]:
+    """The directed relations that lead away from each group of nodes, ascending; waits do not grow with groups."""
+    lists = ragged_of_lists(groups, kb.device)
+    group, node, width = row_of_value(lists), lists.values, 2 * max(kb.n_relations, 1)
+    both, keys = torch.from_numpy(either).to(kb.device), [node[:0]]
+    sides = ((kb.typed.out_indptr, kb.typed.out_relation), (kb.typed.in_indptr, kb.typed.in_relation))
+    for back, (indptr, relation_of) in enumerate(sides):
+        for owner, entry in expand(indptr[node], indptr[node + 1]):
+            relation = relation_of[entry].long()
+            keys.append(torch.unique(group[owner] * width + 2 * relation + (back & ~both[relation])))
+    relations: list[list[int]] = [[] for _ in groups]
+    for key in torch.unique(torch.cat(keys)).tolist():
+        relations[key // width].append(key % width)
+    return relations
 
 
 def _types_in(kb: KnowledgeBase, text: str) -> list[int]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
 
 import numpy as np
 from msgspec import structs
@@ -40,7 +39,7 @@ from gpu_rag.text.rules.decomposition.phrases import AUX, BASE_VERBS
 from gpu_rag.text.rules.extraction.lexicon import PREPOSITIONS, is_verb
 from gpu_rag.text.rules.relations import units_of
 from gpu_rag.text.rules.relations.hops import n_relations, relation_words
-from gpu_rag.text.rules.relations.operators import Clause, is_compared, operators_of
+from gpu_rag.text.rules.relations.operators import Clause, operators_of
 
 _WORD_BEHIND = re.compile(r"\W+(?:(?:and|or)\W+\w+\W+)?(\w+)")  # "drinks or food companies": companies, behind drinks
 _UNNAMED = re.compile(r"\b(?:(nobody|no\W?one|nothing|anybody|anyone|anything)|(no|any|a|an) (\w+))\b", re.IGNORECASE)
@@ -59,7 +58,6 @@ _NEWEST = re.compile(
     r"(?:latest|newest|most recent) (?:report|source|figure|information|record|data)s?(?: for| of)?)\b",
     re.IGNORECASE,
 )
-FAR_BEHIND = 0.6  # maximum by which the scores of chains that meet may be lower than those of the best chains
 SAMPLE = 200  # nodes that stand for all nodes of a type when their relations are read
 _ITSELF = Read((AskedChain((), 1.0, True),))
 _WORD_BEFORE = re.compile(r"(\w+)\W+(?:(?:the|a|an)\W+)?$")
@@ -160,11 +158,10 @@ async def spoken_of(
     clauses = [*([Clause("")] * len(places) if plain else operators.clauses), *[Clause("")] * len(others)]
     for place, clause in enumerate(() if plain else operators.clauses[: len(places)]):
         asked[place] = replace(asked[place], text=clause.text, hops=n_relations(clause.text, []))
-    vectors = await embed_texts(tuple(ask.text.replace("#", _type_word(kb, ask.nodes)) for ask in asked))
+    types_of = [kb.type_names[kb.node_type[ask.nodes[0]]] if ask.nodes else "" for ask in asked]
+    vectors = await embed_texts(tuple(ask.text.replace("#", type) for ask, type in zip(asked, types_of)))
     asked = [replace(ask, vector=vector) for ask, vector in zip(asked, vectors)]
     reads = await _chains_of(kb, asked, len(places), longest, k)
-    if plain and len(topics) > 1:
-        reads[: len(topics)] = _meeting(reads[: len(topics)])
     topic_reads = [
         TopicRead(named.name, named.nodes, _ITSELF if clause.itself else read, clause.negated, clause.left_out)
         for named, read, clause in zip((*places, *others), reads, clauses)
@@ -172,8 +169,8 @@ async def spoken_of(
     if any(not (topic.negated or topic.left_out) for topic in topic_reads[: len(places)]):
         pairs = enumerate(zip(topic_reads, asked))  # "that people with # need not avoid"
         conditions |= {i for i, (topic, ask) in pairs if topic.negated and not topic.sure and reader.denies(ask.text)}
-    asks_harm = any(reader.denies(ask.text) for ask, clause in zip(asked, clauses) if not clause.negated)
-    asks_harm = asks_harm and not operators.unread
+    plainly = [ask.text for ask, clause in zip(asked, clauses) if not clause.negated]
+    asks_harm = any(map(reader.denies, plainly)) and not operators.unread
     for place, (topic, ask) in enumerate(zip(topic_reads, asked)):
         opposed = reader.rules_out(ask.text, topic.negated, topic.sure, place in conditions)
         left_out = topic.left_out or place in conditions
@@ -181,7 +178,7 @@ async def spoken_of(
     own, other_reads = topic_reads[: len(places)], tuple(topic_reads[len(places) :])
     types = tuple(sorted(reader.asked_types(text)))
     named_reads = tuple(topic for topic in own if topic.name != ANYTHING)
-    unsaid = _beside(index, text, places) if reader.has_denials and not asks_harm else []
+    unsaid = _beside(index, text, places) if reader.denials and not asks_harm else []
     barred = await _contrary(kb, (*named_reads, *unsaid))
     spoken = Spoken(named_reads, other_reads, types=types, barred=barred, plain=plain)
     if plain:
@@ -210,10 +207,10 @@ async def _chains_of(kb: KnowledgeBase, asked: Sequence[Asked], n_named: int, lo
 
 
 def _beside(index: Index, text: str, topics: Sequence[Named]) -> list[TopicRead]:
-    """The names in a question that were not taken as topics ("hypertension" beside a longer name). They rule out what
-    only a denying relation joins with them."""
+    """The names in a question that were not taken as topics, nor lie in one ("hypertension" beside a longer name). They
+    rule out what a denying relation joins with them."""
     kb, opposed = kb_of(index), reader_of(index).rules_out("", True, False, True)
-    beside = [m for m in mentions_in(kb, text) if not any(m.start < t.end and t.start < m.end for t in topics)]
+    beside = [m for m in mentions_in(kb, text) if not any(t.start <= m.start and m.end <= t.end for t in topics)]
     names = dict.fromkeys(text[m.start : m.end] for m in beside)
     return [TopicRead(name, tuple(kb.named(name)[:MAX_HOMONYMS]), Read(), opposed=opposed) for name in names]
 
@@ -223,23 +220,23 @@ def _conditions(index: Index, clauses: Sequence[Clause], topics: Sequence[Named]
     some relations deny others: beside a topic of its type whose clause says more of what is denied."""
     kb, reader = kb_of(index), reader_of(index)
     untyped = {row for row, name in enumerate(kb.type_names) if name == UNTYPED}
-    types = [{*kb.node_type[[*topic.nodes]].tolist()} for topic in topics]
-    free = [place for place, clause in enumerate(clauses) if not (clause.negated or clause.left_out or clause.itself)]
-    worth = {place: reader.purpose(clauses[place].text) for place in free}
+    may_be = untyped.union(*(reader.leads[2 * row + back] for row in reader.denials for back in (0, 1)))
+    types = [{*kb.node_type[[*topic.nodes]].tolist()} & may_be for topic in topics]
+    free = [i for i, c in enumerate(clauses) if types[i] and not (c.negated or c.left_out or c.itself)]
+    worth = {place: min(reader.purpose(clauses[place].text), 2) for place in free}
     return {
         place
-        for place in free
-        if any((types[place] | untyped) & types[other] and worth[place] < worth[other] for other in free)
-        and not clauses[place].text.startswith(("and #", "or #"))
+        for place in worth
+        if any((types[place] | untyped) & types[other] and worth[place] < worth[other] for other in worth)
+        and not clauses[place].text.startswith(("and #", "or #", "as well as #"))
     }
 
 
 async def _contrary(kb: KnowledgeBase, topics: Sequence[TopicRead]) -> dict[int, Barred]:
-    """The nodes that a contrary relation joins with a topic; with a topic that is plainly asked about, those that no
-    other relation joins with it."""
+    """The nodes that a contrary relation joins with a topic; if it is the only one or plainly asked, no other may."""
     opposed, barred = [topic for topic in topics if topic.opposed], dict[int, Barred]()
-    asked = [topic.sure and not (topic.negated or topic.left_out) for topic in opposed]
-    pairs = [(topic.nodes, frozenset(topic.opposed), plainly) for topic, plainly in zip(opposed, asked)]
+    asked = [len(opposed) == 1 or (t.sure and not (t.negated or t.left_out)) for t in opposed]
+    pairs = [(topic.nodes, frozenset(topic.opposed), alone) for topic, alone in zip(opposed, asked)]
     nodes_of = await gather(*map(contrary_nodes, pairs))
     for topic, nodes in zip(opposed, nodes_of):
         for node, row in nodes.items():
@@ -276,18 +273,6 @@ def _by_source(operations: Operations, source: str, newest: bool) -> Operations:
     if newest and not operations.aggregate:
         operations = structs.replace(operations, aggregate="last", by=STATED_ON)
     return operations
-
-
-def _meeting(reads: Sequence[Read]) -> list[Read]:
-    """The readings of topics, with first chains that meet: all lead to a common node. Of such choices the one with the
-    highest sum of scores counts. Sure chains stay first; without a good choice nothing changes."""
-    choices = [read.chains[: 1 if read.chains and read.chains[0].sure else None] for read in reads]
-    met = [chosen for chosen in product(*choices) if set.intersection(*(set(chain.ends) for chain in chosen))]
-    best = max(met, key=lambda chosen: sum(chain.score for chain in chosen), default=())
-    if not best or sum(read.chains[0].score - chain.score for read, chain in zip(reads, best)) > FAR_BEHIND:
-        return list(reads)
-    pairs = zip(reads, best)
-    return [replace(read, chains=tuple(dict.fromkeys((chain, *read.chains)))) for read, chain in pairs]
 
 
 def _without_source(index: Index, text: str) -> tuple[str, str, bool]:
@@ -345,8 +330,7 @@ def _unnamed(index: Index, text: str, topics: Sequence[Named]) -> list[Named]:
 
 
 def _of_type(topic: TopicRead, kb: KnowledgeBase) -> Topic:
-    """A topic for all things of one type: the commonest type of nodes at the start of the first chain, or any type if
-    its direction means nothing."""
+    """A topic for all things of a type: the commonest one where the first chain starts, any if it has no direction."""
     chain = topic.chains[0]
     relation, direction = chain.steps[0]
     if direction == EITHER:
@@ -368,11 +352,6 @@ def _about(text: str, topic: Named, topics: Sequence[Named], index: Index) -> As
     return Asked(_ARTICLE.sub("", masked_text), topic.nodes, hops, anything=topic.name == ANYTHING)
 
 
-def _type_word(kb: KnowledgeBase, nodes: Sequence[int]) -> str:
-    """The type of a topic's first node, a word that stands for the topic in an embedded question."""
-    return kb.type_names[kb.node_type[nodes[0]]] if nodes else ""
-
-
 def stands_as_name(index: Index, text: str, start: int, end: int) -> bool:
     """Whether a plain word is used as a name: before a word for a type ("energy companies") or an auxiliary verb, or
     after a preposition, a verb or a word of a relation ("made from moonwort", "plays the harp"). A word in small
@@ -392,8 +371,3 @@ def stands_as_name(index: Index, text: str, start: int, end: int) -> bool:
 
 def _words_of_relations(index: Index) -> frozenset[str]:
     return index.loaded("words of relations", lambda index: relation_words(kb_of(index).relation_texts))
-
-
-def is_value(text: str, start: int, end: int) -> bool:
-    """Whether a name is a number or a date that the question compares others with ("before 1970")."""
-    return is_compared(text[:start], text[start:end])

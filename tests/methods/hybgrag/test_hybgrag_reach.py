@@ -19,7 +19,7 @@ from gpu_rag.methods.hybgrag.batched import TopicNodes, chains_of, reach_nodes
 from gpu_rag.methods.hybgrag.state import Retrieved
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.program.knowledge_base.documents import search_documents
-from gpu_rag.program.knowledge_base.relations import Relations
+from gpu_rag.program.knowledge_base.relations import Relations, directed_at
 from gpu_rag.program.knowledge_base.walks import Walk, walk_nodes
 
 EMBED = HashEmbedder()
@@ -297,4 +297,5 @@ def test_one_of_the_best_relations_can_begin_a_walk() -> None:
     assert at_node.rows == (far,)
     (everywhere,) = search.ranked([()], [vector], 1, 2)
     assert everywhere.rows == (both, near) and everywhere.first == (False, False)
-    assert search.at([(0,), (1, 2), ()]) == [[far], sorted([far, near, both]), []]
+    directed = directed_at(kb, [(0,), (1, 2), ()], np.zeros(3, bool))
+    assert [sorted({way // 2 for way in line}) for line in directed] == [[far], sorted([far, near, both]), []]

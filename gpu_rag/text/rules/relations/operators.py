@@ -61,7 +61,6 @@ _PERMITS = word_set(
 )  # the opposite of "contraindicated"
 _FORBIDDEN = "contraindicated"
 _DO = frozenset({"do", "does", "did"})
-_HAVE = frozenset({"has", "have", "had"})
 _BETWEEN = PREPOSITIONS | word_set("i you he she it we they one")  # words between an auxiliary and its negation
 TOPIC, NOT, EXCEPT, CUT, WORD = range(5)
 _Words = list[tuple[str, int]]  # words with their kinds
@@ -189,7 +188,7 @@ def _clauses(kinds: _Words) -> tuple[dict[int, Clause], list[str]]:
 def _has_topic(part: _Words) -> bool:
     """Whether a clause says that somebody has its topic: "who has asthma", "but I have asthma"."""
     before = [word for word, _ in takewhile(lambda pair: pair[1] != TOPIC, part)]
-    return not _HAVE.isdisjoint(before) and all(kind != NOT for _, kind in part)
+    return not {"has", "have", "had"}.isdisjoint(before) and all(kind != NOT for _, kind in part)
 
 
 def _kinds(words: Sequence[str], known: frozenset[str]) -> _Words:
