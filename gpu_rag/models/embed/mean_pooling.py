@@ -153,7 +153,7 @@ class MeanPoolingEmbedder:
         tokens[len(ids) :, :2] = self._cls, self._sep
         inside = np.arange(length) < sizes[:, None]
         tokens[: len(ids)][inside[: len(ids)]] = np.fromiter(chain.from_iterable(ids), np.int64)
-        on_device, mask = self._to_device(tokens), self._sent(inside)
+        on_device, mask = self._to_device(tokens), self._to_device(inside)
         places = torch.arange(length, device=mask.device).repeat(rows)
 
         def attend(qkv: torch.Tensor) -> torch.Tensor:
