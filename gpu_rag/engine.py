@@ -90,7 +90,7 @@ class Prepared:
 
 
 def method_for(index: Index, name: str) -> str:
-    """The method that a name such as `auto` stands for in an index. Other names do not change. Raises UsageError."""
+    """The method that a name such as `auto` means for an index; other names do not change. Raises UsageError."""
     if name == AUTO and name not in method_names():  # the folder of `auto` may have been removed
         return best_method(index)
     stands_for = getattr(load_method(name), "stands_for", None)

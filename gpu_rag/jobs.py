@@ -161,7 +161,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_pairs(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """(row as it stands in the file, plain row in it) for each line; as `read_rows`."""
+    """(row as written in the file, its plain form) for each line; as `read_rows`."""
     for number, line in enumerate(_lines(path), 1):
         if not line.strip():
             continue

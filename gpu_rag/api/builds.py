@@ -148,7 +148,7 @@ def run_build(
 def _build_shards(corpus: Any, out: Path, n: int, on: str, progress: Progress, **keywords: Unpack[Building]) -> None:
     """Run the models on n parts of the corpus, each in a task of its own; pool replies and vectors for `out`."""
     if keywords.get("fresh") or keywords.get("forget_replies"):
-        raise UsageError("shards build on what is there", given="fresh", expected="a new folder, or no fresh")
+        raise UsageError("shards continue an existing folder", given="fresh", expected="a new folder, or no fresh")
     guard_folder(out)
     with _job(corpus, out, **keywords) as job:
         inputs, settings = job.sources, settle(job.stages, job.settings, job.models)

@@ -42,6 +42,13 @@ class Parser(argparse.ArgumentParser):
             raise unknown_name("command", given[1], COMMANDS)
         raise UsageError(message, do=f"see: {self.prog} --help")
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Raise UsageError for unknown arguments, so that the error names this command's own help."""
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unknown arguments: {' '.join(unknown)}")
+        return options, unknown
+
 
 def command_modules() -> dict[str, Callable[[], Any]]:
     """{command: a function that imports its module}; commands of methods come last. A module has HELP, EXAMPLE,

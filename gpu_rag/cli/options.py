@@ -220,7 +220,7 @@ def say(*lines: str) -> None:
 
 
 def table(rows: Sequence[Sequence[str]], header: Sequence[str], n_left: int = 1) -> str:
-    """A plain-text table, the first `n_left` columns left-aligned, the others right-aligned."""
+    """A plain-text table: the first `n_left` columns are left-aligned, the others right-aligned."""
     cells = [list(header), *(list(row) for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     lines = []

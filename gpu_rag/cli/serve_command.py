@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
     server.allow_files(settings.serve.max_connections)
     bound = server.bind(options.host, options.port)
     address, port = bound.getsockname()[:2]
-    if is_loopback(address):  # then a Host header is checked; the name in --host, which stands for it, is one of ours
+    if is_loopback(address):  # then a Host header is checked; the name given by --host is allowed too
         serve = replace(settings.serve, hosts=(*settings.serve.hosts, options.host))
         settings = replace(settings, serve=serve)
     elif keys is None:

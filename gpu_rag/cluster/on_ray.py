@@ -40,7 +40,7 @@ def run(target: str, documents: Sequence[Mapping[str, Any]], place: str, on_done
             check(ray.get(ended))
             on_done()
     except ray.exceptions.RayError as error:
-        do = "run the same command again: it goes on from what is done"
+        do = "run the same command again: it continues where it stopped"
         raise GpuRagError("a task failed on the Ray cluster", given=error, do=do) from error
     finally:
         ray.shutdown()

@@ -74,7 +74,7 @@ def _is_done(ended: _Running) -> bool:
         return True
     died = f"task {ended.task + 1}, status {ended.process.returncode}"
     if ended.attempt == TRIES:
-        do = "run the same command again: it goes on from what is done"
+        do = "run the same command again: it continues where it stopped"
         raise GpuRagError(f"a worker died {TRIES} times", given=died, do=do)
     _log.warning("gpu-rag: a worker died and is started again: %s", died)
     return False

@@ -69,7 +69,7 @@ class AnswerChecker:
         self._spans: dict[str, dict[tuple[int, int, bytes], list[tuple[str, int]]]] = {}  # (start, end, hash of text)
 
     def check(self, raw: Row, row: Row) -> Iterator[Difference]:
-        """The differences of one row. raw: as it stands in the file; row: the plain row in it (`jobs.read_pairs`)."""
+        """The differences of one row. raw: the row as written in the file; row: its plain form (`jobs.read_pairs`)."""
         self.n_rows += 1
         id = row["id"]
         yield from (Difference(id, "row", what) for what in self._row(raw, row))

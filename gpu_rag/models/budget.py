@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from gpu_rag.models.llm.interface import Model
 
-PROSE = 600  # a text with a limit of at least so many characters is prose and fills it; a name rarely takes a quarter
+PROSE = 600  # characters: a text with this limit or more is prose and fills it; a name rarely takes a quarter
 _TEXT = "Marta Orlo-Stroud of Tamsin, an engineer who built the Halden Bridge over the Ves at Kerling in 1931; "
 _SPARE = 16  # tokens of a code fence around the reply
 _counted: WeakKeyDictionary[Model, dict[str, int]] = WeakKeyDictionary()

@@ -81,7 +81,7 @@ class AnswerText:
         self._on_piece, self._said = on_piece, ""
 
     def __call__(self, text: str) -> None:
-        """Take the whole reply so far. A text of a new try waits until it continues what was passed on."""
+        """Take the whole reply so far. The text of a new try waits until it continues the text passed on."""
         answer = begun_answer(text)
         if len(answer) > len(self._said) and answer.startswith(self._said):
             piece, self._said = answer[len(self._said) :], answer

@@ -64,7 +64,7 @@ class Context:
         self._notes.append((self.slot, name, n_candidates, tuple(chosen), reply_hash, cost))
 
     def steps(self) -> tuple[TraceStep, ...]:
-        """Notes in the order of the program text (by slot), in whatever order the siblings ran."""
+        """Notes in the order of the program text (by slot), not in the order in which siblings ran."""
         ordered = sorted(self._notes, key=lambda note: note[0])  # stable: notes of one slot keep their order
         return tuple(TraceStep(i, *note[1:-1], note[-1].s if note[-1] else 0.0) for i, note in enumerate(ordered))
 

@@ -280,7 +280,7 @@ class _IndexApi:
         return Json(embeddings_of(row, body, texts))
 
     def _method_of(self, model: str) -> str:
-        """The method that a model name stands for. Raises Refusal (404)."""
+        """The method that a model name means. Raises Refusal (404)."""
         names, method = self._live.answering, model.removeprefix("gpu-rag/")
         if method not in names:
             expected = " | ".join(names) or "none: this server has no language model"

@@ -237,7 +237,7 @@ async def read_body(request: Request, settings: ServeSettings) -> bytes:
                     expected = f"at most {settings.max_body_kib} KiB"
                     raise Refusal(413, "the body is too large", expected=expected, headers=ends)
     except TimeoutError as error:
-        expected = f"all of it within serve.client_seconds = {settings.client_seconds:g}"
+        expected = f"the whole within serve.client_seconds = {settings.client_seconds:g}"
         raise Refusal(408, "the body came too slowly", expected=expected, headers=ends) from error
     except ClientDisconnect as error:
         raise ClientGone from error

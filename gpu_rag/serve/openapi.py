@@ -70,7 +70,7 @@ def _operation(endpoint: Callable[..., Any], path: str, method: str) -> dict[str
 
 
 def _schemas() -> dict[str, Any]:
-    """The schemas of bodies. The fields of one question may stand in a body itself, in place of `questions`."""
+    """The schemas of bodies. A body may have the fields of one question in place of `questions`."""
     types = (AskBody, AskedQuestion, ChatBody, EmbeddingsBody, ResponsesBody, Changed)
     _, schemas = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     several, asked = schemas["AskBody"], schemas["AskedQuestion"]

@@ -137,7 +137,7 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Shut down: connections first, then whatever still waits for questions."""
+        """Shut down: connections first, then waits for questions."""
         await super().shutdown(sockets)
         if self._ending is not None:
             await self._ending

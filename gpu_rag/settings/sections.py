@@ -93,7 +93,7 @@ class IndexSettings(Declared):
         "what to do with nameless nodes of `--kg`; collapse: connect their neighbours directly",
     ] = "keep"
     block: Annotated[int, Range(8), "maximum number of texts that are sorted by length and embedded together"] = 32768
-    memory: Annotated[float, NATURAL, "GiB for sorting and joining tables; 0: a quarter of what is free"] = 0.0
+    memory: Annotated[float, NATURAL, "GiB for sorting and joining tables; 0: a quarter of free memory"] = 0.0
 
     max_document_chars: ClassVar[int] = 10_000_000  # a longer document is a rejected row
     coref_tokens: ClassVar[int] = 1024  # for a passage without pronouns

@@ -104,7 +104,7 @@ def test_tiles_for_which_there_is_no_memory_come_again_in_halves(monkeypatch: py
         plain(tile, *given)
 
     monkeypatch.setattr(matrix_tiles.MatrixTile, "__init__", small)
-    monkeypatch.setattr(memory, "_said", set())
+    monkeypatch.setattr(memory, "_warned", set())
     with pytest.warns(RuntimeWarning, match="64 questions at a time: going on with half as many") as said:
         assert torch.equal(personalized_pagerank(made, seeds, implementation="torch", damping=0.2, tol=1e-3), whole)
         personalized_pagerank(made, seeds, implementation="torch", damping=0.2, tol=1e-3, block=32)
@@ -136,6 +136,6 @@ def test_a_step_is_taken_in_halves() -> None:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return [factor * q for q in queries]
 
-    with pytest.warns(RuntimeWarning) if not memory._said else nullcontext():
+    with pytest.warns(RuntimeWarning) if not memory._warned else nullcontext():
         assert doubled(2, [*range(7)]) == [0, 2, 4, 6, 8, 10, 12]
     assert calls == [7, 3, 1, 2, 4, 2, 2]

@@ -40,7 +40,7 @@ READ_AT_ONCE = 1 << 27  # row entries of blocks that are cut out together; most 
 
 @dataclass(frozen=True)
 class CheckedGraph:
-    """A CSR that `checked` has verified; ops that take it do not read all of it again."""
+    """A CSR that `checked` has verified; ops do not verify it again."""
 
     csr: CSR
 

@@ -22,7 +22,7 @@ from gpu_rag.graph.ego import CheckedGraph, checked, ego_balls, induced_subgraph
 from gpu_rag.types import CSR, Blocks, Ragged
 
 RADIUS = 2
-HUBS = 100  # a seed has at most so many neighbours
+HUBS = 100  # maximum number of neighbours of a seed
 
 Ball = tuple[list[int], int]  # ascending nodes, and the number of entries between them
 

@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 Columns = tuple[Array, Array, Array, Array]
 
 NO_END = 2**31 - 1  # bound of node numbers for an op that does not know the graph
-MAX_HOPS = 22  # maximum hops of a path: the sum of so many unit vectors has an exact squared length, see `scores`
+MAX_HOPS = 22  # maximum hops of a path: the sum of 22 unit vectors has an exact squared length, see `scores`
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def _checked(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: R
         is_broken, longest = torch.stack([broken.long(), chain]).tolist()
         if not is_broken:
             return int(longest)
-    check_ragged(starts, "starts", n=graph.n)  # these checks say what is wrong
+    check_ragged(starts, "starts", n=graph.n)  # these checks name the fault
     check_ragged(directions, "directions")
     check_ragged(relations, "relations", batch=starts.batch, of="starts")
     if not torch.equal(relations.offsets, directions.offsets):

@@ -12,7 +12,7 @@ from gpu_rag.settings.check import Declared
 
 @dataclass(frozen=True)
 class Params(Declared):
-    """No parameters. The method that `auto` stands for has its own."""
+    """No parameters: the method that `auto` chooses has its own."""
 
 
 def stands_for(index: Index) -> str:

@@ -75,7 +75,7 @@ class Owned(Protocol):
     name: str
 
     def close(self) -> None:
-        """Stop the server, and remove what it left."""
+        """Stop the server, and remove its files."""
 
 
 class Keeper(Protocol):
@@ -227,7 +227,7 @@ class Servers:
     at once. When an exchange breaks, GET /models tells whether the server is dead or only this request failed; a server
     counts as down after `patience.retries` more looks. When a request is refused for a reason that concerns all (key,
     address), a short trial tells whether all are refused, or only this one, by a prompt filter. The jobs of a server
-    that is down go to the others, and it is checked now and then. When all servers are down, every job ends with a
+    that is down go to the others, and it is checked again later. When all servers are down, every job ends with a
     ModelError; the next job starts new looks at all of them.
 
     A server that answers only 503, while GET /models is well, is loading its model: its jobs wait up to LOAD_S, and
@@ -388,7 +388,7 @@ class Servers:
         self._judge(job, server, outcome)
 
     def _sent(self, job: Job, server: Server, task: asyncio.Task[None]) -> None:
-        """Handle the end of a try, whatever it was."""
+        """Handle the end of a try."""
         server.left(job, self._loop.time())
         if task.cancelled():  # dropped, or its server went down
             server.account.failures += not job.over
@@ -632,7 +632,7 @@ class Servers:
             return ModelError("the server does not serve this model", given=given, expected=expected, do=do)
         revision = revision_of(cards[model])
         if self.revision and revision and revision != self.revision:
-            given, do = f"{url}: {revision}", "set models.revision to what is served, or serve that one"
+            given, do = f"{url}: {revision}", "set models.revision to the served revision, or serve that one"
             return ModelError("the server serves another revision", given=given, expected=self.revision, do=do)
         return cards[model]
 

@@ -225,7 +225,7 @@ class Keeper:
         _log.warning("%s died, %d times since its last reply: %s", server.name, server.n_deaths, reason)
         await asyncio.to_thread(own.stop)
         given = f"{server.name}: {reason}; {server.n_deaths} deaths without a reply between them"
-        dead = ModelError("the model server died", given=given, do="run again to go on with what is missing")
+        dead = ModelError("the model server died", given=given, do="run again to continue")
         if server.n_deaths <= RESTARTS:
             await asyncio.sleep(min(RESTART_S * 2 ** (server.n_deaths - 1), MAX_RESTART_S))
             card = await self.start(server)

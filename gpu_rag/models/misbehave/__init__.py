@@ -195,6 +195,6 @@ def _handler(server: MisbehavingServer) -> type[BaseHTTPRequestHandler]:
             self.close_connection = half
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Log nothing: the counts record what was done."""
+            """Log nothing: the counts record all faults."""
 
     return Handler

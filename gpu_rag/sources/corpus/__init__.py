@@ -59,9 +59,9 @@ from gpu_rag.sources.rows import (
 from gpu_rag.types import Document, Reject
 
 ACCEPTED = (
-    "a folder or .zip of such files, a folder with corpus.jsonl and queries.jsonl (BEIR), "
     f"{', '.join(DOCUMENT_SUFFIXES)}, .csv, .tsv, .jsonl (each also .gz), .parquet, "
-    "a dump of Wikipedia (.xml, .xml.bz2), or .json / .json.gz of HotpotQA, 2Wiki, MuSiQue, CRAG or HippoRAG"
+    "a dump of Wikipedia (.xml, .xml.bz2), .json / .json.gz of HotpotQA, 2Wiki, MuSiQue, CRAG or HippoRAG, "
+    "a folder or .zip of such files, or a folder with corpus.jsonl and queries.jsonl (BEIR)"
 )
 
 

@@ -46,7 +46,7 @@ def list_files(folder: Path) -> list[bytes]:
 
 
 def unreadable(path: Path, folder: Path) -> str:
-    """Reason why an entry of `folder` cannot be read, whatever its type; "" if it can be opened.
+    """Reason why an entry of `folder`, of any type, cannot be read; "" if it can be opened.
 
     It is opened, because permissions are not enough: the disk of a file may fail.
     """

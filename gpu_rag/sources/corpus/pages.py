@@ -31,7 +31,7 @@ def is_crag(row: dict[str, Any]) -> bool:
 
 
 def brings_pages(row: dict[str, Any]) -> bool:
-    """Whether a row is a question with web pages. A list without any object, such as of numbers, does not count."""
+    """Whether a row is a question with web pages. A list without objects, such as a list of numbers, is none."""
     own = row.get(OWN_KEY)
     return is_crag(row) or ("question" in row and isinstance(own, list) and any(isinstance(page, dict) for page in own))
 
