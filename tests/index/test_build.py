@@ -116,7 +116,7 @@ models = {"embedder": "hash", "llm": "none", "threads": int(threads)}
 settings = {"models": models, "index": {"block": 8, "memory": float(memory)}}
 gpu_rag.build(corpus, out, methods=["ppr", "bubblerag", "higra-retriever", "hoprag"], settings=settings)
 """
-LIMITS = [(memory, threads) for memory in ("0.5", "1", "4") for threads in ("1", "2")]
+LIMITS = [("0.5", "1"), ("1", "2"), ("4", "1"), ("0.5", "2")]
 
 
 @pytest.mark.slow

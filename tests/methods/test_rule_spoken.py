@@ -14,6 +14,7 @@ import pytest
 
 import gpu_rag
 from gpu_rag.errors import UsageError
+from gpu_rag.methods.registry import method_names
 from gpu_rag.models.ask import Ask, Choose, Options, Taken
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.program.choose import NONE_LABEL, option_labels
@@ -26,22 +27,7 @@ QUESTIONS = [
     "When was the University of Loss founded?",
     "the town on the river Ves",
 ]
-METHODS = [
-    "dense",
-    "bm25",
-    "hybrid",
-    "ppr",
-    "hoprag",
-    "bubblerag",
-    "higra-retriever",
-    "dual-agent",
-    "higra-agent",
-    "fused",
-    "hydrarag",
-    "hydrarag-e",
-    "hybgrag",
-    "hybgrag-crag",
-]
+METHODS = [name for name in method_names() if name != "auto"]
 DIALOGUE = ("clarify", "plan", "seeker/action")
 DECIDED = {
     "hoprag": ("hop",),

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from gpu_rag.settings import merge
 from gpu_rag.types import Answer, Choice, Request
 
 FIRST = re.compile(r"^([A-Z]|\d+)\. ", re.MULTILINE)
+MADE: dict[str, Path] = {}  # the index of each content, which later tests copy
 
 
 def build(
@@ -25,18 +27,21 @@ def build(
     settings: Any,
 ) -> gpu_rag.Index:
     """An index of the articles with their facts, a graph beside, and web pages: title -> text."""
-    openie, lines, web = folder / "openie.jsonl", folder / "facts.tsv", folder / "pages"
-    rows = [{"id": name, "entities": [], "triples": triples} for name, triples in facts.items()]
-    openie.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    lines.write_text("".join("\t".join(triple) + "\n" for triple in graph))
-    web.mkdir()
-    for title, text in pages.items():
-        (web / f"{title}.html").write_text(f"<html><title>{title}</title><body><p>{text}</p></body></html>")
-    gpu_rag.build(
-        corpus, folder / "ix", methods=["hydrarag"], openie=openie, kg=[lines], sources=[f"pages=web:{web}"],
-        settings=settings,
-    )  # fmt: skip
-    return gpu_rag.Index.open(folder / "ix")
+    content = json.dumps([corpus.read_text(), facts, graph, pages, settings])
+    if content not in MADE:
+        openie, lines, web = folder / "openie.jsonl", folder / "facts.tsv", folder / "pages"
+        rows = [{"id": name, "entities": [], "triples": triples} for name, triples in facts.items()]
+        openie.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        lines.write_text("".join("\t".join(triple) + "\n" for triple in graph))
+        web.mkdir()
+        for title, text in pages.items():
+            (web / f"{title}.html").write_text(f"<html><title>{title}</title><body><p>{text}</p></body></html>")
+        gpu_rag.build(
+            corpus, folder / "made", methods=["hydrarag"], openie=openie, kg=[lines], sources=[f"pages=web:{web}"],
+            settings=settings,
+        )  # fmt: skip
+        MADE[content] = folder / "made"
+    return gpu_rag.Index.open(shutil.copytree(MADE[content], folder / "ix"))
 
 
 def scripted(replies: Mapping[str, Any]) -> tuple[ScriptedLLM, list[str]]:
