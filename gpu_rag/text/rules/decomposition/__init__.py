@@ -1,9 +1,10 @@
 """Split a question by rules: its linguistic features, and a plan of sub-questions.
 
-The innermost phrase for something to be found ("the director of Bread for Salt") becomes a sub-question ("Who is the
-director of Bread for Salt?"), and "#1" replaces it in the rest. This repeats outward until the question asks for one
-thing. Comparisons ask about each side first, see `compare`. English only. A question without features, one
-with several sentences, and one that contains "#1" itself, has a plan of one step: the question.
+A statement before a question is asked first, see `clauses`. Then the innermost phrase for something to be found ("the
+director of Bread for Salt") becomes a sub-question ("Who is the director of Bread for Salt?"), and "#1" replaces it in
+the rest. This repeats outward until the question asks for one thing. Comparisons ask about each side first, see
+`compare`. English only. A question without features, and one that contains "#1" itself, has a plan of one step: the
+question.
 """
 
 from __future__ import annotations

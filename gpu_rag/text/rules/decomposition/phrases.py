@@ -167,7 +167,7 @@ def base_verb_at(units: list[Unit], i: int) -> bool:
 RELATIVE, REDUCED, OF_PHRASE, POSSESSIVE = "relative clause", "reduced relative clause", "of-phrase", "possessive"
 _MAX_HEAD_UNITS = 6
 _DO = frozenset({"did", "does", "do"})
-_ROLE_BEFORE = word_set("become becomes became becoming as")
+_ROLE_BEFORE = word_set("become becomes became becoming")
 _OBJECT_BEFORE = (PREPOSITIONS | {"and", "or"}) - {"than", "like"}
 
 
@@ -349,7 +349,7 @@ class _Reader:
         return None
 
     def _made(self, kind: str, last: int | None, head: int) -> Described | None:
-        """The phrase up to `last`; None if the question then has no predicate, or it is a role: "as the wife of"."""
+        """The phrase up to `last`; None if the question then has no predicate, or it is a role: "become a ..."."""
         if last is None or not self._complete(last):
             return None
         noun, before = self.units[head - 1].low, self.units[last - 1]
