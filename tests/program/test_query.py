@@ -90,6 +90,8 @@ def test_other_operators() -> None:
     assert [c.left_out for c in read("Drugs for gout except Lindane", "gout", "Lindane").clauses] == [False, True]
     joined = read("Who works for Norvex other than Ann and Bob?", "Norvex", "Ann", "Bob")
     assert [clause.left_out for clause in joined.clauses] == [False, True, True]
+    asked = "Leave out whatever is ruled out by gout: which drugs treat asthma?"
+    assert [clause.negated for clause in read(asked, "gout", "asthma", known=MEDICAL).clauses] == [True, False]
     between = read("Which films by Ann were released between 1990 and 1995?", "Ann").comparisons
     assert [(one.compare, one.value) for one in between] == [("least", "1990"), ("most", "1995")]
     staff = read("Which company in Oslo has more than 1,200 employees?", "Oslo")

@@ -25,7 +25,7 @@ Aggregate = Literal["", "count", "first", "last"]
 _NOT = frozenset({"not", "never", "no", "none", "neither", "nor", "without"})
 _NOBODY = frozenset({"nobody", "nothing", "noone"})  # the rules understand them only as topics
 _NONE = re.compile(r"(?:no|none|nobody|nothing|noone)\b", re.IGNORECASE)  # begins a topic such as "no band"
-_EXCEPT = frozenset({"except", "excluding", "besides"})
+_EXCEPT = frozenset({"except", "exclude", "excluding", "omit", "omitting", "besides"})
 _CUTS = word_set(", ; and or but that who which whom nor without yet while whereas") | _EXCEPT
 _NEGATION = re.compile(r"(\w)n['’]t\b", re.IGNORECASE)
 _TOKEN = re.compile(r"#\d+|[^\W_]+(?:[.,\-/][^\W_]+)*(?:['’][^\W_]+)*|[,;]|['’]s\b")
@@ -51,7 +51,8 @@ _OF_TWO = frozenset({word for word in _FIRST | _LAST if word.endswith("er")} | {
 _NUMBER = re.compile(r"\d[\d.,]*(?:-\d\d){0,2}")
 _PLAIN = STOP_WORDS | AUX | _CUTS | {"both", "either"}
 _OUT = {
-    ("other", "than"), ("apart", "from"), ("not", "counting"), ("leaving", "out"), ("setting", "aside"), ("if", "not"),
+    ("other", "than"), ("apart", "from"), ("not", "counting"), ("leave", "out"), ("leaving", "out"), ("setting", "aside"),
+    ("if", "not"),
 }  # fmt: skip
 _BEHIND = frozenset({"aside", "excepted", "excluded"})  # behind the topics that are left out
 _BESIDE_VALUES = AUX | word_set("a an the of its their his her with and that which who ,")
