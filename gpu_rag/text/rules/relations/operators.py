@@ -51,8 +51,8 @@ _OF_TWO = frozenset({word for word in _FIRST | _LAST if word.endswith("er")} | {
 _NUMBER = re.compile(r"\d[\d.,]*(?:-\d\d){0,2}")
 _PLAIN = STOP_WORDS | AUX | _CUTS | {"both", "either"}
 _OUT = {
-    ("other", "than"), ("apart", "from"), ("not", "counting"), ("leave", "out"), ("leaving", "out"), ("setting", "aside"),
-    ("if", "not"),
+    ("other", "than"), ("apart", "from"), ("not", "counting"), ("leave", "out"), ("leaving", "out"),
+    ("setting", "aside"), ("if", "not"),
 }  # fmt: skip
 _BEHIND = frozenset({"aside", "excepted", "excluded"})  # behind the topics that are left out
 _BESIDE_VALUES = AUX | word_set("a an the of its their his her with and that which who ,")
