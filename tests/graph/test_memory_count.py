@@ -106,7 +106,8 @@ def test_tiles_for_which_there_is_no_memory_come_again_in_halves(monkeypatch: py
     monkeypatch.setattr(matrix_tiles.MatrixTile, "__init__", small)
     monkeypatch.setattr(memory, "_warned", set())
     with pytest.warns(RuntimeWarning, match="64 questions at a time: going on with half as many") as said:
-        assert torch.equal(personalized_pagerank(made, seeds, implementation="torch", damping=0.2, tol=1e-3), whole)
+        halves = personalized_pagerank(made, seeds, implementation="torch", damping=0.2, tol=1e-3)
+        assert torch.allclose(halves, whole, rtol=0, atol=1e-8)  # some processors sum narrow rows in another order
         personalized_pagerank(made, seeds, implementation="torch", damping=0.2, tol=1e-3, block=32)
     assert len(said) == 1 and widths[:2] == [64, 64] and widths[2:5] == [32] * 3 and set(widths[5:10]) == {16}
     with pytest.raises(BadInput, match="the device ran out of memory; given one question"):

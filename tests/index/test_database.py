@@ -70,7 +70,7 @@ def test_a_limit_that_is_too_low_is_said_and_the_work_space_goes(
 
 
 def test_the_limit_is_a_share_of_what_is_free_and_never_below_the_least(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database_module, "free_bytes", lambda device: 8 << 30)
+    monkeypatch.setattr(database_module, "free_host_bytes", lambda: 8 << 30)
     assert memory_limit(0) == 2 << 30 and memory_limit(1.5) == 3 << 29
     assert memory_limit(0.001) == database_module.LEAST
 

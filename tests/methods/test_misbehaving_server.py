@@ -171,7 +171,7 @@ def test_each_kind_of_server_gives_rows_and_exact_accounts(
         assert account.generated_tokens == sum(usage.generated_tokens for usage in usages) > 0
         n_calls = sum(usage.llm_calls for usage in usages)
         assert account.estimated == (0 if PERSONAS[persona].counts else n_calls)
-        assert account.other_model == (n_calls if PERSONAS[persona].named else 0)
+        assert account.other_model == (n_calls if PERSONAS[persona].model_name else 0)
         rows.append([(answer.status, answer.text, answer.evidence) for answer in run.answers])
     assert rows[0] == rows[1]
 
