@@ -32,7 +32,7 @@ CLOSE_COST = 0.145  # the same for each other row, because close pairs grow by t
 _SPREAD = 3.3  # allowed sketch distance of a pair at the threshold, in standard deviations
 _GRID = 1024.0  # components are multiples of 1 / _GRID: sums of 16,384 of them are exact in f32
 _ROWS = 1 << 14  # rows projected at a time
-KEYS = 1 << 23  # candidates whose repeats are removed at a time: bounds memory, does not change the result
+KEYS = 1 << 22  # candidates whose repeats are removed at a time: bounds memory, does not change the result
 PAIRS = 1 << 22  # pairs of the rows whose nearest are chosen at a time: bounds memory, does not change the result
 SAMPLE = 256  # rows whose exact pairs are compared with those found
 
