@@ -61,7 +61,7 @@ class Choices:
     def trust(self, ranking: Sequence[int]) -> float:
         """The trust in the choices by a ranking of passages without a model; 0 without choices."""
         place = {passage: i for i, passage in enumerate(ranking)}
-        telling = ((options, chosen) for options, chosen in self.made if chosen != frozenset(range(len(chosen))))
+        telling = ((options, chosen) for options, chosen in self.made if not are_first(chosen))
         leans = [_lean(options, chosen, place) for options, chosen in telling]
         share = (math.fsum(leans) / (len(leans) + 1) - CHANCE) / (SURE - CHANCE)
         return min(1.0, max(0.0, share))
@@ -78,6 +78,11 @@ class Choices:
             scores[passage] = scores.get(passage, 0.0) + mass * agreement
         best = sorted(scores.items(), key=lambda item: -item[1])[:limit]
         return Ranking(tuple(row for row, _ in best), tuple(score for _, score in best))
+
+
+def are_first(chosen: Collection[int]) -> bool:
+    """Whether chosen positions, each once, are just the first of the options, or none; they tell nothing."""
+    return set(chosen) == set(range(len(chosen)))
 
 
 def by_rules(run: Run) -> Run:

@@ -53,9 +53,7 @@ MOST = {  # a batch, by step; what is loaded is not counted
 }  # fmt: skip
 UPLOADS, UP, DOWN = 15, 45_000, 13_000  # of a batch of a step at most: copies; bytes of a question, up and down
 PAPERS = {"hoprag": {"entry": "edges"}, "higra-retriever": {"walk": "subgraph"}}
-MORE = (
-    1.15  # of all waits, where a batch is four times as large: only where a beam or a tile of queries begins to count
-)
+MORE = 1.15  # of all waits, if a batch is four times as large: only where a beam or a tile of queries begins to count
 
 
 RUN = Step.run

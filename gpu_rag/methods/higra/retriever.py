@@ -20,6 +20,7 @@ from gpu_rag.methods.higra.asks import SEEDS
 from gpu_rag.methods.higra.batched import HigraFound, Params, Seeded, Walked, higra_rank, higra_search, higra_walk
 from gpu_rag.methods.higra.graph import entity_options, higra_graph, relation_paths
 from gpu_rag.methods.higra.librarian import consult
+from gpu_rag.program.choices import are_first
 from gpu_rag.program.choose import best
 from gpu_rag.program.decide import decide
 from gpu_rag.program.embed import embed
@@ -89,8 +90,7 @@ async def _seeds(run: Run, text: str, similar: HigraFound, params: Params) -> li
     near = best(scores, params.max_seeds, params.seed_threshold)
     by_rule = [candidates[i] for i in near] or list(similar.entities.rows[: params.fallback_seeds])
     seeds = [candidates[i] for i in chosen]
-    is_first = set(seeds) == set(candidates[: len(seeds)])  # see program.choices
-    if not seeds or (params.walk == "whole" and (set(seeds).isdisjoint(by_rule) or is_first)):
+    if not seeds or (params.walk == "whole" and (set(seeds).isdisjoint(by_rule) or are_first(chosen))):
         seeds = by_rule
     run.saw(lambda: _around(run.index, seeds, params.radius))
     return seeds

@@ -251,8 +251,8 @@ class ChainReader:
         return any(denial.by & _expressed(text) for denial in self.denials.values())
 
     def purpose(self, text: str) -> int:
-        """How plainly a clause says of its topic "#" what some relation denies: 2 beside it ("drugs for #", "treats #",
-        "# drugs"), 1 elsewhere, else 0; 3 if it only names another relation."""
+        """Grade of a clause by its words for what some relation denies: 2 beside the topic "#" ("drugs for #",
+        "treats #", "# drugs"), 1 elsewhere, else 0; 3 if it only names another relation."""
         words, denied = words_of(text), {key for denial in self.denials.values() for key in denial.denied}
         if not denied or "#" not in words:
             return 0

@@ -22,10 +22,8 @@ _CONTENTS_LINES = 3
 _TAIL = 1024  # bytes in which readers look for the end mark
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f]")  # of fonts without a table of characters
 _DIVIDED = re.compile("(\\w*)\ufffe(\\w*)")  # PDFium's mark of a word that a line end divides at its hyphen
-_GLUED, _MAX_GLUED_SHARE = (
-    re.compile("[A-Za-z]{26,}"),
-    0.05,
-)  # words without spaces between them, and their share of a text
+_GLUED = re.compile("[A-Za-z]{26,}")  # words without spaces between them
+_MAX_GLUED_SHARE = 0.05  # of the characters of a text
 _HYPHENATED = re.compile(r"\w+-\w+")
 _DATE = re.compile(r"D:(\d{4})(\d{2})(\d{2})")
 

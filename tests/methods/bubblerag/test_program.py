@@ -427,7 +427,7 @@ def test_as_many_entities_as_relations_are_shown(index: gpu_rag.Index, fast: Any
 def test_a_model_without_trust_leaves_the_ranking_without_a_model(
     index: gpu_rag.Index, fast: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the rules do for that ranking is not told in the trace."""
+    """The trace has no decisions of the rules for that ranking."""
 
     def scores(trust: float) -> list[tuple[str, float]]:
         monkeypatch.setattr(Choices, "trust", lambda self, ranking: trust if self.made else 0.0)
