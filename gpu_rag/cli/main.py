@@ -8,7 +8,6 @@ import importlib
 import io
 import json
 import logging
-import os
 import re
 import signal
 import sys
@@ -90,10 +89,6 @@ def prepare_process() -> None:
             stream.reconfigure(errors="backslashreplace")
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(Visible())
-    if folder := os.environ.get("GPU_RAG_CACHE"):
-        from gpu_rag.models.packaged import set_cache_dir
-
-        set_cache_dir(folder)
 
 
 def program() -> NoReturn:

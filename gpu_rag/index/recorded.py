@@ -6,11 +6,13 @@ hashes of what was removed count in any index.
 
 from __future__ import annotations
 
+import fcntl
 import hmac
 import json
 import logging
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -120,13 +122,18 @@ def _key() -> bytes:
     """The key of this user's machine, made on first use; b"" if it cannot be stored."""
     path = cache_dir() / "sources.key"
     try:
-        if not path.is_file():
+        key = path.read_bytes() if path.is_file() else b""
+        if len(key) != _KEY_BYTES:
             path.parent.mkdir(parents=True, exist_ok=True)
-            beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-            with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                file.write(secrets.token_bytes(_KEY_BYTES))
-            beside.replace(path)
-        key = path.read_bytes()
+            with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
+                with suppress(OSError):  # some file systems have no locks
+                    fcntl.flock(file, fcntl.LOCK_EX)  # of processes that start together, the first one makes the key
+                key = file.read()
+                if len(key) != _KEY_BYTES:
+                    key = secrets.token_bytes(_KEY_BYTES)
+                    file.truncate(0)
+                    file.seek(0)
+                    file.write(key)
     except OSError:
         return b""
-    return key if len(key) == _KEY_BYTES else b""
+    return key

@@ -30,14 +30,16 @@ _cache_dir: Path | None = None
 
 
 def set_cache_dir(folder: Path | str | None) -> None:
-    """Set the folder of converted models; None returns to the default, ~/.cache/gpu-rag."""
+    """Set the folder of converted models; None returns to the default, see `cache_dir`."""
     global _cache_dir
     _cache_dir = None if folder is None else Path(folder)
 
 
 def cache_dir() -> Path:
-    """Folder of converted models: from `set_cache_dir`, or ~/.cache/gpu-rag."""
-    return _cache_dir if _cache_dir is not None else Path.home() / ".cache" / "gpu-rag"
+    """Folder of converted models: from `set_cache_dir`, else GPU_RAG_CACHE, else ~/.cache/gpu-rag."""
+    if _cache_dir is not None:
+        return _cache_dir
+    return Path(os.environ.get("GPU_RAG_CACHE") or Path.home() / ".cache" / "gpu-rag")
 
 
 def keep_json(path: Path, document: Any) -> None:

@@ -3,7 +3,11 @@
 import errno
 import fcntl
 import os
+import secrets
 import stat
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,8 @@ import pytest
 
 import gpu_rag
 from gpu_rag.errors import StorageError
+from gpu_rag.index import recorded
+from gpu_rag.models import packaged
 from gpu_rag.models.llm.cache import mend_replies
 from gpu_rag.models.llm.scripted import ScriptedLLM
 
@@ -73,6 +79,25 @@ def test_files_that_cannot_be_made_durable_are_an_error(
     monkeypatch.setattr(os, "fsync", refusing(errno.EIO))
     with pytest.raises((OSError, StorageError)):
         gpu_rag.build(tiny_corpus, tmp_path / "ix", methods=["bm25"], settings=FAST)
+
+
+def test_one_key_is_made_by_processes_that_start_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packaged, "_cache_dir", tmp_path / "cache")
+    together, random_bytes = threading.Barrier(4, timeout=20), secrets.token_bytes
+
+    def slow_bytes(count: int) -> bytes:
+        time.sleep(0.05)
+        return random_bytes(count)
+
+    def signature(_: int) -> str:
+        together.wait()
+        return recorded.Record(corpus=("/corpus",)).signed()
+
+    monkeypatch.setattr(secrets, "token_bytes", slow_bytes)
+    with ThreadPoolExecutor(4) as pool:
+        signatures = set(pool.map(signature, range(4)))
+    assert len(signatures) == 1 and signatures != {""}
+    assert stat.S_IMODE((tmp_path / "cache" / "sources.key").stat().st_mode) == 0o600
 
 
 def test_damaged_replies_are_mended_without_hard_links(
