@@ -29,7 +29,6 @@ from gpu_rag.index.folder import (
     sync,
     write_atomic,
 )
-from gpu_rag.models.fingerprint import identity
 from gpu_rag.runtime.accounts import add_fallbacks, fallbacks_by_step
 from gpu_rag.types import Answer, Evidence, Grounding, Question, Usage
 
@@ -129,16 +128,6 @@ def openai_error(row: dict[str, Any]) -> dict[str, Any]:
 _ROW_KEYS = frozenset(row_of(Answer("", "", "", "failed", None)))
 
 
-def _completed(row: Any) -> None:
-    """Add default values of newer keys to a row that was written before they existed."""
-    if isinstance(row, dict) and isinstance(row.get("usage"), dict):
-        row.setdefault("fallbacks", {})
-        if not isinstance(row.get("grounding"), dict):  # older rows
-            row["grounding"] = {"status": "none", "sentences": []}
-        row["usage"].setdefault("replies_read", 0)
-        row["usage"].setdefault("fallbacks", {})
-
-
 def _check_row(row: Any) -> None:
     """Raise ValueError for a row that `row_of` cannot have made, so that a missing key is found here and not by a
     reader."""
@@ -168,7 +157,6 @@ def read_pairs(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         try:
             raw = json.loads(line)
             row = raw["response"]["body"]["gpu_rag"] if "custom_id" in raw else raw
-            _completed(row)
             _check_row(row)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             if not line.endswith(b"\n"):  # the last line: its write was cut
@@ -280,10 +268,7 @@ class Journal:
         try:
             head = json.loads(lines[0])
             self.deaths = {str(id): int(n) for id, n in head["deaths"].items()}
-            alone = head["alone"]
-            if isinstance(alone, list):  # an older format: ids that died alone
-                alone = {id: TRIES if self.deaths[id] >= TRIES else 1 for id in alone}
-            self.alone = {str(id): int(n) for id, n in alone.items()}
+            self.alone = {str(id): int(n) for id, n in head["alone"].items()}
             return {str(json.loads(line)) for line in lines[1:]}
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
             do = f"remove it: questions that it set aside are asked again ({os.fspath(self.path)})"
@@ -365,8 +350,6 @@ class AnswersFile:
             )  # fmt: skip
         now = json.loads(canonical_json(self._config))  # JSON turns tuples into lists in both
         before = read_json(self._sidecar)
-        if isinstance(before, dict) and isinstance(before.get("llm"), dict):  # older: with the address
-            before["llm"] = identity({"name": "", **before["llm"]})
         differing = list(_differences(before, now))
         differing = [name for name in differing if name.startswith("method ")] or differing
         if differing:
