@@ -89,11 +89,11 @@ def evidence_row(evidence: Evidence) -> dict[str, Any]:
 def openai_row(row: dict[str, Any], model: str, created: int) -> dict[str, Any]:
     """The same row in the output format of OpenAI batch files. The answer is the message's content; a failed row has an
     error as its body. created: seconds since 1970."""
-    body = {**(openai_error(row) if row["status"] == "failed" else completion(row, model, created)), "gpu_rag": row}
-    failure = body.get("error")
-    error = {"code": failure["code"], "message": failure["message"]} if failure else None
-    name = _name(row)
-    response = {"status_code": 500 if failure else 200, "request_id": f"req_{name}", "body": body}
+    name, error, body = _name(row), None, completion(row, model, created)
+    if row["status"] == "failed":
+        error = {"code": row["error"]["type"], "message": row["error"]["message"]}
+        body = {"error": {"message": error["message"], "type": "server_error", "param": None, "code": error["code"]}}
+    response = {"status_code": 500 if error else 200, "request_id": f"req_{name}", "body": {**body, "gpu_rag": row}}
     return {"id": f"batch_req_{name}", "custom_id": row["id"], "response": response, "error": error}
 
 
@@ -117,12 +117,6 @@ def completion(row: dict[str, Any], model: str, created: int) -> dict[str, Any]:
 
 def _name(row: dict[str, Any]) -> str:
     return sha256_text(canonical_json([row["id"], row["config_hash"]]))[:24]
-
-
-def openai_error(row: dict[str, Any]) -> dict[str, Any]:
-    """The error of a failed row in the format of OpenAI's protocol."""
-    error = row["error"]
-    return {"error": {"message": error["message"], "type": "server_error", "param": None, "code": error["type"]}}
 
 
 _ROW_KEYS = frozenset(row_of(Answer("", "", "", "failed", None)))
