@@ -29,7 +29,6 @@ from gpu_rag.index.folder import (
     sync,
     write_atomic,
 )
-from gpu_rag.models.fingerprint import identity
 from gpu_rag.runtime.accounts import add_fallbacks, fallbacks_by_step
 from gpu_rag.types import Answer, Evidence, Grounding, Question, Usage
 
@@ -90,11 +89,11 @@ def evidence_row(evidence: Evidence) -> dict[str, Any]:
 def openai_row(row: dict[str, Any], model: str, created: int) -> dict[str, Any]:
     """The same row in the output format of OpenAI batch files. The answer is the message's content; a failed row has an
     error as its body. created: seconds since 1970."""
-    body = {**(openai_error(row) if row["status"] == "failed" else completion(row, model, created)), "gpu_rag": row}
-    failure = body.get("error")
-    error = {"code": failure["code"], "message": failure["message"]} if failure else None
-    name = _name(row)
-    response = {"status_code": 500 if failure else 200, "request_id": f"req_{name}", "body": body}
+    name, error, body = _name(row), None, completion(row, model, created)
+    if row["status"] == "failed":
+        error = {"code": row["error"]["type"], "message": row["error"]["message"]}
+        body = {"error": {"message": error["message"], "type": "server_error", "param": None, "code": error["code"]}}
+    response = {"status_code": 500 if error else 200, "request_id": f"req_{name}", "body": {**body, "gpu_rag": row}}
     return {"id": f"batch_req_{name}", "custom_id": row["id"], "response": response, "error": error}
 
 
@@ -120,23 +119,7 @@ def _name(row: dict[str, Any]) -> str:
     return sha256_text(canonical_json([row["id"], row["config_hash"]]))[:24]
 
 
-def openai_error(row: dict[str, Any]) -> dict[str, Any]:
-    """The error of a failed row in the format of OpenAI's protocol."""
-    error = row["error"]
-    return {"error": {"message": error["message"], "type": "server_error", "param": None, "code": error["type"]}}
-
-
 _ROW_KEYS = frozenset(row_of(Answer("", "", "", "failed", None)))
-
-
-def _completed(row: Any) -> None:
-    """Add default values of newer keys to a row that was written before they existed."""
-    if isinstance(row, dict) and isinstance(row.get("usage"), dict):
-        row.setdefault("fallbacks", {})
-        if not isinstance(row.get("grounding"), dict):  # older rows
-            row["grounding"] = {"status": "none", "sentences": []}
-        row["usage"].setdefault("replies_read", 0)
-        row["usage"].setdefault("fallbacks", {})
 
 
 def _check_row(row: Any) -> None:
@@ -168,7 +151,6 @@ def read_pairs(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         try:
             raw = json.loads(line)
             row = raw["response"]["body"]["gpu_rag"] if "custom_id" in raw else raw
-            _completed(row)
             _check_row(row)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             if not line.endswith(b"\n"):  # the last line: its write was cut
@@ -280,10 +262,7 @@ class Journal:
         try:
             head = json.loads(lines[0])
             self.deaths = {str(id): int(n) for id, n in head["deaths"].items()}
-            alone = head["alone"]
-            if isinstance(alone, list):  # an older format: ids that died alone
-                alone = {id: TRIES if self.deaths[id] >= TRIES else 1 for id in alone}
-            self.alone = {str(id): int(n) for id, n in alone.items()}
+            self.alone = {str(id): int(n) for id, n in head["alone"].items()}
             return {str(json.loads(line)) for line in lines[1:]}
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
             do = f"remove it: questions that it set aside are asked again ({os.fspath(self.path)})"
@@ -365,8 +344,6 @@ class AnswersFile:
             )  # fmt: skip
         now = json.loads(canonical_json(self._config))  # JSON turns tuples into lists in both
         before = read_json(self._sidecar)
-        if isinstance(before, dict) and isinstance(before.get("llm"), dict):  # older: with the address
-            before["llm"] = identity({"name": "", **before["llm"]})
         differing = list(_differences(before, now))
         differing = [name for name in differing if name.startswith("method ")] or differing
         if differing:

@@ -44,7 +44,7 @@ N_RANDOM_KILLS, N_FLIPS, N_REPLY_FLIPS, N_OTHERS, N_FUZZ_A_READER = 520, 1000, 2
 N_BAD_200 = 1000  # replies
 BAD_200 = ("error_200", "not_json", "no_choices")
 INPUTS_A_CASE = 50
-MOST_MIB = 500  # more memory than a good input takes
+MAX_MIB = 500  # more memory than a good input takes
 TEXTS = [
     "Marta Orlo designed the Halden Bridge. It crosses the Ves in Kerling.",
     "Kerling lies on the Ves. Bo Brandt was mayor of Kerling from 1902.",
@@ -493,7 +493,7 @@ class Campaign:
 
         chance = f"{self.seed}/{target}/{number}"
         self.fresh("index")
-        started = self.start_call(lambda: campaign_inputs.run(target, chance, INPUTS_A_CASE, self.work, MOST_MIB))
+        started = self.start_call(lambda: campaign_inputs.run(target, chance, INPUTS_A_CASE, self.work, MAX_MIB))
         ended = self.wait(started, limit_s=LIMIT_S)
         check(ended.status == 0, ended.err[-1500:])
 

@@ -91,13 +91,6 @@ def test_who_is_set_aside_can_be_asked_again_alone(path):
     assert reopened(path, "a").is_set_aside("b"), "it is no free pass"
 
 
-def test_a_journal_of_an_earlier_version_is_read(path):
-    path.write_text('{"deaths": {"a": 3, "b": 3, "c": 1}, "alone": ["a", "c"]}\n"d"\n')
-    journal = reopened(path)
-    assert [journal.is_set_aside(id) for id in "abcd"] == [True, False, False, False]
-    assert (journal.deaths["d"], journal.alone) == (1, {"a": 3, "c": 1, "d": 1})
-
-
 def test_who_is_named_by_the_engine_is_set_aside_at_once(path):
     journal = die(path, "abc")
     error = ModelError("the engine died over a request")

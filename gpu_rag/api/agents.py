@@ -289,7 +289,7 @@ def _text(head: Reply, text: str, max_tokens: int) -> CallToolResult:
 
 
 def _cut(item: Reply, room: int, min_bytes: int = _MIN_TEXT_BYTES) -> Reply | None:
-    """The item with its `text` cut at a space so that it fits `room` bytes; None if less than `least` bytes stay."""
+    """The item with its `text` cut at a space so that it fits `room` bytes; None if fewer than `min_bytes` stay."""
     if _size(item) <= room:
         return item
     if "text" not in item:

@@ -266,7 +266,8 @@ def _job(
         )  # fmt: skip
     given: dict[str, Any] = {"openie": openie, "kg": kg, "skb": skb, "sources": sources, "strict": strict}
     inputs = corpus if isinstance(corpus, Sources) else sources_of(corpus, out, **given)
-    names = default_methods(inputs) if methods is None else checked_names("methods", methods)
+    usual = (DEFAULT,) if inputs.corpus or not inputs.named else ()  # with a knowledge base alone, none
+    names = usual if methods is None else checked_names("methods", methods)
     earlier = [] if fresh else [out, *parts]
     stages = stages_for(names, inputs, [name for folder in earlier for name in built_stages(folder)])
     chosen = chosen.changed("models", **changed) if changed else chosen
@@ -312,8 +313,3 @@ def sources_of(
     return Sources(
         sorted_paths((*files, *documents)), sorted_paths(triples), strict, out / EDITS, named, removed_from(out)
     )
-
-
-def default_methods(sources: Sources) -> tuple[str, ...]:
-    """The default methods: DEFAULT with a corpus; otherwise none, and only the knowledge base is built."""
-    return (DEFAULT,) if sources.corpus or not sources.named else ()

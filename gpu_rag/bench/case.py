@@ -83,9 +83,9 @@ class Peer:
 
     inputs(start, count): questions start..start+count of the pool in the library's form, made before the clock starts;
     run(inputs): their results, in a form that the case's check can read. Both are None if it cannot be timed; `note`
-    then gives the reason. missing: it is not installed. most: maximum questions of one call. alone: it takes one
-    question at a time, so its cost for each question does not depend on the batch, and `run` is timed on at most
-    MAX_ALONE. threads: its number of threads; None: the library's choice. l1_error: from its check, as in `Checked`.
+    then gives the reason. missing: it is not installed. max_questions: of one call. alone: it takes one question at a
+    time, so its cost for each question does not depend on the batch, and `run` is timed on at most MAX_ALONE. threads:
+    its number of threads; None: the library's choice. l1_error: from its check, as in `Checked`.
     """
 
     name: str = ""
@@ -93,14 +93,14 @@ class Peer:
     run: Callable[[Any], Any] | None = None
     note: str = ""
     missing: bool = False
-    most: int | None = None
+    max_questions: int | None = None
     alone: bool = False
     threads: int | None = 1
     l1_error: float | None = None
 
     def count(self, batch: int) -> int:
         """The number of questions in a call that represents a batch."""
-        return self.most or 1 if self.alone else min(batch, self.most or batch)
+        return self.max_questions or 1 if self.alone else min(batch, self.max_questions or batch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +210,9 @@ def peer(
 
 def alone(inputs: Callable[[int, int], Any], run: Callable[[Any], Any], note: str = "") -> Peer:
     """A peer that takes one question at a time: `run` is called for each input."""
-    return Peer("", inputs, lambda given: [run(question) for question in given], note, most=MAX_ALONE, alone=True)
+    return Peer(
+        "", inputs, lambda given: [run(question) for question in given], note, max_questions=MAX_ALONE, alone=True
+    )
 
 
 def single_openmp_thread() -> bool:

@@ -104,9 +104,9 @@ class _Measurement:
                 _, spent = _time_call(peer.run, inputs)
         outcome = self.case.check(result, 1)
         fit = max(1, math.floor(TURN_S / max(spent, 1e-9)))
-        limit = min(fit, peer.most or MAX_ALONE) if peer.alone else peer.most
+        limit = min(fit, peer.max_questions or MAX_ALONE) if peer.alone else peer.max_questions
         note = peer.note if outcome.ok else f"the peer fails the check: {outcome.reason}"
-        return replace(peer, most=limit, note=note, l1_error=outcome.l1_error)
+        return replace(peer, max_questions=limit, note=note, l1_error=outcome.l1_error)
 
     def _turns(self, batches: Sequence[int], peers: Sequence[Peer], copy: Copy) -> dict[Hashable, Turn]:
         turns: dict[Hashable, Turn] = {COPY: Turn(lambda round_number, call: None, copy)}

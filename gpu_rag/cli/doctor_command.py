@@ -110,13 +110,19 @@ def _device(wanted: str) -> dict[str, Any]:
 
 
 def _backend(module: str, distributions: tuple[str, ...], purpose: str, extra: str) -> dict[str, Any]:
-    found = importlib.util.find_spec(module) is not None
+    is_there = importlib.util.find_spec(module) is not None
     install = f"pip install 'gpu-rag[{extra}]'" if extra else f"pip install {distributions[0]}"
     if module == "vllm":
         install += "; on a CPU: scripts/install_vllm.sh"
     known = chain.from_iterable(importlib.metadata.distributions(name=name) for name in distributions)
-    version = next((each.version for each in known), None) if found else None
-    return {"name": module, "found": found, "version": version, "for": purpose, "install": None if found else install}
+    version = next((each.version for each in known), None) if is_there else None
+    return {
+        "name": module,
+        "found": is_there,
+        "version": version,
+        "for": purpose,
+        "install": None if is_there else install,
+    }
 
 
 def _work(document: dict[str, Any], name: str, roles: Sequence[str], modules: Sequence[str]) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
 
     def ready() -> None:
         url = f"{scheme}://[{address}]:{port}" if ":" in address else f"{scheme}://{address}:{port}"
-        methods = [name for name, lack in thread.lives[first].lacking.items() if lack is None]
+        methods = [name for name, lack in thread.indexes[first].lacking.items() if lack is None]
         document = json.dumps({"url": url, "methods": methods, "pid": os.getpid()})
         more = "".join(f", {path} below /w/{name}/" for name, path in folders.items() if name != first)
         line = f"{url} serves {folders[first]} by {', '.join(methods) or 'no method'}{more}; Ctrl-C stops it"
@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> tuple[int, None, str]:
 
     with bound, closing(Audit(options.audit, say)) if options.audit else nullcontext() as audit:
         thread = EngineThread(partial(engines, folders, of_index, options.replies), settings.serve, say)
-        watches = [Watch(folders[name], live, say) for name, live in thread.lives.items()]
+        watches = [Watch(folders[name], live, say) for name, live in thread.indexes.items()]
         admission = Admission(settings)
         try:
             thread.start()

@@ -21,18 +21,18 @@ EXPAND_AT_ONCE = 1 << 24  # entries that `expand` makes at a time
 
 def check_ragged(
     lists: Ragged, name: str, *, n: int | None = None, device: torch.device | None = None, ascending: bool = False,
-    kind: str = "node", batch: int | None = None, of: str = "questions",
+    kind: str = "node", batch: int | None = None, owners: str = "questions",
 ) -> None:  # fmt: skip
     """Raise BadInput unless `lists` is B lists of integers: values i32/i64[T], offsets i64[B+1] from 0 to T.
 
     n: every value must be in [0, n); kind: the kind of the values. device: of both tensors. ascending: each list must
-    ascend, without repeats. batch: the required number of lists, one for each of `of`. One compiled pass on the CPU if
-    numba is installed, elsewhere one wait for the device; slower checks then find the error to report.
+    ascend, without repeats. batch: the required number of lists, one for each of `owners`. One compiled pass on the CPU
+    if numba is installed, elsewhere one wait for the device; slower checks then find the error to report.
     """
     check_tensors(lists, name, device)
     if batch is not None and lists.batch != batch:
-        given = f"{lists.batch} lists for {batch} {of}"
-        raise BadInput(f"{name} do not match the {of}", given=given, expected="one list for each")
+        given = f"{lists.batch} lists for {batch} {owners}"
+        raise BadInput(f"{name} do not match the {owners}", given=given, expected="one list for each")
     values, offsets, size = lists.values, lists.offsets, lists.values.shape[0]
     if is_trusted(values.device):
         return

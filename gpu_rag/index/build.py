@@ -163,7 +163,7 @@ def build_index(
         manifest.write(out)
         _clean(out, manifest)
         shutil.rmtree(out / "work", ignore_errors=True)
-        _gather_rejects(out, manifest)
+        write_atomic(out / "rejects.jsonl", rejects_of(out, manifest))
         wall_s = time.perf_counter() - started
         report = BuildReport(out, manifest, reports, wall_s, models.servers())
         _write_run(report)
@@ -179,7 +179,7 @@ def _resumed(out: Path, standing: Manifest) -> Manifest:
 
 
 def _is_overwritten(standing: Manifest, manifest: Manifest, stage: str) -> bool:
-    """Whether a stage made again lies in the folder of the index's own, with other content."""
+    """Whether a stage was made again in the folder of the standing index, with other content."""
     old, new = standing.stages.get(stage), manifest.stages[stage]
     return old is not None and old.folder == new.folder and old.files != new.files
 
@@ -326,7 +326,7 @@ def is_up_to_date(out: Path, stage: Stage, record: StageRecord, fingerprint: str
 
 
 def _is_whole(out: Path, manifest: Manifest, stage: str) -> bool:
-    """Whether the folder holds exactly the files of the stage, with their checksums."""
+    """Whether the folder of a stage holds exactly the files of the stage, with their checksums."""
     base, files = out / manifest.stages[stage].folder, manifest.stages[stage].files
     if fault := damage(out, manifest, stage):
         _log.warning("gpu-rag: damaged, and made anew: %s", fault)
@@ -344,10 +344,6 @@ def _erase(out: Path) -> None:
         (out / name).unlink(missing_ok=True)
     for name in ("work",) if has_readers(out) else ("stages", "work"):
         shutil.rmtree(out / name, ignore_errors=True)
-
-
-def _gather_rejects(out: Path, manifest: Manifest) -> None:
-    write_atomic(out / "rejects.jsonl", rejects_of(out, manifest))
 
 
 def rejects_of(out: Path, manifest: Manifest) -> bytes:

@@ -16,7 +16,7 @@ from gpu_rag.types import Scalar
 
 FILE = "metadata.parquet"
 LANGUAGE = "detected_language"  # column with the language of each document, if a corpus has several
-MOST_COLUMNS = 256  # the names that most documents have; ties by the alphabet
+MAX_COLUMNS = 256  # the names that most documents have; ties by the alphabet
 _TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 TYPE_NAMES = dict(zip(_TYPES.values(), ("boolean", "number", "number", "text")))
 
@@ -39,7 +39,7 @@ def write_metadata(path: Path, texts: Sequence[str]) -> bool:
     """
     rows: list[dict[str, Scalar]] = [json.loads(text) if text else {} for text in texts]
     counts = Counter(name for row in rows for name in row)
-    names = sorted(sorted(counts, key=lambda name: (-counts[name], name))[:MOST_COLUMNS])
+    names = sorted(sorted(counts, key=lambda name: (-counts[name], name))[:MAX_COLUMNS])
     if not names:
         return False
     columns = [_column([row.get(name) for row in rows]) for name in names]

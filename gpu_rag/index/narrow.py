@@ -161,9 +161,9 @@ class View(Index):
         self.kept(table)
         return self._new[table]
 
-    def masked(self, table: str, rows: pa.Table, of: Mapping[str, str]) -> pa.Table:
-        """The rows of a table of the base that name no removed row. of: {column of row numbers: table of these}."""
-        numbers = {column: self.new(other)[rows[column].to_numpy()] for column, other in of.items()}
+    def masked(self, table: str, rows: pa.Table, columns: Mapping[str, str]) -> pa.Table:
+        """Rows of a table of the base that name no removed row. columns: {column of row numbers: table of these}."""
+        numbers = {column: self.new(other)[rows[column].to_numpy()] for column, other in columns.items()}
         stays = np.logical_and.reduce([new >= 0 for new in numbers.values()])
         self.keep(table, np.flatnonzero(stays), rows.num_rows)
         rows = rows.filter(pa.array(stays))

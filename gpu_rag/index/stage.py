@@ -18,11 +18,6 @@ Roles = Callable[[Settings], tuple[str, ...]]
 Settled = Callable[[Settings, Models], Settings]
 
 
-def no_model(settings: Settings) -> tuple[str, ...]:
-    """Roles of a stage that uses no model."""
-    return ()
-
-
 def the_embedder(settings: Settings) -> tuple[str, ...]:
     """Roles of a stage that embeds."""
     return ("embedder",)
@@ -67,7 +62,7 @@ class Stage:
     version: int = 1
     retry: tuple[str, ...] = ()
     params: Params = lambda settings, sources: {}
-    roles: Roles = no_model
+    roles: Roles = lambda settings: ()
     settled: Settled = lambda settings, models: settings
     by_capability: Callable[[Settings], bool] = lambda settings: False
     size: str = "passages"
@@ -93,8 +88,8 @@ stage = _above(Stage)
 
 def settle(stages: Sequence[Stage], settings: Settings, models: Models) -> Settings:
     """Settings with every `auto` of these stages replaced, so that fingerprints and the manifest hold what ran."""
-    for one in stages:
-        settings = one.settled(settings, models)
+    for stage in stages:
+        settings = stage.settled(settings, models)
     return settings
 
 
@@ -119,7 +114,7 @@ def ordered(stages: Iterable[Stage]) -> list[Stage]:
     left = list(stages)
     done: dict[str, Stage] = {}
     while left:
-        ready = next((one for one in left if {*one.needs, *one.corpus_needs} <= done.keys()), None)
+        ready = next((stage for stage in left if {*stage.needs, *stage.corpus_needs} <= done.keys()), None)
         if ready is None:
             missing = {*left[0].needs, *left[0].corpus_needs} - done.keys()
             raise UsageError("a stage needs what no stage before it makes", given=f"{left[0].name}: {sorted(missing)}")

@@ -236,7 +236,7 @@ _TYPES = {  # in the order of the format
     "U64": np.uint64, "I64": np.int64, "F64": np.float64, "F32": np.float32, "U32": np.uint32, "I32": np.int32,
     "F16": np.float16, "U16": np.uint16, "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
 }  # fmt: skip
-_MOST_HEADER = 1 << 20  # bytes of the JSON header
+_MAX_HEADER = 1 << 20  # bytes of the JSON header
 
 
 @dataclass(frozen=True)
@@ -292,13 +292,13 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
-            if size > _MOST_HEADER:
+            if size > _MAX_HEADER:
                 raise ValueError(f"a header of {size:,} bytes")
             header = msgspec.json.decode(file.read(size), type=dict[str, _Array])
         n_bytes = path.stat().st_size - 8 - size
         # as a plain array: each slice of a memmap costs a microsecond more
         data = np.asarray(np.memmap(path, np.uint8, "c", 8 + size)) if n_bytes > 0 else np.zeros(0, np.uint8)
-        return {name: entry.of(data) for name, entry in header.items()}
+        return {name: entry.array(data) for name, entry in header.items()}
     except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
         raise IndexCorrupt("arrays of the index cannot be read", given=f"{path}: {error}") from error
 
@@ -310,7 +310,7 @@ class _Array(msgspec.Struct, forbid_unknown_fields=True):
     shape: list[Annotated[int, msgspec.Meta(ge=0)]]
     data_offsets: tuple[int, int]
 
-    def of(self, data: np.ndarray) -> np.ndarray:
+    def array(self, data: np.ndarray) -> np.ndarray:
         """Array at this place. Raises ValueError if place, type and shape do not agree."""
         start, end = self.data_offsets
         kind = np.dtype(_TYPES[self.dtype])

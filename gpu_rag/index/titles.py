@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from gpu_rag.index.names import normalised, one_array, rows_of
 
 TITLE_WEIGHT = 15.0  # of the edge between a passage and the entity of its title; other edges weigh at most 1
-MOST_PASSAGES = 10  # per title; a title of more passages is not their topic
+MAX_PASSAGES = 10  # per title; a title of more passages is not their topic
 BRACKET = re.compile(r"\s*\(([^()]*)\)\s*$")
 
 
@@ -19,7 +19,7 @@ def title_edges(
     titles: pa.ChunkedArray, names: pa.Array | pa.ChunkedArray, rows: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """(node, passage), i64 each, of each passage whose title is a known name, with or without its final bracket;
-    passages ascend. Titles of more than MOST_PASSAGES passages are skipped.
+    passages ascend. Titles of more than MAX_PASSAGES passages are skipped.
 
     titles: of all passages; names: normalised; rows: the node of each, without rows its position. Of equal names the
     first counts.
@@ -34,13 +34,13 @@ def title_edges(
 
 
 def telling_titles(column: pa.ChunkedArray) -> tuple[np.ndarray, pa.LargeStringArray]:
-    """(passages i64, their titles) for titles of at most MOST_PASSAGES passages, ascending; empty titles do not
+    """(passages i64, their titles) for titles of at most MAX_PASSAGES passages, ascending; empty titles do not
     count. column: the title of each passage."""
     titles = one_array(column)
     encoded = titles.dictionary_encode()
     code, empty = encoded.indices.to_numpy(), pc.equal(titles, "").to_numpy(zero_copy_only=False)
     shared = np.bincount(code, minlength=len(encoded.dictionary))
-    passages = np.flatnonzero((shared[code] <= MOST_PASSAGES) & ~empty)
+    passages = np.flatnonzero((shared[code] <= MAX_PASSAGES) & ~empty)
     return passages, titles.take(pa.array(passages))
 
 

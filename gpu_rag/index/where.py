@@ -31,7 +31,7 @@ from gpu_rag.index.metadata import TYPE_NAMES
 from gpu_rag.types import Scalar
 
 EXAMPLE = 'such as year >= 2020 and lang in ("de", "fr")'
-MOST_CHARS, MOST_DEPTH = 10_000, 100
+MAX_CHARS, MAX_DEPTH = 10_000, 100
 _TOKEN = re.compile(
     r"""\s*(?:(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))
     |(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?P<quoted>`[^`]+`)
@@ -51,8 +51,8 @@ def matching(where: str, metadata: pa.Table | None) -> np.ndarray:
     Raises UsageError: a syntax error with its position, an unknown column with the known ones, a value that does not
     fit the type of its column, an index without metadata.
     """
-    if len(where) > MOST_CHARS:
-        raise UsageError("the filter is too long", given=f"{len(where)} characters", expected=f"at most {MOST_CHARS}")
+    if len(where) > MAX_CHARS:
+        raise UsageError("the filter is too long", given=f"{len(where)} characters", expected=f"at most {MAX_CHARS}")
     if metadata is None:
         do = "metadata are the other columns of .jsonl, .csv and .parquet: build with --fresh to read them"
         raise UsageError("the documents of this index have no metadata to filter by", given=f"--where {where}", do=do)
@@ -115,8 +115,8 @@ class _Parser:
         return reduce(pc.and_kleene, masks)
 
     def _one(self, depth: int) -> Mask:
-        if depth > MOST_DEPTH:
-            raise self.error(f"more than {MOST_DEPTH} parentheses and nots within each other")
+        if depth > MAX_DEPTH:
+            raise self.error(f"more than {MAX_DEPTH} parentheses and nots within each other")
         if self._take("not"):
             return pc.invert(self._one(depth + 1))
         if self._take("("):

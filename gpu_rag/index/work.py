@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpu_rag.models.llm.interface import LLM
 
 _SUM = 16  # bytes of a block's checksum
-_MOST_CARRIED = 1 << 30  # bytes of a carried array of any length
+_MAX_CARRIED = 1 << 30  # bytes of a carried array of any length
 
 
 class Models(Protocol):
@@ -193,16 +193,16 @@ class Work:
     def carried(
         self, dtype: type[np.integer[Any]], n: int | None = None, values: range = range(1 << 31)
     ) -> np.ndarray | None:
-        """The array that `previous` carried; None if there is none, if it is damaged, or if it is not of n numbers, or
-        of at most _MOST_CARRIED bytes without n, that are all in `values`."""
+        """The array that `previous` carried; None if there is none, if it is damaged, or or if it does not hold
+        n numbers (without n: more than _MAX_CARRIED bytes) that are all in `values`."""
         kept = _unsealed(self.previous / CARRIED) if self.previous else None
-        most = _MOST_CARRIED if n is None else n * np.dtype(dtype).itemsize
+        max_bytes = _MAX_CARRIED if n is None else n * np.dtype(dtype).itemsize
         try:
-            content = zlib.decompressobj().decompress(kept.read(), most + 1) if kept else b""
+            content = zlib.decompressobj().decompress(kept.read(), max_bytes + 1) if kept else b""
             array = np.frombuffer(content, dtype)
         except (zlib.error, ValueError):  # not of whole numbers
             return None
-        is_fit = kept and len(content) <= most and n in (None, len(array))
+        is_fit = kept and len(content) <= max_bytes and n in (None, len(array))
         return array if is_fit and ((array >= values.start) & (array < values.stop)).all() else None
 
 

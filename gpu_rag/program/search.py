@@ -70,11 +70,11 @@ def nearest_of(index: Index, stages: Sequence[str], queries: torch.Tensor, k: in
     for rows, (ids, scores, sure) in zip(tables, zip(columns, columns, columns)):
         unproved = np.flatnonzero(~sure.numpy())
         if len(unproved):
-            some = queries[to_device(index.device, unproved)[0]]
-            again, proved = rows.proposed(some, ids.shape[1], again=True)
+            unproved_queries = queries[to_device(index.device, unproved)[0]]
+            again, proved = rows.proposed(unproved_queries, ids.shape[1], again=True)
             ids[unproved], scores[unproved], proved = to_host(again.ids, again.scores, proved)
             if not bool(proved.all()):
-                again = on_host(rows.search(some, ids.shape[1]))
+                again = on_host(rows.search(unproved_queries, ids.shape[1]))
                 ids[unproved], scores[unproved] = again.ids, again.scores
         best.append(TopK(ids, scores))
     return best

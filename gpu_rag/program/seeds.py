@@ -60,7 +60,7 @@ class Titles:
 
 
 def title_names(index: Index) -> Titles:
-    """The titles of an index that at most MOST_PASSAGES passages share."""
+    """The titles of an index that at most MAX_PASSAGES passages share."""
     return index.loaded(
         "names of titles",
         lambda index: Titles(NameTable(index.arrays("title_names", NAMES, *ARRAYS)), index.passage_titles),

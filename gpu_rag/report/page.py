@@ -72,7 +72,7 @@ def stacked_bars(caption: str, rows: Sequence[tuple[str, Mapping[str, float]]], 
 
 
 def _space(words: Sequence[str], minimum: int) -> int:
-    """Pixels for the longest of the words, with a gap of 10 on both sides; at least `least`."""
+    """Pixels for the longest of the words, with a gap of 10 on both sides; at least `minimum`."""
     return max(minimum, round(_GLYPH * max(map(len, words), default=0)) + 20)
 
 

@@ -80,7 +80,7 @@ def make_app(
     host: the bound address; keys, audit: as in `Guard`. changes: runs changes of the indexes; None if no client may
     change them.
     """
-    tables = {name: _IndexApi(admission, live, step_words, changes).rows() for name, live in thread.lives.items()}
+    tables = {name: _IndexApi(admission, live, step_words, changes).rows() for name, live in thread.indexes.items()}
     of_index = next(iter(tables.values()))
     doors = [
         Door(method, f"{below}{path}", {name: table[place].call for name, table in tables.items()}, access)
@@ -141,7 +141,7 @@ class _Whole:
         documents, so both are null for a key with a filter."""
         caller, (_, within) = request.scope["caller"], _filter_of(request)
         rows = list[dict[str, Any]]()
-        for place, (name, live) in enumerate(self._thread.lives.items()):
+        for place, (name, live) in enumerate(self._thread.indexes.items()):
             if caller is None or caller.may_use(name):
                 index, base = live.engine.index, f"{BELOW.format(index=name)}/" if place else "/"
                 content = (None, None) if within else (index.manifest.digest(), index.counts().get("passages", 0))

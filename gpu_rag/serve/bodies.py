@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from gpu_rag.index.where import MOST_CHARS
+from gpu_rag.index.where import MAX_CHARS
 from gpu_rag.methods.registry import AUTO, load_method
 from gpu_rag.program.history import Turn
 from gpu_rag.serve.refusal import Refusal
@@ -21,7 +21,7 @@ from gpu_rag.types import Question
 
 T = TypeVar("T")
 _bad = partial(Refusal, 400)
-Filter = Annotated[str, Meta(max_length=MOST_CHARS)]
+Filter = Annotated[str, Meta(max_length=MAX_CHARS)]
 LAST = "the last user message"
 MAX_TEXTS = 1024  # of one request for embeddings
 # options that would change the form of the reply, and the values of them that do not

@@ -178,7 +178,7 @@ def _text(request: Request, name: str) -> str:
 
 
 def _number(request: Request, name: str, default: int, high: int, low: int = 0) -> int:
-    """A parameter of the request that is a whole number from `least` to `most`. Raises Refusal (400)."""
+    """A parameter of the request that is a whole number from `low` to `high`. Raises Refusal (400)."""
     given = request.query_params.get(name, str(default))
     if not (given.isascii() and given.isdecimal() and len(given) < 12 and low <= int(given) <= high):
         raise Refusal(400, f"not a number for {name}", given=given[:40], expected=f"{low} to {high}")

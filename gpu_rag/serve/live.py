@@ -185,7 +185,7 @@ class EngineThread:
 
     open_engines: returns {name of an index: its engine}, the default index first; their models open at `start`. It is
     called again after models died, which ends all open questions. say(line): called for each death and revival. stats:
-    totals over all engines. lives: {name: the served index}.
+    totals over all engines. indexes: {name: the served index}.
     """
 
     driver: StreamingDriver  # of the first engine, as its models and settings; set by `start`
@@ -197,7 +197,7 @@ class EngineThread:
     ):
         self._open_engines, self._settings, self._say = open_engines, settings, say
         self.stats = RunStats()
-        self.lives = {name: ServedIndex(name, self, engine) for name, engine in open_engines().items()}
+        self.indexes = {name: ServedIndex(name, self, engine) for name, engine in open_engines().items()}
         self.state, self.reason = STOPPING, "the server has not begun"
         self.llm: dict[str, Any] | None = None  # description of the language model, if there is one
         self.gone = False  # dead for good
@@ -207,7 +207,7 @@ class EngineThread:
 
     def start(self) -> None:
         """Start the thread. Raises the errors of the models and of the indexes."""
-        self._adopt({name: live.engine for name, live in self.lives.items()})
+        self._adopt({name: live.engine for name, live in self.indexes.items()})
         self._thread.start()
 
     def check_ready(self) -> None:
@@ -227,7 +227,7 @@ class EngineThread:
         closing.join(STOP_S)
 
     def _close_models(self) -> None:
-        for live in reversed(self.lives.values()):  # the first index has the language model that the others use
+        for live in reversed(self.indexes.values()):  # the first index has the language model that the others use
             live.close_models()
 
     # --- the engine's thread -----------------------------------------------------------------------
@@ -240,7 +240,7 @@ class EngineThread:
         self._driver_settings = first.settings
         self.llm = {**models.describe("llm"), "capable": models.llm().capable} if models.has_llm() else None
         for name, engine in engines.items():
-            live = self.lives[name]
+            live = self.indexes[name]
             live.switch(engine)
             for method in [method for method, lack in live.lacking.items() if lack is None and self._settings.warm]:
                 (answer,) = engine.run(method, [WARM], retrieval_only=True, decider=RULE).answers

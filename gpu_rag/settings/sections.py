@@ -97,7 +97,7 @@ class IndexSettings(Declared):
 
     max_document_chars: ClassVar[int] = 10_000_000  # a longer document is a rejected row
     coref_tokens: ClassVar[int] = 1024  # for a passage without pronouns
-    synonym_k: ClassVar[int] = 20  # most synonyms per name
+    synonym_k: ClassVar[int] = 20  # maximum synonyms of a name
     bm25_k1: ClassVar[float] = 1.2
     bm25_b: ClassVar[float] = 0.75
 
@@ -209,7 +209,7 @@ class ServeSettings(Declared):
     warm: Annotated[bool, "whether to ask each method one question before clients are served"] = True
 
     max_questions: ClassVar[int] = 256  # per request
-    max_passages: ClassVar[int] = 100  # most passages of one retrieval
+    max_passages: ClassVar[int] = 100  # maximum passages of one retrieval
     max_body_kib: ClassVar[int] = 1024  # of a request
     max_question_chars: ClassVar[int] = 4000
     revive_seconds: ClassVar[float] = 5.0  # pause before dead models are reopened, doubled up to a minute

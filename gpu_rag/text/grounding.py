@@ -47,7 +47,7 @@ _FIRST_YEAR = 1000
 _MAX_ADDED = 12  # known numbers that are combined into sums
 _COUNTS = re.compile(r"\bhow (?:many|often)\b|\bnumber of\b|^count\b", re.IGNORECASE)
 _HOW_MANY = re.compile(r"\bhow many (?!of\b)(\w+)", re.IGNORECASE)
-_RECKONS = re.compile(
+_CALCULATES = re.compile(
     r"\b(?:total|together|altogether|in all|both|combined|each|twice|double|difference|more|less|fewer|longer|shorter|"
     r"older|younger|higher|deeper|wider|heavier|years? (?:after|before|later|earlier)|by how (?:much|many)|up from)\b",
     re.IGNORECASE,
@@ -176,12 +176,15 @@ def _confirmed(asked: _Words, shown: Sequence[_Words]) -> str:
     return MENTIONED if _in_one(asked, shown) else NONE
 
 
-def _compared(how: str, options: Sequence[_Words], shown: Sequence[_Words]) -> str:
+def _compared(adjective: str, options: Sequence[_Words], shown: Sequence[_Words]) -> str:
     """Check a comparison: both options in one sentence, a figure with each option (or in the next sentence), or a
     superlative."""
     texts = [[text.text[start:end] for start, end in split_sentences(text.text)] for text in shown]
     sentences = [_words(sentence) for text in texts for sentence in text]
-    figure, superlative = _YEAR if how in _BY_TIME else _DIGIT, how.removesuffix("er").removesuffix("r") + "est"
+    figure, superlative = (
+        _YEAR if adjective in _BY_TIME else _DIGIT,
+        adjective.removesuffix("er").removesuffix("r") + "est",
+    )
     figured = [bool(figure.search(f"{part} {behind}")) for text in texts for part, behind in pairwise([*text, ""])]
     have = [[_near(option.terms, sentence) for sentence in sentences] for option in options]
     together = any(map(all, zip(*have)))
@@ -207,7 +210,7 @@ def _is_absent(words: _Words, asked: _Words, shown: Sequence[_Words]) -> bool:
         return True
     numbers = {_number(term) for term in missing if _NUMBER.fullmatch(term)}
     if numbers:
-        return not translated and not all(_is_reckoned(number, words, asked, shown) for number in numbers)
+        return not translated and not all(_is_calculated(number, words, asked, shown) for number in numbers)
     new = {term for term in words.terms if term not in asked.places}
     if translated or _NEGATED.search(words.text):
         return False
@@ -225,7 +228,7 @@ def _is_translated(asked: _Words, shown: Sequence[_Words]) -> bool:
     return not any(2 * sum(bool(text.find(term)) for term in asked.places) >= len(asked.places) for text in own)
 
 
-def _is_reckoned(number: float, words: _Words, asked: _Words, shown: Sequence[_Words]) -> bool:
+def _is_calculated(number: float, words: _Words, asked: _Words, shown: Sequence[_Words]) -> bool:
     """Whether a number may be a count, or follow from the figures of one text and the question in one calculation."""
     counts = _COUNTS.search(asked.text) and not _is_counted(asked, shown)
     if counts and number <= _MAX_COUNTED:
@@ -236,8 +239,8 @@ def _is_reckoned(number: float, words: _Words, asked: _Words, shown: Sequence[_W
         return True
     for text, own in zip(shown, figures):
         known = own | figures[-1]
-        reckons = counts or _RECKONS.search(asked.text) or _RECKONS.search(text.text)
-        if (reckons and _is_sum(number, known)) or (in_units and _is_multiple(number, known)):
+        calculates = counts or _CALCULATES.search(asked.text) or _CALCULATES.search(text.text)
+        if (calculates and _is_sum(number, known)) or (in_units and _is_multiple(number, known)):
             return True
     return False
 
@@ -281,8 +284,8 @@ def _is_counted(asked: _Words, shown: Sequence[_Words]) -> bool:
 def _capitalised(text: str) -> set[str]:
     """The terms of capitalised words, without a first word that other words follow."""
     capitals = _CAPITAL.findall(text)
-    a_name = all(word[0].isupper() for word in text.split())
-    if capitals and text.lstrip().startswith(capitals[0]) and not a_name:
+    is_name = all(word[0].isupper() for word in text.split())
+    if capitals and text.lstrip().startswith(capitals[0]) and not is_name:
         capitals = capitals[1:]
     terms = {term for word in capitals for term in _terms(word)} - _MONTH_TERMS
     return {term for term in terms if not term[0].isdigit()}

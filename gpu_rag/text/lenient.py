@@ -239,7 +239,7 @@ def _values(text: str, cut: bool = False) -> Iterator[Any]:
         except JsonError as error:
             position, value = start.start() + 1, error
             if cut:
-                value = _closed(text[start.start() : error.at])
+                value = _closed(text[start.start() : error.position])
         if not isinstance(value, JsonError):
             yield value
         if cut:

@@ -25,12 +25,12 @@ _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 class JsonError(ValueError):
     """The text is not JSON that this module accepts; the message gives the reason.
 
-    at: the character at which it breaks, if known.
+    position: the character at which it breaks, if known.
     """
 
-    def __init__(self, message: str, at: int | None = None):
+    def __init__(self, message: str, position: int | None = None):
         super().__init__(message)
-        self.at = at
+        self.position = position
 
 
 def loads(text: str) -> Any:

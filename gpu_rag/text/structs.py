@@ -35,12 +35,14 @@ def schema_of(struct: type[msgspec.Struct]) -> str:
     return schema_with(struct, {}, {})
 
 
-def schema_with(struct: type[msgspec.Struct], options: Mapping[str, Sequence[str]], most: Mapping[str, int]) -> str:
+def schema_with(
+    struct: type[msgspec.Struct], options: Mapping[str, Sequence[str]], max_sizes: Mapping[str, int]
+) -> str:
     """The JSON Schema of a Struct with bounds that are known only for each question.
 
-    options: {text field: its allowed values}; most: {field: maximum characters, or list items}, at any depth.
+    options: {text field: its allowed values}; max_sizes: {field: maximum characters, or list items}, at any depth.
     """
-    return canonical_schema(_shape(types.type_info(struct), "", _Limits(options, most)))
+    return canonical_schema(_shape(types.type_info(struct), "", _Limits(options, max_sizes)))
 
 
 def struct_of(struct: type[S], value: dict[str, Any]) -> S:
@@ -52,12 +54,12 @@ class _Limits(NamedTuple):
     """The options and maximum sizes for `schema_with`."""
 
     options: Mapping[str, Sequence[str]]
-    most: Mapping[str, int]
+    max_sizes: Mapping[str, int]
 
 
 def _shape(kind: types.Type, name: str, limits: _Limits, is_item: bool = False) -> dict[str, Any]:
     """The schema of a type, for the field of this name or for an item in it."""
-    limit = None if is_item else limits.most.get(name)
+    limit = None if is_item else limits.max_sizes.get(name)
     match kind:
         case types.StructType():
             hints = get_type_hints(kind.cls)
@@ -88,7 +90,7 @@ def _shape_of(field: types.Field, hints: dict[str, Any], limits: _Limits) -> dic
 
 
 def _bounds(kind: types.Type, of_list: int, limit: int | None = None) -> dict[str, Any]:
-    """The bounds of a type under their JSON Schema names; `most` replaces its maximum length."""
+    """The bounds of a type under their JSON Schema names; `limit` replaces its maximum length."""
     given = {names[of_list]: getattr(kind, field, None) for field, names in _BOUNDS.items()}
     given |= {_BOUNDS["max_length"][of_list]: limit} if limit is not None else {}
     return {name: value for name, value in given.items() if name and value is not None}

@@ -40,7 +40,7 @@ class _Stemmers(threading.local):
     def __init__(self) -> None:
         self._made: dict[str, Stemmer.Stemmer | None] = {}
 
-    def of(self, language: str) -> Stemmer.Stemmer | None:
+    def stemmer(self, language: str) -> Stemmer.Stemmer | None:
         """The stemmer of a language by its ISO 639 code; None if Snowball has none."""
         if language not in self._made:
             import Stemmer  # here, so that code without stemming runs without PyStemmer
@@ -83,5 +83,5 @@ def words_of(text: str) -> list[str]:
 
 def stems(words: list[str], language: str = ENGLISH) -> list[str]:
     """The token of each word."""
-    stemmer = _STEMMERS.of(language)
+    stemmer = _STEMMERS.stemmer(language)
     return words if stemmer is None else stemmer.stemWords(words)

@@ -31,7 +31,7 @@ def matrices(inputs: Inputs) -> Callable[[int, int], list[tuple[Any, list[list[i
 
     def converted(start: int, count: int) -> list[tuple[Any, list[list[int]]]]:
         given = inputs(start, count)
-        return [convert(given.one(b)) for b in range(count)]
+        return [convert(given.question(b)) for b in range(count)]
 
     return converted
 

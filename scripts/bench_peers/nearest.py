@@ -38,4 +38,4 @@ def by_numpy(base: np.ndarray, queries: np.ndarray, k: int) -> Peer:
         return TopK(torch.from_numpy(best[0]), torch.from_numpy(best[1]))
 
     threads = 1 if single_openmp_thread() else None
-    return Peer("", lambda start, count: queries[start : start + count], run, most=MAX_TILED, threads=threads)
+    return Peer("", lambda start, count: queries[start : start + count], run, max_questions=MAX_TILED, threads=threads)

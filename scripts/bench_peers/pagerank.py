@@ -88,7 +88,7 @@ def by_scipy(problem: Problem, damping: float) -> Peer:
     def run(pi: np.ndarray) -> np.ndarray:
         return power_iteration(damping, pull, lost, pi).T
 
-    return Peer("", lambda start, count: problem.columns(start, count, np.float32), run, most=MAX_TILED)
+    return Peer("", lambda start, count: problem.columns(start, count, np.float32), run, max_questions=MAX_TILED)
 
 
 @peer("torch CSR @ dense")
@@ -107,7 +107,7 @@ def by_torch(problem: Problem, damping: float) -> Peer:
     def inputs(start: int, count: int) -> torch.Tensor:
         return torch.from_numpy(problem.columns(start, count, np.float32))
 
-    return Peer("", inputs, run, most=MAX_TILED)
+    return Peer("", inputs, run, max_questions=MAX_TILED)
 
 
 PEERS = (by_igraph, by_networkx, by_scipy, by_torch)

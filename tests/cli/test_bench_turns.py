@@ -115,7 +115,7 @@ def rows_of(
 def test_equal_work_has_the_ratio_one(clock, monkeypatch, batch):
     """A twin of the op as a peer is exactly as fast, at every batch; so is a loop of the twin at B = 1."""
     twin = Peer("twin", span, costing(clock, "twin", CALL_S, QUESTION_S))
-    loop = Peer("loop", span, costing(clock, "loop", 0.0, CALL_S + QUESTION_S), most=MAX_ALONE, alone=True)
+    loop = Peer("loop", span, costing(clock, "loop", 0.0, CALL_S + QUESTION_S), max_questions=MAX_ALONE, alone=True)
     beside, alone = rows_of(clock, monkeypatch, (batch,), [twin, loop])
     expected = 1e3 * (CALL_S + batch * QUESTION_S)
     for row in (beside, alone):
@@ -136,7 +136,7 @@ def test_the_untimed_call_warms_the_path_of_its_batch(clock, monkeypatch, batch)
         paths = {tiled: costing(clock, f"{name} {tiled}", CALL_S, QUESTION_S) for tiled in (False, True)}
         return lambda asked: paths[len(asked) > MAX_ALONE](asked)
 
-    peers = [Peer("whole", span, tiling("whole")), Peer("tiled", span, tiling("tiled"), most=MAX_TILED)]
+    peers = [Peer("whole", span, tiling("whole")), Peer("tiled", span, tiling("tiled"), max_questions=MAX_TILED)]
     whole, tiled = rows_of(clock, monkeypatch, (batch,), peers, tiling("ours"))
     assert (whole.ms, whole.ratio) == (pytest.approx(1e3 * (CALL_S + batch * QUESTION_S)), pytest.approx(1.0))
     count = min(batch, MAX_TILED)

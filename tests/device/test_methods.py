@@ -116,5 +116,5 @@ def test_composed_vectors_have_one_order_of_sums(device: Device) -> None:
     ends = [torch.randint(9, (n,), generator=drawn) for _ in range(3)]
     rows = [torch.nn.functional.normalize(torch.randn(9, 16, generator=drawn)).half() for _ in range(2)]
     composed, edges = ComposedVectors(triples, *ends, *rows), torch.randperm(40, generator=drawn)
-    assert torch.equal(device.back(device.put(composed).of(device.put(edges))), composed.of(edges))
+    assert torch.equal(device.back(device.put(composed).vectors(device.put(edges))), composed.vectors(edges))
     assert not device.atomic_sums

@@ -129,14 +129,14 @@ def test_too_many_pairs_are_refused_by_both(name: str) -> None:
     closed = Ends(torch.zeros(1).bool(), torch.zeros(1).bool())
     hops = [start_paths(star, topics)]
     hops.append(expand_paths(star, hops[0], topics))
-    parts = path_parts(star, topics, hops, closed, most=7, implementation=name)
+    parts = path_parts(star, topics, hops, closed, max_pairs=7, implementation=name)
     with pytest.raises(BadInput, match="too many paths; given 7 at the joints"):
-        path_parts(star, topics, hops, closed, most=6, implementation=name)
+        path_parts(star, topics, hops, closed, max_pairs=6, implementation=name)
     window = Window(torch.zeros(1).long(), torch.full((1,), 6))
     whole = chain_paths(None, parts, topics, 0, closed, window, implementation=name)
-    assert chain_paths(whole, parts, topics, 1, closed, window, most=7, implementation=name).size == 7
+    assert chain_paths(whole, parts, topics, 1, closed, window, max_pairs=7, implementation=name).size == 7
     with pytest.raises(BadInput, match="too many paths; given 7 at the joints"):
-        chain_paths(whole, parts, topics, 1, closed, window, most=6, implementation=name)
+        chain_paths(whole, parts, topics, 1, closed, window, max_pairs=6, implementation=name)
     with pytest.raises(UsageError, match="no such implementation"):
         path_parts(star, topics, hops, closed, implementation="scipy")
 

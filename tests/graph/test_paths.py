@@ -211,7 +211,7 @@ test_bad_input_says_what = refusals(
         ("one of the topics is no node", lambda: start_paths(GRAPH, ragged([[6]]))),
         ("stands twice in its order; given node 4 in question 1", lambda: start_paths(GRAPH, ragged([[4], [4, 0, 4]]))),
         ("no question", lambda: expand_paths(GRAPH, start_paths(GRAPH, ragged([[0], [1]])), TOPICS)),
-        ("too many paths; given 4 at the end", lambda: expand_paths(GRAPH, START, TOPICS, most=3)),
+        ("too many paths; given 4 at the end", lambda: expand_paths(GRAPH, START, TOPICS, max_paths=3)),
         ("hops are not in order", lambda: path_parts(GRAPH, TOPICS, [START, START], CLOSED)),
         ("at most 22 hops", lambda: chain_paths(None, PARTS, TOPICS, 0, CLOSED, Window(ZERO, ZERO + 23))),
     ]

@@ -390,7 +390,7 @@ def test_arrays_of_a_foreign_index_that_do_not_fit_are_made_anew(
     made(before)
     content, file = FOREIGN[name], before.folder(layer) / CARRIED
     file.write_bytes(xxhash.xxh3_128_digest(content) + content)
-    with patch.object(work, "_MOST_CARRIED", 10**5):
+    with patch.object(work, "_MAX_CARRIED", 10**5):
         assert made(bench, before) == made(fresh) and not bench.report.reused
 
 

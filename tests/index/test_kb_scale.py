@@ -39,7 +39,7 @@ def text(values: list[str]) -> pa.LargeStringArray:
 @given(st.lists(st.lists(WORDS, max_size=6), max_size=6), st.integers(0, 4))
 def test_strings_are_numbered_as_a_dictionary_numbers_them(columns, pending):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kb_columns, "_LEAST_PENDING", pending)  # joined now and then, as large ones are
+        patch.setattr(kb_columns, "_MIN_PENDING", pending)  # joined now and then, as large ones are
         interner = Interner()
         for column in columns:
             interner.add(text(column))
@@ -136,7 +136,7 @@ def test_what_stands_in_shows_is_what_all_edges_would_show(edges, names):
     kind = kinds[1][relation].astype(np.int32)
     sides = _side(head, kind, tail, 9), _side(tail, kind, head, 9)
     around = Surroundings(pa.chunked_array([text(names)]), codes[1].astype(np.int32), kinds[0].tolist(), *sides)
-    beside = around.of(np.arange(9))
+    beside = around.pairs(np.arange(9))
     for node in range(9):
         out = [(relations[r], names[t]) for h, r, t in edges if h == node]
         into = [(relations[r], names[h]) for h, r, t in edges if t == node]

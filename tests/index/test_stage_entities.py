@@ -95,7 +95,7 @@ def test_tables_of_an_earlier_run_are_brought_up_to_date(
     """An earlier run leaves no trace in the files, whatever came and left."""
     new = [*more, *(row for row, stays in zip(old, stay) if stays)]
     before, bench, fresh = (next(benches) for _ in range(3))
-    with patch.object(stage, "_MOST_CHANGED", 99):
+    with patch.object(stage, "_MAX_CHANGED", 99):
         files_after(before, old)
         assert files_after(bench, new, before) == files_after(fresh, new)
     assert bench.report.reused == (Counter(map(repr, old)) & Counter(map(repr, new))).total()
@@ -123,7 +123,7 @@ def test_wrong_updates_are_noticed(benches: Iterator[Any], wrong: str) -> None:
         "others": ("_chosen", lambda table, mask: chosen(table, mask & (next(calls) < 2))),
     }
     old, new = CHANGES[wrong]
-    with patch.object(stage, "_MOST_CHANGED", 99):
+    with patch.object(stage, "_MAX_CHANGED", 99):
         files_after(before, old)
         expected = files_after(fresh, new)
         with patch.object(stage, *planted[wrong]):
@@ -140,6 +140,6 @@ def test_an_earlier_table_that_points_outside_is_made_anew(
     before, bench, fresh = (next(benches) for _ in range(3))
     files_after(before, [X, X])
     before.put(table, [{**one, column: row} for one in before.rows(table)])
-    with patch.object(stage, "_MOST_CHANGED", 99):
+    with patch.object(stage, "_MAX_CHANGED", 99):
         assert files_after(bench, [X], before) == files_after(fresh, [X])
     assert not bench.report.reused

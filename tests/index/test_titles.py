@@ -7,7 +7,7 @@ import torch
 from titled import titled
 
 from gpu_rag.graph.csr import csr_from_edges, row_of_entry
-from gpu_rag.index.titles import MOST_PASSAGES, title_edges
+from gpu_rag.index.titles import MAX_PASSAGES, title_edges
 
 KNOWN = pa.array(["jaws", "marta orlo", "jaws (book)", "jaws"])  # of equal names the first counts
 
@@ -38,9 +38,9 @@ def test_a_title_names_an_entity(title: str, node: int | None) -> None:
 
 
 def test_a_title_of_many_passages_says_nothing() -> None:
-    few, many = ["Jaws"] * MOST_PASSAGES, ["Jaws"] * (MOST_PASSAGES + 1)
-    assert edges(*few) == [(0, p) for p in range(MOST_PASSAGES)]
-    assert edges(*many, "Marta Orlo") == [(1, MOST_PASSAGES + 1)]
+    few, many = ["Jaws"] * MAX_PASSAGES, ["Jaws"] * (MAX_PASSAGES + 1)
+    assert edges(*few) == [(0, p) for p in range(MAX_PASSAGES)]
+    assert edges(*many, "Marta Orlo") == [(1, MAX_PASSAGES + 1)]
 
 
 def test_a_name_may_stand_for_another_node() -> None:

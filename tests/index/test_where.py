@@ -10,10 +10,10 @@ import pytest
 
 import gpu_rag
 from gpu_rag.errors import IndexCorrupt, UsageError
-from gpu_rag.index.metadata import MOST_COLUMNS, read_metadata, to_text, write_metadata
+from gpu_rag.index.metadata import MAX_COLUMNS, read_metadata, to_text, write_metadata
 from gpu_rag.index.tables import read_table
 from gpu_rag.index.verify import verify
-from gpu_rag.index.where import MOST_CHARS, matching
+from gpu_rag.index.where import MAX_CHARS, matching
 
 FAST = {"models": {"embedder": "hash", "llm": "none"}}
 YEARS = [2019, 2020, 2021, None, 2020, 1999]
@@ -95,7 +95,7 @@ def test_texts_numbers_and_columns_as_they_are_written() -> None:
         ("year in 2020", "'2020' at character 9"), ("year in ()", "')' at character 10"),
         ("year ~ 1", "'~ 1' at character 6"), ("lang = 'x", "at character 8"), ("year not 3", "'3' at character 10"),
         ("and = 3", "'and' at character 1"), ("not " * 101 + "year = 1", "100"), ("(" * 5000 + "year", "100"),
-        ("x" * (MOST_CHARS + 1), str(MOST_CHARS)), ("__import__('os') = 1", "__import__"),
+        ("x" * (MAX_CHARS + 1), str(MAX_CHARS)), ("__import__('os') = 1", "__import__"),
     ],
 )  # fmt: skip
 def test_errors_say_what_and_where(where: str, said: str) -> None:
@@ -113,10 +113,10 @@ def test_the_table_has_a_type_a_column_and_the_commonest_columns(tmp_path: Path)
         {"a": 1.0, "b": "1", "c": True, "d": "x", "e": None},
         {"a": 2.5, "b": "x", "c": False, "d": None, "e": 3},
     ]
-    many = [{f"x{i:04}": 1 for i in range(MOST_COLUMNS + 9)}, {"z": 1}, {"z": 2}]
+    many = [{f"x{i:04}": 1 for i in range(MAX_COLUMNS + 9)}, {"z": 1}, {"z": 2}]
     write_metadata(tmp_path / "many.parquet", [to_text(row) for row in many])
     names = pa.parquet.read_table(tmp_path / "many.parquet").column_names
-    assert len(names) == MOST_COLUMNS and names[-1] == "z"
+    assert len(names) == MAX_COLUMNS and names[-1] == "z"
     assert not write_metadata(tmp_path / "none.parquet", ["", ""]) and not (tmp_path / "none.parquet").exists()
 
 

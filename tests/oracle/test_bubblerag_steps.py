@@ -130,7 +130,7 @@ def test_the_table_and_single_pairs_are_the_same_numbers(seed: int) -> None:
     both = torch.cat([made.graph.entity_vectors, made.graph.relation_vectors])
     assert torch.equal(together, node_costs(queries, both, pairs[:, 0], pairs[:, 1]))
     exact = [made.cosine(made.queries[b], v) for b, v in pairs.tolist()]
-    assert all_.of(pairs[:, 0], pairs[:, 1]).tolist() == exact
+    assert all_.cosines(pairs[:, 0], pairs[:, 1]).tolist() == exact
     assert together.tolist() == [made.cost(made.queries[b], v) for b, v in pairs.tolist()]
 
 

@@ -33,16 +33,16 @@ def base(
 
 
 def matches(
-    kb: KnowledgeBase, mentions: list[str], sources: tuple[int, ...], threshold: float, most: int
+    kb: KnowledgeBase, mentions: list[str], sources: tuple[int, ...], threshold: float, k: int
 ) -> list[list[Match]]:
     query = (tuple(mentions), EMBED(mentions))
-    first, again = run(match_mentions, MemoryIndex(kb), [query, query], sources, threshold, most)
+    first, again = run(match_mentions, MemoryIndex(kb), [query, query], sources, threshold, k)
     assert first == again
     return first  # type: ignore[no-any-return]
 
 
-def match(kb: KnowledgeBase, mentions: list[str], threshold: float = 0.3, most: int = 3) -> Found:
-    return [[(m.node, m.sources) for m in some] for some in matches(kb, mentions, (0, 1), threshold, most)]
+def match(kb: KnowledgeBase, mentions: list[str], threshold: float = 0.3, k: int = 3) -> Found:
+    return [[(m.node, m.sources) for m in some] for some in matches(kb, mentions, (0, 1), threshold, k)]
 
 
 def test_a_source_that_has_the_name_gives_all_nodes_of_it_and_no_near_ones() -> None:
@@ -50,7 +50,7 @@ def test_a_source_that_has_the_name_gives_all_nodes_of_it_and_no_near_ones() -> 
     (found,) = match(kb, ["Jaws"])
     assert [node for node, _ in found][:3] == [0, 2, 6]  # homonyms of the left source, and not its "Jaws 2"
     assert {node for node, _ in found[3:]} <= {1, 3, 7} and found[3:]  # the right one has near names alone
-    assert match(kb, ["Jaws"], most=2)[0][:2] == [(0, (0,)), (2, (0,))]
+    assert match(kb, ["Jaws"], k=2)[0][:2] == [(0, (0,)), (2, (0,))]
     assert match(kb, ["Jaws"], threshold=0.999) == [[(0, (0,)), (2, (0,)), (6, (0,))]]
     assert match(kb, ["Moby Dick"], threshold=0.9) == [[]]
 
@@ -61,7 +61,7 @@ def test_an_alias_is_a_name() -> None:
     assert [(m.node, m.cosine) for m in one] == [(0, 1.0)]
 
 
-def plainly(kb: KnowledgeBase, mention: str, threshold: float, most: int) -> list[int]:
+def plainly(kb: KnowledgeBase, mention: str, threshold: float, k: int) -> list[int]:
     """The nodes of one mention, from the definition."""
     (query,), names = EMBED([mention]).astype(np.float64), EMBED(kb.node_names).astype(np.float64)
     best: dict[int, float] = {}
@@ -70,7 +70,7 @@ def plainly(kb: KnowledgeBase, mention: str, threshold: float, most: int) -> lis
         same = [node for node in own if kb.node_names[node].casefold() == mention.casefold()]
         near = sorted((-round(float(names[node] @ query), 6), node) for node in own)
         rows = [(1.0, node) for node in same] or [(-minus, node) for minus, node in near if -minus >= threshold]
-        best.update({node: cosine for cosine, node in rows[:most]})
+        best.update({node: cosine for cosine, node in rows[:k]})
     return sorted(best, key=lambda node: (-best[node], node))
 
 
@@ -80,11 +80,11 @@ def test_matches_agree_with_loops_and_a_mention_alone_is_that_mention_among_othe
     rng = random.Random(seed)
     names = [rng.choice([*NAMES, "Orca", "The Deep"]) for _ in range(9)]
     sides = [set(rng.sample(range(9), rng.randint(1, 9))) for _ in range(2)]
-    kb, most = base(names, *sides), rng.randint(1, 3)
+    kb, k = base(names, *sides), rng.randint(1, 3)
     mentions = rng.sample([*NAMES, "Orca"], 4)
-    found = match(kb, mentions, 0.3, most)
-    assert [[node for node, _ in some] for some in found] == [plainly(kb, one, 0.3, most) for one in mentions]
-    assert [match(kb, [one], 0.3, most)[0] for one in mentions] == found
+    found = match(kb, mentions, 0.3, k)
+    assert [[node for node, _ in some] for some in found] == [plainly(kb, one, 0.3, k) for one in mentions]
+    assert [match(kb, [one], 0.3, k)[0] for one in mentions] == found
 
 
 def test_a_search_by_nearness_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

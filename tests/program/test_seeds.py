@@ -12,7 +12,7 @@ from gpu_rag.index import tables
 from gpu_rag.index.name_table import NAMES as FILE
 from gpu_rag.index.name_table import NameTable, of_one, words_of
 from gpu_rag.index.stages.names import names_of_entities, names_of_titles
-from gpu_rag.index.titles import MOST_PASSAGES
+from gpu_rag.index.titles import MAX_PASSAGES
 from gpu_rag.program.seeds import COMMON, Titles, entity_seeds, spread, title_seeds
 
 NAMES = ["Harald Bluetooth", "the 12- Mile Reef", "Téllez- Girón", "Mile", "spouse", "1915", "12", "Who", "Orlo's Vale"]
@@ -90,7 +90,7 @@ TITLES = ["Whistle Stop (film)", "Whistle Stop (novel)", "Evidence", "Evidence (
     ],
 )
 def test_passages_are_seeds_by_their_titles(question: str, expected: dict[int, float]) -> None:
-    column = pa.chunked_array([[*TITLES, *["Many"] * (MOST_PASSAGES + 1)]])
+    column = pa.chunked_array([[*TITLES, *["Many"] * (MAX_PASSAGES + 1)]])
     assert title_seeds(Titles(names_of_titles(column), column), [words_of(question)]) == [expected]
 
 

@@ -59,8 +59,8 @@ def blocks_of(n_bytes: int, n_lines: int, n_rows: int) -> Iterator[None]:
         patch.setattr("gpu_rag.sources.knowledge_graph.blocks._ROWS", n_rows)
         patch.setattr("gpu_rag.sources.knowledge_base.stark._EDGES", n_rows)
         patch.setattr("gpu_rag.index.stages.knowledge_base.read._NODES", n_rows)
-        patch.setattr("gpu_rag.index.stages.knowledge_base.read._LEAST_LOOKED_UP", n_rows)
-        patch.setattr("gpu_rag.index.stages.knowledge_base.columns._LEAST_PENDING", n_rows)
+        patch.setattr("gpu_rag.index.stages.knowledge_base.read._MIN_LOOKED_UP", n_rows)
+        patch.setattr("gpu_rag.index.stages.knowledge_base.columns._MIN_PENDING", n_rows)
         yield
 
 

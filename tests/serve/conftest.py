@@ -147,7 +147,7 @@ class Here:
             return {name: engine_over(index, models, chosen) for name, index in held.items()}
 
         self.thread = EngineThread(open_engines, chosen.serve, self.said.append)
-        self.live = next(iter(self.thread.lives.values()))
+        self.live = next(iter(self.thread.indexes.values()))
         self.admission = Admission(chosen)
         self.counts = self.admission.counts
         self.thread.start()

@@ -321,8 +321,8 @@ def test_models_of_one_name_are_loaded_once(north: Path, south: Path, monkeypatc
         lambda: serve_command.engines(folders, dict.fromkeys(folders, settings), None), settings.serve, print
     )
     thread.start()
-    assert sorted(loaded) == ["hash", "http://127.0.0.1:9/v1#M"] and "bm25" in thread.lives["c"].answering
-    assert len({id(live.engine.models) for live in thread.lives.values()}) == 1
+    assert sorted(loaded) == ["hash", "http://127.0.0.1:9/v1#M"] and "bm25" in thread.indexes["c"].answering
+    assert len({id(live.engine.models) for live in thread.indexes.values()}) == 1
     thread.stop()
     assert plain_llm is not llm
 

@@ -36,7 +36,7 @@ class Given:
     anchors: Ragged
     groups: Ragged
 
-    def one(self, b: int) -> Given:
+    def question(self, b: int) -> Given:
         """Question b alone."""
         blocks, lo, hi = self.blocks, *self.blocks.offsets[b : b + 2].tolist()
         first, last = blocks.csr.indptr[[lo, hi]].tolist()
@@ -93,7 +93,7 @@ def check(result: Any, given: Given) -> Checked:
     same = _same_trees if isinstance(result, Bubbles) else _same_distances
 
     def reason(b: int) -> str:
-        return "" if same(result, given.one(b), b) else f"question {b} is not what the fixpoint gives"
+        return "" if same(result, given.question(b), b) else f"question {b} is not what the fixpoint gives"
 
     return check_sample(given.anchors.batch, reason)
 

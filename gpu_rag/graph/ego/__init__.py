@@ -140,7 +140,7 @@ def _balls_by_numba(
 @dataclass(frozen=True)
 class Reached:
     """Nodes that a search has found: keys question * N + node i64[T], ascending; hop i64[T], the hop of each;
-    n_entries: the total number of entries in their rows, if known; left: hops not done, see `most` of `reached`."""
+    n_entries: the total number of entries in their rows, if known; left: hops not done, see `reached`."""
 
     keys: torch.Tensor
     hop: torch.Tensor
@@ -159,8 +159,8 @@ def reached(
     """The balls of `ego_balls`, all questions hop by hop along the rows of the nodes that the last hop found.
 
     costs: seeds always stay; if a hop does not fit, the nodes with the lowest cost are taken, then the lower node.
-    most: the search ends before a hop with more entries than this. The host waits once for each hop, for the number of
-    new nodes; with costs once more if a question is full.
+    max_entries: the search ends before a hop with more entries than this. The host waits once for each hop, for the
+    number of new nodes; with costs once more if a question is full.
     """
     n, batch = max(graph.n, 1), seeds.batch
     ball = torch.zeros(0, dtype=torch.int64, device=graph.indptr.device)
@@ -217,7 +217,7 @@ def sizes_of(keys: torch.Tensor, batch: int, n: int) -> torch.Tensor:
 
 
 def _are_new(keys: torch.Tensor, ball: torch.Tensor) -> torch.Tensor:
-    """The first of equal ascending keys `found`, if it is not in the ascending `ball`: bool[T]."""
+    """Whether a key is the first of equal ascending keys and not in the ascending `ball`: bool[T]."""
     new = torch.ones_like(keys, dtype=torch.bool)
     new[1:] = keys[1:] != keys[:-1]
     if ball.shape[0]:
@@ -446,7 +446,7 @@ def local_nodes(blocks: Blocks, lists: Ragged, name: str) -> Ragged:
 
     Raises BadInput if a node is not in its block, or if there are not as many lists as blocks.
     """
-    check_ragged(lists, name, device=blocks.offsets.device, batch=blocks.offsets.shape[0] - 1, of="blocks")
+    check_ragged(lists, name, device=blocks.offsets.device, batch=blocks.offsets.shape[0] - 1, owners="blocks")
     row, node = row_of_value(lists), lists.values.long()
     if node.numel() == 0:
         return Ragged(node, lists.offsets)

@@ -92,10 +92,10 @@ def cut_by_scipy(csr: CSR, hops: int) -> Callable[[int], Ball]:
     """A function that cuts the ball of a seed: rows of the sparse matrix, then selected rows and columns."""
     matrix = adjacency(csr)
 
-    def one(seed: int) -> Ball:
+    def ball_of(seed: int) -> Ball:
         ball = np.array([seed])
         for _ in range(hops):
             ball = np.union1d(ball, matrix[ball].indices)
         return ball.tolist(), matrix[ball][:, ball].nnz
 
-    return one
+    return ball_of

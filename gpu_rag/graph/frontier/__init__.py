@@ -42,7 +42,7 @@ def _check_query(query: FrontierQuery, vectors: torch.Tensor) -> None:
     if query.vectors.dtype != torch.float32:
         raise BadInput("questions are no f32 rows", given=query.vectors.dtype, expected="f32 [B, D]")
     check_unit_rows(query.vectors, "questions")
-    check_keywords(query.keywords, query.vectors, ANY_KEYWORD, batch=query.vectors.shape[0], of="questions")
+    check_keywords(query.keywords, query.vectors, ANY_KEYWORD, batch=query.vectors.shape[0], owners="questions")
     if query.vectors.shape[1] != vectors.shape[1] or query.vectors.device != vectors.device:
         given = f"{query.vectors.shape[1]} on {query.vectors.device} and {vectors.shape[1]} on {vectors.device}"
         raise BadInput("questions and edges differ in dimension or device", given=given, expected="one of each")

@@ -77,7 +77,7 @@ class HopEdges:
 def described(vectors: torch.Tensor, keywords: Ragged, n_keywords: int) -> Described:
     """Check the items that `score_lists` compares questions with. Raises BadInput."""
     check_unit_rows(vectors, "vectors")
-    check_keywords(keywords, vectors, n_keywords, batch=vectors.shape[0], of="vectors")
+    check_keywords(keywords, vectors, n_keywords, batch=vectors.shape[0], owners="vectors")
     return Described(vectors, keywords, n_keywords)
 
 
@@ -98,10 +98,12 @@ def hop_edges(
 
 
 def check_keywords(
-    keywords: Ragged, vectors: torch.Tensor, n_keywords: int, batch: int | None = None, of: str = ""
+    keywords: Ragged, vectors: torch.Tensor, n_keywords: int, batch: int | None = None, owners: str = ""
 ) -> None:
     """Raise BadInput unless each list ascends, with values in [0, n_keywords); batch, of: as in `check_ragged`."""
     if n_keywords < 0:
         raise BadInput("a negative number of keywords", given=n_keywords, expected=">= 0")
     device = vectors.device
-    check_ragged(keywords, "keywords", n=n_keywords, device=device, ascending=True, kind="keyword", batch=batch, of=of)
+    check_ragged(
+        keywords, "keywords", n=n_keywords, device=device, ascending=True, kind="keyword", batch=batch, owners=owners
+    )

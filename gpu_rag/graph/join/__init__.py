@@ -96,7 +96,7 @@ def join_index(
 
 def _check_side(vectors: torch.Tensor, keywords: Ragged, groups: torch.Tensor | None, name: str) -> None:
     check_unit_rows(vectors, f"{name} vectors")
-    check_ragged(keywords, f"{name} keywords", device=vectors.device, batch=vectors.shape[0], of="vectors")
+    check_ragged(keywords, f"{name} keywords", device=vectors.device, batch=vectors.shape[0], owners="vectors")
     if groups is not None:
         what = f"{name} groups do not match the vectors"
         check_form(groups, what, INTEGERS, vectors.shape[:1], vectors.device)

@@ -90,15 +90,15 @@ def expand_paths(
     paths: PathSet,
     topics: Ragged,
     *,
-    most: int = MAX_PATHS,
+    max_paths: int = MAX_PATHS,
     implementation: str = "auto",
     threads: int = 1,
 ) -> PathSet:
     """Extend every path by one hop, to a node that is neither on the path nor a topic of its question.
 
     paths: P paths of one length h, from `start_paths`, `expand_paths` or `score_paths`. A direct edge to the
-    neighbouring topic is found by `path_parts`. most: raises BadInput, before any work, if the degrees at the ends of
-    the paths sum to more. implementation: numba | torch | auto, all give the same integers. threads: groups of 4,096
+    neighbouring topic is found by `path_parts`. max_paths: raises BadInput, before any work, if the degrees at the ends
+    of the paths sum to more. implementation: numba | torch | auto, all give the same integers. threads: groups of 4,096
     paths at once (numba). Returns PathSet with h + 1 hops, ascending by (group, nodes). Time: the edges at the ends,
     times h. Memory: the result; torch: the edges in pieces. Raises BadInput, UsageError, MissingBackend.
 
@@ -108,7 +108,7 @@ def expand_paths(
     check_paths(paths, topics.batch, graph.device)
     check_threads(threads)
     n_steps = _count_steps(graph, paths)
-    check_count(n_steps, most, "end")
+    check_count(n_steps, max_paths, "end")
     if pick_implementation(graph.device, implementation, "expand_paths") == "numba":
         return _extended_by_numba(graph, paths, topics, threads)
     parent, entry = _steps_by_torch(graph, paths, topics, n_steps)

@@ -58,7 +58,7 @@ def path_parts(
     hops: Sequence[PathSet],
     ends: Ends,
     *,
-    most: int = MAX_PAIRS,
+    max_pairs: int = MAX_PAIRS,
     implementation: str = "auto",
 ) -> PathSet:
     """The parts of whole paths, each in the direction of the topic order.
@@ -67,8 +67,8 @@ def path_parts(
     PathSet with group = topics.offsets[b] + b + s for part s of question b. Part s = 0 comes before the first topic and
     s = k after the last (paths of 1..D hops, only if that end is open). Other parts lead from topic s to topic s + 1,
     counted from 1: the edge between them, or f hops from the first topic and f or f - 1 hops from the second that end
-    in one node and share no other node. So each is found once. Edge numbers are only copied. most: raises BadInput if
-    more pairs than this would have to be tried. implementation: numba | torch | auto, both give the same integers.
+    in one node and share no other node. So each is found once. Edge numbers are only copied. max_pairs: raises BadInput
+    if more pairs than this would have to be tried. implementation: numba | torch | auto, both give the same integers.
     Raises BadInput, UsageError, MissingBackend.
     """
     check_ragged(topics, "topics", n=graph.n, device=graph.device)
@@ -78,7 +78,7 @@ def path_parts(
     if not hops or any(paths.edges.shape[1] != h for h, paths in enumerate(hops)):
         raise BadInput("hops are not in order", given=[p.edges.shape[1] for p in hops], expected="0, 1, 2, ..")
     if pick_implementation(graph.device, implementation, "path_parts") == "numba":
-        return _parts_by_numba(graph, topics, hops, ends.first.numpy(), ends.last.numpy(), most)
+        return _parts_by_numba(graph, topics, hops, ends.first.numpy(), ends.last.numpy(), max_pairs)
     first, last = checked_ends(topics, ends)
     question = row_of_value(topics)
     place = torch.arange(question.shape[0], device=graph.device)
@@ -91,7 +91,7 @@ def path_parts(
     direct = _next_to(graph, topics)
     counts = [count_of(*direct), *(count_of(j.first, j.last) for j in joints), *(mask.sum() for _, mask in beyond)]
     n_direct, *sizes = torch.stack(counts).tolist()  # one wait for the device; a second one follows for the kept pairs
-    tried = [joint.tried(n, most) for joint, n in zip(joints, sizes)]
+    tried = [joint.tried(n, max_pairs) for joint, n in zip(joints, sizes)]
     pieces = (place[:0], place[:0]), *expand(*direct, n_direct)
     owner, entry = (torch.cat(column) for column in zip(*pieces))
     hit = graph.csr.indices[entry] == topics.values[(owner + 1).clamp_max(max(question.shape[0] - 1, 0))]
@@ -151,19 +151,19 @@ class _Joint:
     first: torch.Tensor
     last: torch.Tensor
 
-    def tried(self, count: int, most: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(i, j, whether they have no common node) of all `count` pairs. Raises BadInput for more than `most`."""
-        check_count(count, most, "joints")
-        ones, others, frees = [self.order[:0]], [self.order[:0]], [self.order[:0] > 0]
+    def tried(self, count: int, max_pairs: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(i, j, whether they have no common node) of all `count` pairs. Raises BadInput for more than `max_pairs`."""
+        check_count(count, max_pairs, "joints")
+        firsts, seconds, frees = [self.order[:0]], [self.order[:0]], [self.order[:0] > 0]
         for left, place in expand(self.first, self.last, count):
             other = self.order[place]
             free = torch.ones_like(left, dtype=torch.bool)
             for column in self.right.T:
                 node = column[other]
                 free &= ((self.left[left] != node[:, None]) | (node < 0)[:, None]).all(1)
-            for pieces, piece in zip((ones, others, frees), (left, other, free)):
+            for pieces, piece in zip((firsts, seconds, frees), (left, other, free)):
                 pieces.append(piece)
-        return torch.cat(ones), torch.cat(others), torch.cat(frees)
+        return torch.cat(firsts), torch.cat(seconds), torch.cat(frees)
 
 
 def _joint(left: torch.Tensor, wanted: torch.Tensor, right: torch.Tensor, offered: torch.Tensor) -> _Joint:
@@ -203,7 +203,7 @@ def chain_paths(
     ends: Ends,
     window: Window,
     *,
-    most: int = MAX_PAIRS,
+    max_pairs: int = MAX_PAIRS,
     implementation: str = "auto",
 ) -> PathSet:
     """Add one more part for every question: step 0 gives the beginnings (whole = None), step s adds part s.
@@ -211,8 +211,8 @@ def chain_paths(
     parts: from `path_parts`, pruned or not. A path and a part are joined if they share the topic between them and no
     other node, and together have at most longest[b] hops. A closed end adds nothing; a question without part s keeps
     its paths. After its last part a question keeps the paths with more than least[b] hops. Returns PathSet with group =
-    question, ascending by (question, nodes). most, implementation: as in `path_parts`. Raises BadInput, UsageError,
-    MissingBackend.
+    question, ascending by (question, nodes). max_pairs, implementation: as in `path_parts`. Raises BadInput,
+    UsageError, MissingBackend.
     """
     check_tensors(topics, "topics", None)
     check_ends(topics, ends)
@@ -225,7 +225,7 @@ def chain_paths(
     if pick_implementation(topics.offsets.device, implementation, "chain_paths") == "numba":
         arrays = whole if step > 0 else None
         bounds = (window.least.contiguous().numpy(), window.longest.contiguous().numpy())
-        return _chain_by_numba(arrays, parts, topics, step, ends.first.numpy(), ends.last.numpy(), bounds, most)
+        return _chain_by_numba(arrays, parts, topics, step, ends.first.numpy(), ends.last.numpy(), bounds, max_pairs)
     opens, closes = checked_ends(topics, ends)
     slot = topics.offsets[parts.question] + parts.question + step
     size, device = topics.offsets.diff(), topics.offsets.device
@@ -239,14 +239,16 @@ def chain_paths(
     else:
         size_of, closes_of = size[whole.question], closes[whole.question]
         keep = (size_of < step) | ((size_of == step) & ~closes_of)
-        length = torch.where(keep, whole.edges.shape[1] + 1, whole.lengths)  # one more: they are kept as they are
+        length = torch.where(
+            keep, whole.edges.shape[1] + 1, whole.lengths
+        )  # one more: these paths are kept as they are
         by_length = torch.zeros(whole.edges.shape[1] + 2, dtype=torch.int64, device=device)
         by_length.index_add_(0, length, torch.ones_like(length))
         n_added, *n_by_length, n_kept = torch.cat([is_added.sum()[None], by_length]).tolist()
         added = parts.rows(places_of(is_added, n_added))
         sets = [whole.rows(places_of(keep, n_kept))]
         lefts = [(h, whole.rows(places_of(length == h, n))) for h, n in enumerate(n_by_length) if n]
-        sets += _extended(lefts, added, most)
+        sets += _extended(lefts, added, max_pairs)
     longer = _together(sets)
     length = longer.lengths
     allowed = length <= window.longest[longer.question]
@@ -270,13 +272,13 @@ def _check_window(window: Window, topics: Ragged) -> None:
     raise BadInput("paths are too long", given=given, expected=f"at most {MAX_HOPS} hops")
 
 
-def _extended(lefts: Sequence[tuple[int, PathSet]], parts: PathSet, most: int) -> list[PathSet]:
+def _extended(lefts: Sequence[tuple[int, PathSet]], parts: PathSet, max_pairs: int) -> list[PathSet]:
     """Every path joined with every part of its question. lefts: the paths by their number of hops."""
     if not lefts:
         return []
     joints = [_joint(p.nodes[:, :h], p.question, parts.nodes[:, 1:], parts.question) for h, p in lefts]
     sizes = torch.stack([count_of(joint.first, joint.last) for joint in joints]).tolist()
-    tried = [joint.tried(n, most) for joint, n in zip(joints, sizes)]
+    tried = [joint.tried(n, max_pairs) for joint, n in zip(joints, sizes)]
     sizes, longer = torch.stack([free.sum() for _, _, free in tried]).tolist(), []
     for (hops, left), (ours, theirs, free), n in zip(lefts, tried, sizes):
         places = places_of(free, n)
@@ -288,7 +290,7 @@ def _extended(lefts: Sequence[tuple[int, PathSet]], parts: PathSet, most: int) -
 
 
 def _parts_by_numba(
-    graph: PathGraph, topics: Ragged, hops: Sequence[PathSet], opens: Array, last: Array, most: int
+    graph: PathGraph, topics: Ragged, hops: Sequence[PathSet], opens: Array, last: Array, max_pairs: int
 ) -> PathSet:
     """`path_parts` of checked inputs by compiled loops. opens, last: bool[B], the two flags of `Ends`."""
     from gpu_rag_kernels.paths import numba as kernels
@@ -305,14 +307,14 @@ def _parts_by_numba(
         for back in {max(h - 1, 1), h}:
             spans = np.empty((hops[h].size, 2), np.int64)
             keys, pairs = kernels.meeting(arrays[h], arrays[back], offsets, spans)
-            check_count(pairs, most, "joints")
+            check_count(pairs, max_pairs, "joints")
             pieces.append(kernels.join(arrays[h], arrays[back], keys, spans, pairs, width))
     return _sorted_by_numpy(*(np.concatenate(column) for column in zip(*pieces)))
 
 
 def _chain_by_numba(
     whole: PathSet | None, parts: PathSet, topics: Ragged, step: int, opens: Array, last: Array,
-    window: tuple[Array, Array], most: int,
+    window: tuple[Array, Array], max_pairs: int,
 ) -> PathSet:  # fmt: skip
     """`chain_paths` of checked inputs. opens, last: bool[B], the two flags of `Ends`; window: (least, longest)."""
     from gpu_rag_kernels.paths import numba as kernels
@@ -327,7 +329,7 @@ def _chain_by_numba(
     else:
         arrays, spans = whole.columns, kernels.spans_of_parts(added, offsets, step)
         goes_on = (size > step) | ((size == step) & _open_behind(opens, last, size))
-        check_count(kernels.tried(arrays, spans, goes_on), most, "joints")
+        check_count(kernels.tried(arrays, spans, goes_on), max_pairs, "joints")
         width = min(whole.edges.shape[1] + parts.edges.shape[1], space)
         question, nodes, edges = kernels.go_on(arrays, added, spans, goes_on, size <= step, least, longest, width)
     return _sorted_by_numpy(question, question, nodes, edges)

@@ -116,7 +116,7 @@ def check_depth(depth: int) -> None:
 
 
 def check_count(count: int, limit: int, what: str) -> None:
-    """Raise BadInput if a call would process more than `most` paths."""
+    """Raise BadInput if a call would process more than `limit` paths."""
     if count > limit:
         given = f"{count:,} at the {what} of the paths so far"
         raise BadInput("too many paths", given=given, expected=f"at most {limit:,}", do="prune with a smaller beam")

@@ -84,7 +84,7 @@ def _checked(graph: TypedGraph, starts: Ragged, relations: Ragged, directions: R
             return int(longest)
     check_ragged(starts, "starts", n=graph.n)  # these checks name the fault
     check_ragged(directions, "directions")
-    check_ragged(relations, "relations", batch=starts.batch, of="starts")
+    check_ragged(relations, "relations", batch=starts.batch, owners="starts")
     if not torch.equal(relations.offsets, directions.offsets):
         raise BadInput("directions do not match the relations", expected="equal offsets")
     for values, low, high, what in ranges:

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from gpu_rag.index.names import TextColumn, normalised
 from gpu_rag.text.normalise import normalise_name
 
-MOST_NEIGHBOURS = 3  # per relation in a stand-in text
-MOST_RELATIONS = 12
+MAX_NEIGHBOURS = 3  # per relation in a stand-in text
+MAX_RELATIONS = 12
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _MARKS = re.compile(r"[_./#:\s]+")
 _ROWS = 1 << 16
@@ -94,7 +94,7 @@ def standin_text(name: str, type: str, out: Sequence[tuple[str, str]], into: Seq
     name = in_words(name)
     sentences = [f"{name} {relation} {names}." for relation, names in _grouped(out)]
     sentences += [f"{names} {relation} {name}." for relation, names in _grouped(into)]
-    return " ".join([f"{name} ({type}).", *sentences[:MOST_RELATIONS]])
+    return " ".join([f"{name} ({type}).", *sentences[:MAX_RELATIONS]])
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -102,6 +102,6 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     groups: dict[str, list[str]] = {}
     for relation, name in pairs:
         names = groups.setdefault(relation, [])
-        if len(names) < MOST_NEIGHBOURS and in_words(name) not in names:
+        if len(names) < MAX_NEIGHBOURS and in_words(name) not in names:
             names.append(in_words(name))
     return [(relation, ", ".join(names)) for relation, names in groups.items()]

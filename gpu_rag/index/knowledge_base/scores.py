@@ -11,13 +11,13 @@ from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.types import Ragged
 
-MOST_MENTIONS = 3  # passages that represent a node without a document of its own
+MAX_MENTIONS = 3  # passages that represent a node without a document of its own
 
 
 def shown_passages(kb: KnowledgeBase) -> torch.Tensor:
     """i64[N]: number of passages at the front of a node's list that represent it."""
     own, sizes = torch.from_numpy(kb.n_own).to(kb.device).long(), kb.node_passages.offsets.diff()
-    return torch.where(own > 0, own, sizes.clamp(max=MOST_MENTIONS))
+    return torch.where(own > 0, own, sizes.clamp(max=MAX_MENTIONS))
 
 
 def score_nodes(kb: KnowledgeBase, queries: torch.Tensor, candidates: Ragged) -> torch.Tensor:
@@ -52,7 +52,7 @@ def node_text(kb: KnowledgeBase, index: Index, node: int) -> str:
     "name (type)." if the stand-ins (stage kb_texts) were not built.
     """
     passages = kb.passages_of(node)
-    rows = passages[: int(kb.n_own[node]) or MOST_MENTIONS].tolist()
+    rows = passages[: int(kb.n_own[node]) or MAX_MENTIONS].tolist()
     if rows:
         texts = index.passages["text"]
         return "\n".join(texts[row].as_py() for row in rows)

@@ -195,16 +195,34 @@ def _write_relations(work: Work, db: Database) -> int:
 
 # --- tables of an earlier run ------------------------------------------------------------------------
 
-_MOST_CHANGED = 0.2  # share of extractions that may differ; above, all names are counted
+_MAX_CHANGED = 0.2  # share of extractions that may differ; above, all names are counted
 
 
-def _updated(work: Work) -> dict[str, int] | None:
-    """Write the tables of an earlier run brought up to date. None if there is none, if too many extractions differ, or
-    if its tables do not fit together.
+@dataclass(frozen=True)
+class _Earlier:
+    """The tables of an earlier run, with the extractions that it read (`old`) and those of this run (`now`).
 
-    A passage is known by its extraction, on which alone the tables depend. Names in extractions that came or left are
-    counted again; all other entities and relations only get new numbers.
+    dropped: names that the earlier run dropped. passage, entity: columns of its table `extracted`; ends: its subjects
+    and objects.
     """
+
+    dropped: int
+    old: pa.Table
+    now: pa.Table
+    entities: pa.Table
+    relations: pa.Table
+    passage: np.ndarray
+    entity: np.ndarray
+    ends: list[np.ndarray]
+
+    @property
+    def stated(self) -> pa.ListArray:
+        """The passages of each relation."""
+        return self.relations["passages"].chunk(0)
+
+
+def _earlier(work: Work) -> _Earlier | None:
+    """The tables of an earlier run; None if there are none, or if they do not fit together."""
     dropped, columns = work.carried(np.int64, 1), ["passage", "entities", "triples"]
     if not work.previous or not work.previous_inputs or dropped is None:
         return None
@@ -217,70 +235,93 @@ def _updated(work: Work) -> dict[str, int] | None:
         return None  # more than 2 GiB of text
     passage, entity = (extracted[name].to_numpy() for name in ("passage", "entity"))
     ends = [relations[name].to_numpy() for name in ("subject", "object")]
-    stated = relations["passages"].chunk(0)
-    if any(outside(rows, len(entities)) for rows in (entity, *ends)) or any(
-        outside(rows, len(old)) for rows in (passage, stated.flatten().to_numpy())
-    ):  # made by other code
+    tables_before = _Earlier(int(dropped[0]), old, now, entities, relations, passage, entity, ends)
+    passages = (passage, tables_before.stated.flatten().to_numpy())
+    made_by_other_code = any(outside(rows, len(entities)) for rows in (entity, *ends))
+    return None if made_by_other_code or any(outside(rows, len(old)) for rows in passages) else tables_before
+
+
+def _updated(work: Work) -> dict[str, int] | None:
+    """Write the tables of an earlier run brought up to date. None if there is none, if too many extractions differ, or
+    if its tables do not fit together.
+
+    A passage is known by its extraction, on which alone the tables depend. Names in extractions that came or left are
+    counted again; all other entities and relations only get new numbers.
+    """
+    earlier = _earlier(work)
+    if earlier is None:
         return None
-    passage_now = _same_rows(_row_hashes(old), _row_hashes(now))
+    now, ids = earlier.now, one_array(earlier.entities["id"])
+    passage_now = _same_rows(_row_hashes(earlier.old), _row_hashes(now))
     is_new, is_gone = np.ones(len(now) + 1, bool), passage_now < 0
     is_new[passage_now[~is_gone]] = False
-    if is_new[:-1].sum() + is_gone.sum() > _MOST_CHANGED * len(now):
+    if is_new[:-1].sum() + is_gone.sum() > _MAX_CHANGED * len(now):
         return None
     names, triples, n_dropped = _normalised(_chosen(now, is_new[:-1]))
-    names_gone, _, n_gone = _normalised(_chosen(old, is_gone))
+    names_gone, _, n_gone = _normalised(_chosen(earlier.old, is_gone))
     keys = pc.unique(one_array(pa.chunked_array([*names["key"].chunks, *names_gone["key"].chunks])))
-    ids = one_array(entities["id"])
     is_counted = np.zeros(len(ids) + 1, bool)
     is_counted[rows_of(keys, ids)] = True  # new names have row -1
     also = np.zeros(len(now) + 1, bool)
-    also[passage_now[passage[is_counted[entity]]]] = True
+    also[passage_now[earlier.passage[is_counted[earlier.entity]]]] = True
     others = _normalised(_chosen(now, (also & ~is_new)[:-1]))[0]
-    counted = pa.concat_tables([names, others.filter(pc.is_in(one_array(others["key"]), value_set=keys))])
-    run = _ranked(counted)
-    found = pa.table(_spelled(run), names=["id", "name", "aliases"])
-
-    # numbers of the earlier entities that stay, and of the counted ones
-    stay = np.flatnonzero(~is_counted[:-1])
-    kept: TextColumn[str] = TextColumn(pa.chunked_array([ids.take(pa.array(stay))]))
-    places = [bisect_left(kept, key) for key in found["id"].to_pylist()]
-    order = np.insert(stay, places, len(ids) + np.arange(len(found)))
-    number = np.full(len(ids) + len(found) + 1, -1)
-    number[order] = np.arange(len(order))
-    number, number_found = number[: len(ids) + 1].copy(), number[len(ids) : -1]
-    found_ids = one_array(found["id"])
-    number[rows_of(found_ids, ids)] = number_found  # new names have row -1
+    recounted = pa.concat_tables([names, others.filter(pc.is_in(one_array(others["key"]), value_set=keys))])
+    counted = pa.table(_spelled(_ranked(recounted)), names=["id", "name", "aliases"])
+    counted_ids = one_array(counted["id"])
+    order, number, number_counted = _renumbered(ids, is_counted[:-1], counted_ids)
 
     def numbers_of(column: pa.ChunkedArray) -> np.ndarray:
         """The number of the entity of each key that was counted."""
-        return number_found[rows_of(one_array(column), found_ids)]
+        return number_counted[rows_of(one_array(column), counted_ids)]
 
-    stays = passage_now[passage] >= 0
+    stays, stated = passage_now[earlier.passage] >= 0, earlier.stated
     of_stated = pc.list_parent_indices(stated).to_numpy()[passage_now[stated.flatten().to_numpy()] >= 0]
-    if any((number[rows] < 0).any() for rows in (entity[stays], *(rows[of_stated] for rows in ends))):
+    if any((number[rows] < 0).any() for rows in (earlier.entity[stays], *(rows[of_stated] for rows in earlier.ends))):
         return None
-    pairs = np.unique(
-        np.concatenate(
-            [
-                passage_now[passage[stays]] << 32 | number[entity[stays]],
-                names["passage"].to_numpy().astype(np.int64) << 32 | numbers_of(names["key"]),
-            ]
-        )
-    )
-    of_pairs = pairs & 0xFFFFFFFF
-    tables.write_columns(work.out / "extracted.parquet", tables.EXTRACTED, [pairs >> 32, of_pairs])
-    table = pa.concat_tables([entities.select(found.column_names), found.cast(_SPELLED)]).combine_chunks()
-    rows = table.take(pa.array(order))
-    counts = np.bincount(of_pairs, minlength=len(order))
-    parts = [*(column.combine_chunks() for column in rows.columns), pa.array(counts, pa.int32())]
-    tables.write_columns(work.out / "entities.parquet", tables.ENTITIES, parts)
+    before = passage_now[earlier.passage[stays]] << 32 | number[earlier.entity[stays]]
+    added = names["passage"].to_numpy().astype(np.int64) << 32 | numbers_of(names["key"])
+    pairs = np.unique(np.concatenate([before, added]))
+    _write_updated_entities(work, earlier.entities, counted, order, pairs)
     new = triples.group_by(triples.column_names).aggregate([])
     new_ends = [numbers_of(new[name]) for name in ("subject", "object")]
-    n_relations = _write_updated_relations(work, relations, [number[rows] for rows in ends], passage_now, new, new_ends)
+    old_ends = [number[rows] for rows in earlier.ends]
+    n_relations = _write_updated_relations(work, earlier.relations, old_ends, passage_now, new, new_ends)
     work.report.reused = int((~is_gone).sum())
     work.progress.advance(len(now))
-    n_dropped += int(dropped[0]) - n_gone
+    n_dropped += earlier.dropped - n_gone
     return {"entities": len(order), "relations": n_relations, "dropped_names": n_dropped}
+
+
+def _renumbered(
+    ids: pa.StringArray, is_counted: np.ndarray, counted_ids: pa.StringArray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(order, number, number_counted) of the entities that stay, and of those that were counted again.
+
+    order: the new entities as rows of [earlier entities | counted entities]; number: i64[n + 1], the number of each
+    earlier entity, and -1 for one that is gone and at the end; number_counted: of each counted entity.
+    """
+    stay, n_counted = np.flatnonzero(~is_counted), len(counted_ids)
+    kept: TextColumn[str] = TextColumn(pa.chunked_array([ids.take(pa.array(stay))]))
+    places = [bisect_left(kept, key) for key in counted_ids.to_pylist()]
+    order = np.insert(stay, places, len(ids) + np.arange(n_counted))
+    place = np.full(len(ids) + n_counted + 1, -1)
+    place[order] = np.arange(len(order))
+    number, number_counted = place[: len(ids) + 1].copy(), place[len(ids) : -1]
+    number[rows_of(counted_ids, ids)] = number_counted  # new names have row -1
+    return order, number, number_counted
+
+
+def _write_updated_entities(
+    work: Work, entities: pa.Table, counted: pa.Table, order: np.ndarray, pairs: np.ndarray
+) -> None:
+    """Write the tables of entities and of extracted names. order: see `_renumbered`; pairs: passage << 32 | entity."""
+    of_pairs = pairs & 0xFFFFFFFF
+    tables.write_columns(work.out / "extracted.parquet", tables.EXTRACTED, [pairs >> 32, of_pairs])
+    table = pa.concat_tables([entities.select(counted.column_names), counted.cast(_SPELLED)]).combine_chunks()
+    rows = table.take(pa.array(order))
+    counts = pa.array(np.bincount(of_pairs, minlength=len(order)), pa.int32())
+    columns = [*(column.combine_chunks() for column in rows.columns), counts]
+    tables.write_columns(work.out / "entities.parquet", tables.ENTITIES, columns)
 
 
 _SPELLED = pa.schema([tables.ENTITIES.field(name) for name in ("id", "name", "aliases")])

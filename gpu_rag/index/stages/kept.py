@@ -20,7 +20,7 @@ from gpu_rag.index import tables
 from gpu_rag.index.database import Database
 from gpu_rag.index.folder import sha256_text
 from gpu_rag.index.metadata import FILE as METADATA
-from gpu_rag.index.metadata import LANGUAGE, MOST_COLUMNS, read_metadata, rows_of, to_text
+from gpu_rag.index.metadata import LANGUAGE, MAX_COLUMNS, read_metadata, rows_of, to_text
 from gpu_rag.index.removed import DOCUMENT, has_removed
 from gpu_rag.index.stages.held import rejects_of
 from gpu_rag.index.stages.node_documents import SCHEMAS, Parts, Taken
@@ -198,7 +198,7 @@ def _is_exact(path: Path, some_leave: bool, is_given: bool) -> bool:
     detected = LANGUAGE in schema.names
     if (detected and is_given) or schema.names == [LANGUAGE]:
         return not is_given
-    return not (some_leave or len(schema.names) >= MOST_COLUMNS or pa.float64() in schema.types)
+    return not (some_leave or len(schema.names) >= MAX_COLUMNS or pa.float64() in schema.types)
 
 
 def _are_distinct(sources: Sources) -> bool:

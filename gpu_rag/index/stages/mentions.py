@@ -191,7 +191,7 @@ _ROWS = 1 << 14  # passages of a block
 _ASCII_RUN, _BETWEEN_RUNS, _NOT_ASCII = "[a-z0-9_]+", "[^a-z0-9_]+", r"[^\x00-\x7f]"
 _FOLDS_TO_ASCII = "ßẞİ"  # characters that NFKC leaves as they are, and that fold to letters of ASCII
 _MARKED = r"[a-z]\p{M}"  # such as J with a caron: NFKC leaves two characters, and folding makes them one
-_MOST_PATTERNS = 1000  # with more names to look for, all texts are searched
+_MAX_PATTERNS = 1000  # with more names to look for, all texts are searched
 
 
 def _updated(work: Work, links: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
@@ -250,7 +250,7 @@ def _found_again(path: Path, is_searched: np.ndarray, folder: Path, wanted: np.n
 
     names = _written_names(path, tables.ENTITIES, [], searched)
     patterns = {rf"\b{_BETWEEN_RUNS.join(runs)}\b" if runs else _NOT_ASCII for runs in ascii_words(names)}
-    texts = _texts(folder, wanted, patterns if len(patterns) <= _MOST_PATTERNS else None)
+    texts = _texts(folder, wanted, patterns if len(patterns) <= _MAX_PATTERNS else None)
     return _found(_Names(path, tables.ENTITIES, searched), texts)
 
 

@@ -18,7 +18,7 @@ PROFILES = "profiles.parquet"
 
 @stage("title_names", needs=("passages",), version=2)
 def title_names_stage(work: Work) -> dict[str, int]:
-    """Passages by title, and by title without a final bracket, for titles that at most MOST_PASSAGES passages share."""
+    """Passages by title, and by title without a final bracket, for titles that at most MAX_PASSAGES passages share."""
     path = work.stage_folders["passages"] / "passages.parquet"
     table = names_of_titles(tables.read_table(path, tables.PASSAGES, ["title"])["title"])
     tables.write_arrays(work.out / NAMES, table.arrays)

@@ -24,7 +24,7 @@ from gpu_rag.index.work import Work
 from gpu_rag.text.bm25 import Bm25, Counts, count_words
 from gpu_rag.text.language import ENGLISH
 
-LEAST_SHARE = 50  # word search uses the rules of a language that at least one document in so many is in
+MIN_SHARE = 50  # word search uses the rules of a language that at least one document in so many is in
 TRIPLE = ("subject", "label", "object")
 CHARS_A_TEXT = 256  # average characters per text in a full window; longer texts make it smaller
 
@@ -259,13 +259,11 @@ def bm25_stage(work: Work) -> dict[str, int]:
 
 
 def _common(language_of: Mapping[str, str], n_documents: int) -> list[str]:
-    """Languages of at least one document in LEAST_SHARE, the commonest first: rarer ones are often mistaken."""
+    """Languages of at least one document in MIN_SHARE, the commonest first: rarer ones are often mistaken."""
     counts = Counter(language_of.values())
     counts[ENGLISH] = n_documents - len(language_of)
     return [
-        language
-        for language, n in sorted(counts.items(), key=lambda c: (-c[1], c[0]))
-        if n * LEAST_SHARE >= n_documents
+        language for language, n in sorted(counts.items(), key=lambda c: (-c[1], c[0])) if n * MIN_SHARE >= n_documents
     ]
 
 

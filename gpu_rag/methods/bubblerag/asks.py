@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from gpu_rag.index.index import Index
 from gpu_rag.methods.bubblerag.graph import node_texts, passages_of
-from gpu_rag.methods.bubblerag.rules import CONCEPT_CHARS, MOST, MOST_CANDIDATES, MOST_CHARS, Group, Keyword, once
+from gpu_rag.methods.bubblerag.rules import CONCEPT_CHARS, MAX_CANDIDATES, MAX_CHARS, MOST, Group, Keyword, once
 from gpu_rag.models.ask import Ask, Choose, Packed, Refused
 from gpu_rag.program.oracle import Known
 from gpu_rag.program.reader import UNKNOWN, passage_block, read_blocks
@@ -28,7 +28,7 @@ Number = Annotated[int, Meta(ge=1)]
 class Listed(Struct, frozen=True):
     """Keywords to search for, the most important first."""
 
-    keywords: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=MOST_CHARS)], ...], Meta(max_length=MOST)]
+    keywords: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=MAX_CHARS)], ...], Meta(max_length=MOST)]
 
 
 class Change(Struct, frozen=True):
@@ -49,7 +49,7 @@ class Sorted(Struct, frozen=True):
 
     concept: Annotated[str, Meta(max_length=CONCEPT_CHARS)]
     weight: Annotated[float, Meta(ge=0, le=1)]
-    candidates: Annotated[tuple[Number, ...], Meta(max_length=MOST_CANDIDATES)]
+    candidates: Annotated[tuple[Number, ...], Meta(max_length=MAX_CANDIDATES)]
 
 
 class Grouping(Struct, frozen=True):
@@ -164,7 +164,7 @@ def _of_gold(
 ) -> Grouping | None:
     """For each keyword, a group of its candidates that occur in a gold passage. None if no candidate does."""
     right = {v: i for i, v in enumerate(candidates, 1) if not gold.passages.isdisjoint(passages_of(gold.index, [v]))}
-    numbers = [tuple(right[v] for v in pool.rows if v in right)[:MOST_CANDIDATES] for pool in pools]
+    numbers = [tuple(right[v] for v in pool.rows if v in right)[:MAX_CANDIDATES] for pool in pools]
     named = zip(keywords, numbers)
     groups = tuple(Sorted(keyword.text[:CONCEPT_CHARS], 1.0, shown) for keyword, shown in named if shown)
     return Grouping(groups) if groups else None

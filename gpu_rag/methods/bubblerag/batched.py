@@ -64,7 +64,7 @@ from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import COUNT, NATURAL, Range
 from gpu_rag.types import Ragged, TopK
 
-MOST_ALPHA = 100  # largest value for which exp stays finite
+MAX_ALPHA = 100  # largest value for which exp stays finite
 PARTS = 1 << 40  # weights are rounded down to multiples of 1 / PARTS
 FAR = 1 << 16  # above every cost of a node
 SEED_MASS, TEMPERATURE, WALK_FUSION = 0.5, 30.0, 0.05  # parameters of the random walk
@@ -90,7 +90,7 @@ class Params(Declared):
     cover_first: Annotated[
         bool, "whether trees that miss fewer groups come first; false: ordered by distance alone"
     ] = True
-    alpha: Annotated[float, Range(0, MOST_ALPHA), "penalty of a missing group; 0 acts as OR, 5 as AND"] = 1.0
+    alpha: Annotated[float, Range(0, MAX_ALPHA), "penalty of a missing group; 0 acts as OR, 5 as AND"] = 1.0
     rank: Annotated[
         Literal["auto", "score", "first"],
         "trees kept: those of the highest score, or those found first; auto: score if a model weighs the groups",
@@ -296,7 +296,7 @@ def _described(graph: BubbleGraph, grown: Bubbles, cosines: Cosines) -> list[tup
     not matter."""
     n_trees, tree_of = grown.kind.shape[0], row_of_value(grown.nodes)
     question = row_of_value(Ragged(grown.distance, grown.offsets))[tree_of]
-    cosine = cosines.of(question, grown.nodes.values.long())
+    cosine = cosines.cosines(question, grown.nodes.values.long())
     parts = grown.nodes.values, grown.nodes.offsets, grown.offsets, grown.groups, grown.distance, grown.kind, tree_of
     columns = torch.cat([*(part.long() for part in parts), cosine.view(torch.int64)]).cpu()  # the host waits only once
     node, begins, places, groups, distance, kind, tree, cosine = columns.split([*map(len, parts), len(cosine)])
@@ -336,6 +336,6 @@ def _ranked(
     place = starts[:-1, None] + torch.arange(min(k, len(node)), device=owner.device)
     first = order[place.clamp(max=len(node) - 1)]
     real = (place < starts[1:, None]) & ~out[first]
-    scores = cosines.of(owner[first].flatten(), node[first].flatten()).view(first.shape)
+    scores = cosines.cosines(owner[first].flatten(), node[first].flatten()).view(first.shape)
     rows, values, counts = (part.tolist() for part in to_host(node[first], scores, real.sum(1)))
     return [Ranking(tuple(r[:c]), tuple(s[:c])) for r, s, c in zip(rows, values, counts)]

@@ -144,7 +144,7 @@ class Cosines:
         self._graph, self._queries = graph, queries
         self._table: torch.Tensor | None = None
 
-    def of(self, question: torch.Tensor, node: torch.Tensor) -> torch.Tensor:
+    def cosines(self, question: torch.Tensor, node: torch.Tensor) -> torch.Tensor:
         """f64[P]: the cosines of pairs, i64[P] each."""
         return self._each(exact_dots, question, node, torch.float64)
 

@@ -26,9 +26,9 @@ from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.rules.decomposition import plan_by_rules
 
 NAME, BOUND, OPEN, CONCEPT = "name", "bound", "open", "concept"
-MOST, MOST_CHARS = 12, 1000  # keywords, and characters per keyword
+MOST, MAX_CHARS = 12, 1000  # keywords, and characters per keyword
 N_OPEN = 2  # anchors per open keyword
-MOST_CANDIDATES, CONCEPT_CHARS = 10, 120  # limits per group
+MAX_CANDIDATES, CONCEPT_CHARS = 10, 120  # limits per group
 _REFERENCE = re.compile(r"#\d{1,3}(?!\w)")
 
 
@@ -59,12 +59,12 @@ def keywords_by_rules(question: str, entities: Sequence[str], *, specialise: boo
     if specialise:
         for step in plan_by_rules(question).steps:
             text = " ".join(_REFERENCE.sub("", step.question).split())
-            listed.append(Keyword(text[:MOST_CHARS], OPEN if step.depends_on else BOUND))
+            listed.append(Keyword(text[:MAX_CHARS], OPEN if step.depends_on else BOUND))
     else:
         named = {normalise_name(k.text) for k in listed}
         words = sorted(keywords(question), key=lambda word: (question.casefold().find(word), word))
         listed += [Keyword(word) for word in words if not any(word in name for name in named)]
-    return once(listed) or [Keyword(question[:MOST_CHARS], BOUND)]
+    return once(listed) or [Keyword(question[:MAX_CHARS], BOUND)]
 
 
 def _names(question: str, entities: Sequence[str]) -> list[str]:
@@ -116,6 +116,6 @@ def groups_by_rules(index: Index, keywords: Sequence[Keyword], pools: Sequence[R
     weights = [rarity(index, anchors[0]) for _, anchors in merged]
     scale = max(weights, default=0.0) or 1.0
     return [
-        Group(concept[:CONCEPT_CHARS], anchors[:MOST_CANDIDATES], weight / scale)
+        Group(concept[:CONCEPT_CHARS], anchors[:MAX_CANDIDATES], weight / scale)
         for (concept, anchors), weight in zip(merged, weights)
     ]

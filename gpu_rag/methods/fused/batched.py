@@ -224,7 +224,7 @@ class _Weights:
         keys, place = np.unique(np.append(questions * n + entities, np.iinfo(np.int64).max), return_inverse=True)
         return cls(keys, np.bincount(place, np.append(weights, 0.0)), n)
 
-    def of(self, questions: np.ndarray, entities: np.ndarray) -> np.ndarray:
+    def weights(self, questions: np.ndarray, entities: np.ndarray) -> np.ndarray:
         """f64, the weight of each entity for its question; 0 for an entity below 0."""
         keys = questions * self.n + entities
         place = np.searchsorted(self.keys, keys)
@@ -256,19 +256,19 @@ def _columns_by_entities(
         return np.bincount(position, values, minlength=rows.size).reshape(rows.shape)
 
     def has_title(weights: _Weights) -> np.ndarray:
-        return weights.of(question.reshape(rows.shape), title) > 0
+        return weights.weights(question.reshape(rows.shape), title) > 0
 
-    weights = named.of(asker, entities)
+    weights = named.weights(asker, entities)
     known, place = weights > 0, np.broadcast_to(np.arange(width), rows.shape)
     columns = [(place < n).astype(float) for n in _FIRST]
     columns += [total(weights), total(known), has_title(named).astype(float)]
-    columns += [total(facts.of(asker, entities)), (place < ANCHORS).astype(float)]
+    columns += [total(facts.weights(asker, entities)), (place < ANCHORS).astype(float)]
     mentioned, shared, fresh, alike, beyond = np.zeros(rows.shape), [], [], [], []
     for a in range(ANCHORS):
         other, anchor = place != a, rows[:, min(a, width - 1)]
         pairs = _gathered(links.offsets, links.entities, anchor)
         inside = _Weights.summed(*pairs, np.ones(len(pairs[0])), named.n)
-        rare = (inside.of(asker, entities) > 0) * links.rarity[entities]
+        rare = (inside.weights(asker, entities) > 0) * links.rarity[entities]
         mentioned += other * has_title(inside)
         shared.append(other * np.minimum(total(rare), 2))
         fresh.append(other * np.minimum(total(rare * ~known), 2))

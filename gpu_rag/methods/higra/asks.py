@@ -38,9 +38,9 @@ def of_gold(gold: Known, position: int, candidates: Sequence[int]) -> bool:
     return not gold.passages.isdisjoint(passages_of_entities(gold.index).get(candidates[position], ()))
 
 
-def first_seeds(scores: Sequence[float], most: int, threshold: float) -> list[int]:
-    """Positions of the `most` best options with at least the threshold; a model may take any number."""
-    return best(scores, most, threshold)
+def first_seeds(scores: Sequence[float], max_seeds: int, threshold: float) -> list[int]:
+    """Positions of the `max_seeds` best options with at least the threshold; a model may take any number."""
+    return best(scores, max_seeds, threshold)
 
 
 SEEDS = Choose("seeds", f"{PROMPTS}:seeds", none=True, rule=first_seeds, helps=of_gold)

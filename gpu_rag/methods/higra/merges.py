@@ -152,11 +152,11 @@ class Merges:
                 edits = tuple(dict.fromkeys([*edits, Edit(id, REJECT, tuple(by_id[id]["members"]))]))
         self.edits = edits
 
-    def force(self, one: str, other: str) -> None:
-        """Force the merge of two entities. one, other: a name, an alias, or an id. Raises BadInput, UsageError."""
-        members = tuple(sorted({self.entity(one), self.entity(other)}))
+    def force(self, name: str, other: str) -> None:
+        """Force the merge of two entities. name, other: names, aliases or ids. Raises BadInput, UsageError."""
+        members = tuple(sorted({self.entity(name), self.entity(other)}))
         if len(members) < 2:
-            raise UsageError("these are one entity already", given=f"{one!r} and {other!r}: {members[0]}")
+            raise UsageError("these are one entity already", given=f"{name!r} and {other!r}: {members[0]}")
         self.edits = tuple(dict.fromkeys([*self.edits, Edit(merge_id(FORCED, members), FORCE, members)]))
 
     def undo(self, ids: Iterable[str]) -> None:

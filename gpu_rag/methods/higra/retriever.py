@@ -83,7 +83,7 @@ async def _seeds(run: Run, text: str, similar: HigraFound, params: Params) -> li
         options=entity_options(run.index, candidates),
         candidates=candidates,
         k=max(len(candidates), 1),
-        most=params.max_seeds,
+        max_seeds=params.max_seeds,
         threshold=params.seed_threshold,
         scores=scores,
     )

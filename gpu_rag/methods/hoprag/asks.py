@@ -14,7 +14,7 @@ from gpu_rag.models.ask import Ask, Choose, Packed
 from gpu_rag.program.oracle import Known
 
 PROMPTS = "gpu_rag.methods.hoprag.prompts"
-MOST_PLACES = 20  # of one request
+MAX_PLACES = 20  # of one request
 
 
 def nearest(entry: str, edges: Sequence[OutEdge]) -> list[int]:
@@ -41,7 +41,7 @@ class Place:
 class Ways(Struct, frozen=True):
     """Numbers of the out-edges to follow, counted from 1 over all places, at most one of each place."""
 
-    ways: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(max_length=MOST_PLACES)]
+    ways: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(max_length=MAX_PLACES)]
 
 
 def texts(places: Sequence[Place]) -> list[str]:
@@ -63,7 +63,7 @@ def chosen(reply: Ways, places: Sequence[Place]) -> list[list[int]]:
 def _first_ways(entry: str, places: Sequence[Place]) -> Ways:
     """The nearest way from each place, by the rule of HOP."""
     starts = [1 + sum(len(place.options) for place in places[:i]) for i in range(len(places))]
-    return Ways(() if entry == "walk" else tuple(starts[:MOST_PLACES]))
+    return Ways(() if entry == "walk" else tuple(starts[:MAX_PLACES]))
 
 
 HOPS = Ask(

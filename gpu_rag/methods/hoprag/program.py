@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, Literal
 
-from gpu_rag.methods.hoprag.asks import HOP, HOPS, MOST_PLACES, Place, chosen
+from gpu_rag.methods.hoprag.asks import HOP, HOPS, MAX_PLACES, Place, chosen
 from gpu_rag.methods.hoprag.batched import (
     HopQuestion,
     OutEdge,
@@ -170,7 +170,7 @@ async def _jointly(run: Run, text: str, places: Sequence[Place], entry: str) -> 
     waiting, requests = [place for place in places if place.options], list[list[Place]]()
     llm = run.models.language_model
     while waiting:
-        fields = {"question": text, "places": waiting[:MOST_PLACES]}
+        fields = {"question": text, "places": waiting[:MAX_PLACES]}
         room = HOPS.room(fields, llm)
         fitting = shown(llm, HOPS.prompt_of(fields), HOPS.slots(fields), room).positions
         requests.append(waiting[: len(fitting) or 1])

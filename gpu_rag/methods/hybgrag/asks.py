@@ -14,7 +14,7 @@ from gpu_rag.program.knowledge_base.query import Query, Topic
 from gpu_rag.text.prompts import Prompt
 
 PROMPTS = "gpu_rag.methods.hybgrag.prompts"
-MOST_FAULTS = 4  # maximum that the commentor may name
+MAX_FAULTS = 4  # maximum that the commentor may name
 
 
 def route_of(proposal: Action | None) -> Query:

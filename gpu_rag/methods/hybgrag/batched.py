@@ -61,7 +61,7 @@ class Walks:
     n: int
     topics: list[TopicNodes]
     n_topics: torch.Tensor  # i64[B]: topics per question
-    most: int  # maximum topics per question
+    max_topics: int  # maximum topics per question
     chains: list[Chain]
     of_topic: list[int]  # the topic of each chain
     ends: Ragged  # C lists of nodes
@@ -77,7 +77,7 @@ class Walks:
         topic = torch.tensor(self.of_topic, dtype=torch.int64, device=self.n_topics.device)[row_of_value(self.ends)]
         return torch.unique(topic * self.n + self.ends.values.long(), return_inverse=True)
 
-    def least(self, of_chain: torch.Tensor) -> torch.Tensor:
+    def minimum(self, of_chain: torch.Tensor) -> torch.Tensor:
         """i64[keys + 1]: the minimum of a number i64[C] over the chains that reach each key, then a 0."""
         keys, place = self.keys
         of_end = of_chain[row_of_value(self.ends)]
@@ -90,13 +90,13 @@ class Walks:
             0 if sorted(chain) == sorted(self.topics[topic].relations) else len(chain)
             for chain, topic in zip(self.chains, self.of_topic)
         ]
-        return self.least(torch.tensor(lengths, dtype=torch.int64, device=self.n_topics.device))
+        return self.minimum(torch.tensor(lengths, dtype=torch.int64, device=self.n_topics.device))
 
     def of_topics(self, question: torch.Tensor, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(i64[M, most topics], bool of that shape): positions of (topic of the question, node) in `keys`, and whether
+        """(i64[M, max_topics], bool of that shape): positions of (topic of the question, node) in `keys`, and whether
         it is there."""
         keys, count = self.keys[0], self.n_topics[question]
-        number = torch.arange(max(1, self.most), device=nodes.device)
+        number = torch.arange(max(1, self.max_topics), device=nodes.device)
         first = self.n_topics.cumsum(0)[question] - count
         wanted = (first[:, None] + number) * self.n + nodes[:, None]
         position = torch.searchsorted(keys, wanted)
@@ -139,7 +139,7 @@ def reach_nodes(index: Index, queries: list[Query], radius: int, k: int, by_dist
     order = order[torch.arange(order.shape[0], device=order.device) - candidates.offsets[:-1][question[order]] < k]
     nodes, question = candidates.values[order].long(), question[order]
     position, hit = walks.of_topics(question, nodes)
-    chain = torch.where(hit, walks.least(torch.arange(len(walks.chains), device=kb.device))[position], -1)
+    chain = torch.where(hit, walks.minimum(torch.arange(len(walks.chains), device=kb.device))[position], -1)
     ends = torch.searchsorted(question, torch.arange(len(questions) + 1, device=question.device))
     first, rows, values, kept, bounds = (part.tolist() for part in to_host(chain, nodes, scores[order], met, ends))
     results = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpu_rag.methods.hybgrag.asks import COMMENT, MOST_FAULTS, VALIDATE, VALIDATE_ALL
+from gpu_rag.methods.hybgrag.asks import COMMENT, MAX_FAULTS, VALIDATE, VALIDATE_ALL
 from gpu_rag.methods.hybgrag.examples import Validation, chosen_examples, own_examples, read_examples
 from gpu_rag.methods.hybgrag.retrieve import first_nodes
 from gpu_rag.methods.hybgrag.state import TEXT, Action, Fault, Feedback, Params, Retrieved
@@ -100,7 +100,7 @@ async def comment(run: Run, params: Params, question: str, action: Action, resul
         collected=bool(collected),
         options=texts,
         query=question,
-        k=min(MOST_FAULTS, len(texts)),
+        k=min(MAX_FAULTS, len(texts)),
         scores=[float(fault.kind in _LIKELY) for fault in faults],
         result=result,
         faults=faults,

@@ -28,7 +28,7 @@ from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import CLOSE, OPEN, Prompt
 
 OWN = "examples of hybgrag"
-MOST_ROWS, MOST_CHARS = 200, 1_200_000  # limits of each kind of collected example, and of all together
+MAX_ROWS, MAX_CHARS = 200, 1_200_000  # limits of each kind of collected example, and of all together
 
 
 class Experience(Struct, frozen=True, omit_defaults=True):
@@ -91,7 +91,7 @@ class Validation(Struct, frozen=True):
         return "\n".join((f"Question: {self.question}", *self.references, f"Verdict: {verdict}"))
 
 
-Few = Meta(max_length=MOST_ROWS)
+Few = Meta(max_length=MAX_ROWS)
 
 
 class OwnExamples(Struct, frozen=True, forbid_unknown_fields=True):
@@ -125,8 +125,8 @@ def _own(index: Index) -> OwnExamples:
 
 def examples_of(document: Any, where: str) -> OwnExamples:
     """The examples in a document that `tune` wrote. The document is not trusted. Raises BadInput."""
-    if len(json.dumps(document)) > MOST_CHARS:
-        raise BadInput("examples cannot be read", given=where, expected=f"at most {MOST_CHARS} characters")
+    if len(json.dumps(document)) > MAX_CHARS:
+        raise BadInput("examples cannot be read", given=where, expected=f"at most {MAX_CHARS} characters")
     try:
         examples = msgspec.convert(document, OwnExamples)
         if any(experience.feedback is None for experience in examples.experiences):

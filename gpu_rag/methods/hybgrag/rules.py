@@ -113,11 +113,11 @@ async def candidates(question: str, run: Run, params: Params) -> tuple[list[Cand
 
 def _clear(linked: Sequence[Linked], index: Index, question: str, limit: int) -> list[Linked]:
     """The names that clearly occur in a question, one for each place."""
-    least, chosen = CLEAR if any(e.score >= CLEAR for e in linked) else PLAIN, list[Linked]()
+    min_score, chosen = CLEAR if any(e.score >= CLEAR for e in linked) else PLAIN, list[Linked]()
     for e in linked:
-        clear = e.score >= least or (e.score >= PLAIN and stands_as_name(index, question, e.start, e.end))
+        clear = e.score >= min_score or (e.score >= PLAIN and stands_as_name(index, question, e.start, e.end))
         if clear and not any(_overlap(e, other) for other in chosen) and len(chosen) < limit:
-            chosen.append(e if e.score >= least else replace(e, score=least))
+            chosen.append(e if e.score >= min_score else replace(e, score=min_score))
     return chosen
 
 
@@ -128,8 +128,8 @@ def _places(entity: Linked, question: str) -> list[Linked]:
     return [replace(entity, start=start, end=end) for start, end in places] or [entity]
 
 
-def _overlap(one: Linked, other: Linked) -> bool:
-    return one.start < other.end and other.start < one.end
+def _overlap(first: Linked, other: Linked) -> bool:
+    return first.start < other.end and other.start < first.end
 
 
 def _candidate(linked: Linked, near: NearRelations, topic: TopicRead, kb: KnowledgeBase) -> tuple[Candidate, float]:
@@ -147,10 +147,10 @@ def _candidate(linked: Linked, near: NearRelations, topic: TopicRead, kb: Knowle
 
 def first_action(ranked: Sequence[Candidate], params: Params) -> Action:
     """The action before any feedback."""
-    least = CLEAR if any(c.linked.score >= CLEAR for c in ranked) else PLAIN
+    min_score = CLEAR if any(c.linked.score >= CLEAR for c in ranked) else PLAIN
     named: list[Candidate] = []
     for candidate in ranked:
-        plain = candidate.linked.score >= least and not any(candidate.overlaps(other) for other in named)
+        plain = candidate.linked.score >= min_score and not any(candidate.overlaps(other) for other in named)
         if plain and len(named) < params.max_topics:
             named.append(candidate)
     certain = [candidate for candidate in named if candidate.sure or not candidate.negated]

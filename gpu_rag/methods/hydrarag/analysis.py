@@ -13,7 +13,7 @@ from gpu_rag.methods.hydrarag.batched.web import has_web
 from gpu_rag.methods.hydrarag.state import (
     ANSWER,
     KINDS,
-    MOST_TOPICS,
+    MAX_TOPICS,
     Analysis,
     Chain,
     Match,
@@ -98,7 +98,7 @@ async def linked(names: Sequence[str], search: Search) -> tuple[Mention, ...]:
             kept = tuple(match for match in matches if match.node not in used)
             used.update(match.node for match in kept)
             mentions.append(Mention(name, kept))
-    return tuple(mentions[:MOST_TOPICS])
+    return tuple(mentions[:MAX_TOPICS])
 
 
 def by_chain(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpu_rag.methods.hydrarag.asks import ANSWER, REFINE
-from gpu_rag.methods.hydrarag.evidence import MOST_ANSWERS, named_first, ranked_nodes
+from gpu_rag.methods.hydrarag.evidence import MAX_ANSWERS, named_first, ranked_nodes
 from gpu_rag.methods.hydrarag.replies import folded
 from gpu_rag.methods.hydrarag.state import Analysis, FoundPath, Search
 from gpu_rag.program.decide import decide
@@ -38,7 +38,7 @@ async def attempt(analysis: Analysis, chosen: Sequence[FoundPath], last: bool, s
         facts.insert(0, await decide(search.run, REFINE, **shown, facts=facts))
     exact = search.asked
     if exact.exact and exact.nodes:
-        names = "; ".join(search.kb.node_names[node] for node in exact.nodes[:MOST_ANSWERS])
+        names = "; ".join(search.kb.node_names[node] for node in exact.nodes[:MAX_ANSWERS])
         facts.insert(0, f"- by the graph these {len(exact.nodes)} answer the question: {names}")
     fields = {"analysis": analysis, "chosen": chosen, "last": last, "search": search}
     reply = await decide(search.run, ANSWER, **shown, facts=facts, **fields)

@@ -131,7 +131,7 @@ PREDICT = Ask(
     prompt=f"{PROMPTS}:predict",
     show=_facts,
     check=_predictions,
-    words=lambda reply: tuple(one.answer for one in reply.predictions),
+    words=lambda reply: tuple(prediction.answer for prediction in reply.predictions),
     gold=gold.predictions,
     temperature=Params.temperature,
 )

@@ -9,7 +9,7 @@ from gpu_rag.methods.hydrarag.state import SURE, FoundPath, Search
 from gpu_rag.program.knowledge_base.views import ranked_node
 from gpu_rag.types import Evidence, RankedNode
 
-MOST_ANSWERS = 20
+MAX_ANSWERS = 20
 
 
 def alike(best: FoundPath, paths: Sequence[FoundPath]) -> list[int]:
@@ -36,12 +36,12 @@ def ranked_nodes(chosen: Sequence[FoundPath], search: Search) -> tuple[RankedNod
     ranked: dict[int, tuple[str, float]] = {}
     query = search.asked
     source = "+".join(dict.fromkeys(path.sources for path in chosen[:1]))
-    ranked.update((node, (source, SURE)) for node in query.nodes[:MOST_ANSWERS])
+    ranked.update((node, (source, SURE)) for node in query.nodes[:MAX_ANSWERS])
     for path in [] if query.exact and query.nodes else [*chosen, *search.kept]:
         for node in alike(path, search.found):
             if node not in query.barred:
                 ranked.setdefault(node, (path.sources, path.scores.cross))
-    return tuple(ranked_node(search.kb, node, *details) for node, details in list(ranked.items())[:MOST_ANSWERS])
+    return tuple(ranked_node(search.kb, node, *details) for node, details in list(ranked.items())[:MAX_ANSWERS])
 
 
 def named_first(
@@ -62,7 +62,7 @@ def named_first(
             on_path = ((node, path) for node, path in on_paths if node in nodes)
             first = next((ranked_node(kb, node, path.sources, path.scores.cross) for node, path in on_path), None)
         named += [first] if first is not None else []
-    return (*named, *remaining)[:MOST_ANSWERS]
+    return (*named, *remaining)[:MAX_ANSWERS]
 
 
 def evidence_of(chosen: Sequence[FoundPath], search: Search, limit: int) -> tuple[Evidence, ...]:

@@ -11,8 +11,8 @@ from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.index.knowledge_base.names import name_key, relation_text
 from gpu_rag.methods.hydrarag import rules
 from gpu_rag.methods.hydrarag.replies import (
-    MOST_PREDICTIONS,
-    MOST_STEPS,
+    MAX_PREDICTIONS,
+    MAX_STEPS,
     NOT_ANSWERED,
     Analysed,
     Answered,
@@ -22,7 +22,7 @@ from gpu_rag.methods.hydrarag.replies import (
     folded,
 )
 from gpu_rag.methods.hydrarag.rules import joined_answers
-from gpu_rag.methods.hydrarag.state import ANSWER, MOST_TOPICS, Analysis, Chain, FoundPath, Mention, Search
+from gpu_rag.methods.hydrarag.state import ANSWER, MAX_TOPICS, Analysis, Chain, FoundPath, Mention, Search
 from gpu_rag.program.knowledge_base.query import Part, Plan, Query, Topic, solve
 from gpu_rag.program.knowledge_base.views import kb_of, relation_row
 from gpu_rag.program.oracle import Known
@@ -33,7 +33,7 @@ def topics(known: Known) -> Topics | None:
     """The gold topics."""
     given = known.gold.meta.get("topic_entity") or ()
     names = (given,) if isinstance(given, str) else given.values() if isinstance(given, dict) else given
-    return Topics(tuple(map(folded, map(str, names)))[:MOST_TOPICS]) if names else None
+    return Topics(tuple(map(folded, map(str, names)))[:MAX_TOPICS]) if names else None
 
 
 def analysis(known: Known, question: str, topics: Sequence[str], search: Search) -> Analysed | None:
@@ -44,12 +44,16 @@ def analysis(known: Known, question: str, topics: Sequence[str], search: Search)
         return None
     subquestions = tuple(folded(step["question"]) for step in steps) or reply.subquestions
     chain = chain or Chain(reply.entities, reply.relations)
-    return Analysed(subquestions[:MOST_TOPICS], chain.entities, chain.relations)
+    return Analysed(subquestions[:MAX_TOPICS], chain.entities, chain.relations)
 
 
 def _chain(path: Sequence[Sequence[str]], topics: Sequence[str]) -> Chain | None:
     """The chain of a gold path. None if it is empty or too long, or if its triples do not follow one another."""
-    if not path or len(path) >= MOST_STEPS or any(one[2] != other[0] for one, other in zip(path, path[1:])):
+    if (
+        not path
+        or len(path) >= MAX_STEPS
+        or any(triple[2] != following[0] for triple, following in zip(path, path[1:]))
+    ):
         return None
     keys = {name_key(topic): topic for topic in topics}
     entities = [keys.get(name_key(head), head) for head, _, _ in path]
@@ -76,7 +80,7 @@ async def query(known: Known, proposal: Query, mentions: Sequence[Mention], sear
 def _topics_of(path: Sequence[Sequence[str]], mentions: Sequence[Mention], kb: KnowledgeBase) -> list[Topic]:
     """The topic of a gold path whose triples follow one another; none for another path."""
     topic = next((m for m in mentions if path and name_key(m.text) == name_key(path[0][0].replace("_", " "))), None)
-    if topic is None or any(one[2] != other[0] for one, other in zip(path, path[1:])):
+    if topic is None or any(triple[2] != following[0] for triple, following in zip(path, path[1:])):
         return []
     type = kb.type_names[kb.node_type[topic.nodes[0]]]
     directions: list[Literal["out", "in", "either"]] = ["out" for _ in path]
@@ -85,7 +89,7 @@ def _topics_of(path: Sequence[Sequence[str]], mentions: Sequence[Mention], kb: K
 
 def predictions(known: Known, analysis: Analysis) -> Predicted | None:
     """The gold answers as predictions."""
-    names = _answers(known)[:MOST_PREDICTIONS]
+    names = _answers(known)[:MAX_PREDICTIONS]
     return Predicted(tuple(rules.prediction(folded(name), analysis) for name in names)) if names else None
 
 

@@ -26,7 +26,7 @@ from gpu_rag.methods.hydrarag.batched.search import (
 from gpu_rag.methods.hydrarag.batched.subgraphs import GraphWanted, Order, QuestionGraph, question_graph
 from gpu_rag.methods.hydrarag.state import Analysis, FoundPath, Mention, Search, Sources
 
-MOST_ORDERS = 9  # per search, since a mention may denote several nodes
+MAX_ORDERS = 9  # per search, since a mention may denote several nodes
 _MEDIATOR = re.compile(r"[mg]\.[0-9a-z_]+")  # a Freebase node without a name, which is never an answer
 
 
@@ -63,11 +63,11 @@ def window(hops: int, bounded: bool, topics: int) -> tuple[int, int]:
 
 
 def orders_of(lists: Sequence[Sequence[int]], opens: bool, closes: bool) -> tuple[Order, ...]:
-    """One order per choice of a node for each mention, best-ranked nodes first, at most MOST_ORDERS."""
+    """One order per choice of a node for each mention, best-ranked nodes first, at most MAX_ORDERS."""
     places = sorted(product(*(range(len(nodes)) for nodes in lists)), key=lambda ranks: (sum(ranks), ranks))
     chosen = (tuple(nodes[i] for nodes, i in zip(lists, ranks)) for ranks in places)
     kept = [topics for topics in chosen if len(set(topics)) == len(topics)]
-    return tuple(Order(topics, opens, closes) for topics in kept[:MOST_ORDERS])
+    return tuple(Order(topics, opens, closes) for topics in kept[:MAX_ORDERS])
 
 
 async def _searched(

@@ -21,7 +21,7 @@ from gpu_rag.methods.hydrarag.analysis import allowed_sources, analysed, availab
 from gpu_rag.methods.hydrarag.answer import Attempt, attempt
 from gpu_rag.methods.hydrarag.asks import FOLLOW_UP, KNOWLEDGE, PREDICT
 from gpu_rag.methods.hydrarag.chains import realised
-from gpu_rag.methods.hydrarag.evidence import MOST_ANSWERS, evidence_of
+from gpu_rag.methods.hydrarag.evidence import MAX_ANSWERS, evidence_of
 from gpu_rag.methods.hydrarag.graphs import Depth, explore_graphs
 from gpu_rag.methods.hydrarag.pruning import pruned
 from gpu_rag.methods.hydrarag.replies import FollowUp, Prediction
@@ -109,7 +109,7 @@ def _ended(tried: Attempt, chosen: list[FoundPath], phase: str, sources: Sources
     evidence = evidence_of(chosen, search, search.run.limit)
     status = "answered" if tried.text is not None else "unsupported"
     query, names = search.asked, search.kb.node_names
-    barred = tuple(f"{names[node]}: {reason}" for node, reason in sorted(query.barred.items()))[:MOST_ANSWERS]
+    barred = tuple(f"{names[node]}: {reason}" for node, reason in sorted(query.barred.items()))[:MAX_ANSWERS]
     remarks: dict[str, Any] = {"missing": lines, "unread": query.unread, "sought": query.sought, "barred": barred}
     remarks["count"] = query.count
     paths, pools = tuple(map(_path, chosen)), tuple(search.pools)

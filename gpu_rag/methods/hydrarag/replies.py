@@ -7,30 +7,30 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from gpu_rag.methods.hydrarag.state import ANSWER, MOST_TOPICS, Chain
+from gpu_rag.methods.hydrarag.state import ANSWER, MAX_TOPICS, Chain
 
-MOST_STEPS = 9  # entities in a chain
+MAX_STEPS = 9  # entities in a chain
 NAME_CHARS, SENTENCE_CHARS, ANSWER_CHARS = 200, 500, 500
-MOST_PREDICTIONS = 3
-MOST_PATHS, MOST_HOPS = 12, 3  # paths per reply about texts, and hops per path
+MAX_PREDICTIONS = 3
+MAX_PATHS, MAX_HOPS = 12, 3  # paths per reply about texts, and hops per path
 
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS)]
 Relation = Annotated[str, Meta(min_length=1, max_length=120)]
 Sentence = Annotated[str, Meta(min_length=1, max_length=SENTENCE_CHARS)]
-Entities = Annotated[tuple[Name, ...], Meta(min_length=1, max_length=MOST_STEPS)]
-Relations = Annotated[tuple[Relation, ...], Meta(min_length=0, max_length=MOST_STEPS - 1)]
+Entities = Annotated[tuple[Name, ...], Meta(min_length=1, max_length=MAX_STEPS)]
+Relations = Annotated[tuple[Relation, ...], Meta(min_length=0, max_length=MAX_STEPS - 1)]
 
 
 class Topics(Struct, frozen=True):
     """The names of things that a question mentions."""
 
-    topics: Annotated[tuple[Name, ...], Meta(min_length=0, max_length=MOST_TOPICS)]
+    topics: Annotated[tuple[Name, ...], Meta(min_length=0, max_length=MAX_TOPICS)]
 
 
 class Analysed(Struct, frozen=True):
     """Sub-questions, and the chain of topics and answer: entities, and the relation between each two neighbours."""
 
-    subquestions: Annotated[tuple[Sentence, ...], Meta(min_length=0, max_length=MOST_TOPICS)]
+    subquestions: Annotated[tuple[Sentence, ...], Meta(min_length=0, max_length=MAX_TOPICS)]
     entities: Entities
     relations: Relations
 
@@ -54,7 +54,7 @@ class Prediction(Struct, frozen=True):
 class Predicted(Struct, frozen=True):
     """Likely answers, the likeliest first."""
 
-    predictions: Annotated[tuple[Prediction, ...], Meta(min_length=0, max_length=MOST_PREDICTIONS)]
+    predictions: Annotated[tuple[Prediction, ...], Meta(min_length=0, max_length=MAX_PREDICTIONS)]
 
 
 class Step(Struct, frozen=True):
@@ -69,20 +69,20 @@ class TextPath(Struct, frozen=True):
     """A chain of facts, and the number of the sentence that states it, from 1."""
 
     sentence: Annotated[int, Meta(ge=1)]
-    steps: Annotated[tuple[Step, ...], Meta(min_length=1, max_length=MOST_HOPS)]
+    steps: Annotated[tuple[Step, ...], Meta(min_length=1, max_length=MAX_HOPS)]
 
 
 class TextPaths(Struct, frozen=True):
     """Paths that sentences state."""
 
-    paths: Annotated[tuple[TextPath, ...], Meta(min_length=0, max_length=MOST_PATHS)]
+    paths: Annotated[tuple[TextPath, ...], Meta(min_length=0, max_length=MAX_PATHS)]
 
 
 class Answered(Struct, frozen=True):
     """Whether the paths settle each sub-question and the whole question, and the answer ("" for none)."""
 
     reason: Annotated[str, Meta(max_length=600)]
-    settled: Annotated[tuple[bool, ...], Meta(min_length=0, max_length=MOST_STEPS)]
+    settled: Annotated[tuple[bool, ...], Meta(min_length=0, max_length=MAX_STEPS)]
     sufficient: bool
     answer: Annotated[str, Meta(max_length=ANSWER_CHARS)]
 

@@ -26,7 +26,7 @@ from gpu_rag.methods.hydrarag.batched.names import names_in
 from gpu_rag.methods.hydrarag.evidence import alike, evidence_of, ranked_nodes
 from gpu_rag.methods.hydrarag.replies import (
     ANSWER_CHARS,
-    MOST_PREDICTIONS,
+    MAX_PREDICTIONS,
     NAME_CHARS,
     NOT_ANSWERED,
     SENTENCE_CHARS,
@@ -40,7 +40,7 @@ from gpu_rag.methods.hydrarag.replies import (
 )
 from gpu_rag.methods.hydrarag.state import (
     ANSWER,
-    MOST_TOPICS,
+    MAX_TOPICS,
     RELATED,
     SURE,
     Analysis,
@@ -84,7 +84,7 @@ def analysis(question: str, topics: Sequence[str], search: Search) -> Analysed:
     """The plan of the question, and a chain with unknown relations."""
     chain = chain_by_rules(question, topics, search.params.d_max, search.relation_words)
     steps = [step.question[:SENTENCE_CHARS] for step in plan_by_rules(question).steps]
-    return Analysed(tuple(steps[:MOST_TOPICS]), chain.entities, chain.relations)
+    return Analysed(tuple(steps[:MAX_TOPICS]), chain.entities, chain.relations)
 
 
 def follow_up(analysis: Analysis) -> FollowUp:
@@ -94,7 +94,7 @@ def follow_up(analysis: Analysis) -> FollowUp:
 
 def predictions(analysis: Analysis, search: Search) -> Predicted:
     """The best answers of the paths so far."""
-    names = [folded(node.name)[:NAME_CHARS] for node in ranked_nodes(search.chosen, search)][:MOST_PREDICTIONS]
+    names = [folded(node.name)[:NAME_CHARS] for node in ranked_nodes(search.chosen, search)][:MAX_PREDICTIONS]
     return Predicted(tuple(prediction(name, analysis) for name in names if name))
 
 
@@ -177,7 +177,7 @@ def mentions_by_rules(
     common: frozenset[str],
     stands: Callable[[str, int, int], bool] = lambda text, start, end: False,
 ) -> list[str]:
-    """The topics that a question names, in question order; at most MOST_TOPICS, the longest.
+    """The topics that a question names, in question order; at most MAX_TOPICS, the longest.
 
     known: normalised node names that occur in it; common: words of relations; stands: whether a plain word, at these
     characters of a text, stands where a name does.
@@ -196,7 +196,7 @@ def mentions_by_rules(
         occurrence = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", flat)
         if occurrence and all(occurrence.end() <= lo or occurrence.start() >= hi for lo, hi in spans):
             spans.append(occurrence.span())
-    return [flat[lo:hi] for lo, hi in sorted(spans[:MOST_TOPICS])]
+    return [flat[lo:hi] for lo, hi in sorted(spans[:MAX_TOPICS])]
 
 
 def _longest_first(names: Iterable[str]) -> list[str]:

@@ -29,11 +29,11 @@ SEMANTIC, OVERLAP = 0.7, 0.3  # rel(p): weights of the cosine and of the shared 
 CROSS = 0.7  # weight of rel(p) in cross(p), beside ver(p)
 SURE, LIKELY = 1.0, 0.1  # bonus of a path whose relations the question asks for, or may ask for
 PHASES = 3
-MOST_DEPTH = 4
-MOST_CALLS = 36  # model requests per question, repairs included; then rules decide
-END_CALLS = 6  # part of MOST_CALLS that is reserved for the last pruning and answer
+MAX_DEPTH = 4
+MAX_CALLS = 36  # model requests per question, repairs included; then rules decide
+END_CALLS = 6  # part of MAX_CALLS that is reserved for the last pruning and answer
 SIBLING_CALLS = 4  # for pages and sentences of one predicted answer, each with a repair
-MOST_TOPICS = 5  # per order: with d_max = 4 a path has at most 20 hops
+MAX_TOPICS = 5  # per order: with d_max = 4 a path has at most 20 hops
 
 
 # --- settings ---------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ MOST_TOPICS = 5  # per order: with d_max = 4 a path has at most 20 hops
 class Params(Declared):
     """Settings of the path search, of pruning, and of the sources."""
 
-    d_max: Annotated[int, Range(1, MOST_DEPTH), "maximum distance from a topic, in hops"] = 3
+    d_max: Annotated[int, Range(1, MAX_DEPTH), "maximum distance from a topic, in hops"] = 3
     phases: Annotated[int, Range(1, PHASES), "number of phases: 1 initial, 2 also refined, 3 also predicted"] = 3
     selector: Annotated[bool, "whether the model selects the sources of the first phase; false: all sources"] = True
     refinement: Annotated[bool, "whether paths are summarised before the answer"] = True
@@ -306,7 +306,7 @@ class Search:
     asked: Realised = field(default_factory=lambda: Realised())
 
     def __post_init__(self) -> None:
-        self.bound(MOST_CALLS - END_CALLS)
+        self.bound(MAX_CALLS - END_CALLS)
 
     def bound(self, most_calls: int) -> None:
         """Let rules decide once the question has made `most_calls` model requests."""
@@ -314,7 +314,7 @@ class Search:
 
     def release_reserve(self) -> None:
         """Release the requests that were reserved for the last pruning and answer."""
-        self.bound(MOST_CALLS)
+        self.bound(MAX_CALLS)
 
     def siblings(self, n: int) -> list[Search]:
         """Searches that run side by side, each with its own documents. Where too few requests are left for a search,

@@ -1,6 +1,6 @@
 """HydraRAG, step II in texts: documents of the topics and web pages, their best sentences, and paths from these.
 
-BM25 scores every sentence; vectors score the MOST_EMBEDDED sentences of a document that BM25 ranks first. A triple
+BM25 scores every sentence; vectors score the MAX_EMBEDDED sentences of a document that BM25 ranks first. A triple
 comes from the index's own extraction of the passage, or else from patterns in the sentence. It is a path if both its
 ends occur in a chosen sentence; one of them may be the title. The decider may write more paths, in one request per
 phase over the best sentences: the best sentence of every document comes before any second one. Entities of text paths
@@ -31,9 +31,9 @@ from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.rules.extraction import extract_patterns
 from gpu_rag.text.sentences import split_sentences
 
-MOST_EMBEDDED = 1000  # sentences per document
-MOST_RESULTS = 10  # results per web search
-TOGETHER, MOST_CHARS = 27, 600  # sentences per request, characters per sentence
+MAX_EMBEDDED = 1000  # sentences per document
+MAX_RESULTS = 10  # results per web search
+TOGETHER, MAX_CHARS = 27, 600  # sentences per request, characters per sentence
 Triple = tuple[str, str, str]
 
 
@@ -56,7 +56,7 @@ class Sentence:
     """A sentence of a document that bears on the question. rank: within the document, from 0."""
 
     text: str
-    of: Document
+    document: Document
     rank: int
 
 
@@ -100,7 +100,7 @@ async def _pages(analysis: Analysis, search: Search) -> list[Document]:
     if "web" in search.missing:
         return []
     try:
-        results = await web_search(analysis.sought, search.params.web, MOST_RESULTS)
+        results = await web_search(analysis.sought, search.params.web, MAX_RESULTS)
     except RequestFailed as error:
         search.lost("web", error)
         return []
@@ -124,7 +124,7 @@ async def _sentences(documents: Sequence[Document], analysis: Analysis, query: n
     texts = [[" ".join(words) for words in runs if words] for runs in spans]
     by_words = Bm25.build([text for own in texts for text in own]).scores(analysis.sought).astype(np.float64)
     parts = np.split(by_words, np.cumsum([len(own) for own in texts])[:-1])
-    read = [np.argsort(-words, kind="stable")[:MOST_EMBEDDED] for words in parts]
+    read = [np.argsort(-words, kind="stable")[:MAX_EMBEDDED] for words in parts]
     vectors = await embed([own[i] for own, rows in zip(texts, read) for i in rows])
     cosine = iter((vectors.astype(np.float64) * query.astype(np.float64)).sum(1))
     sentences = []
@@ -139,7 +139,9 @@ async def _sentences(documents: Sequence[Document], analysis: Analysis, query: n
 
 async def _paths(analysis: Analysis, sentences: Sequence[Sentence], search: Search) -> list[Said]:
     """The paths in the sentences, without duplicates."""
-    paths: list[Said] = [(item.of, (triple,)) for item in sentences for triple in triples_in(item.text, item.of)]
+    paths: list[Said] = [
+        (item.document, (triple,)) for item in sentences for triple in triples_in(item.text, item.document)
+    ]
     paths += await _written(analysis, sentences, search)
     return list({(document.where, steps): (document, steps) for document, steps in paths}.values())
 
@@ -148,10 +150,10 @@ async def _written(analysis: Analysis, sentences: Sequence[Sentence], search: Se
     """The paths that the decider writes from the best sentences."""
     best = sorted(range(len(sentences)), key=lambda i: sentences[i].rank)[:TOGETHER]
     part = [sentences[i] for i in sorted(best)]
-    texts = [f"{sentence.of.title}: {sentence.text[:MOST_CHARS]}" for sentence in part]
+    texts = [f"{sentence.document.title}: {sentence.text[:MAX_CHARS]}" for sentence in part]
     fields = {"analysis": analysis, "sentences": texts, "places": [sentence.rank for sentence in part]}
     reply = await decide(search.run, TEXT_PATHS, **fields)
-    paths = ((part[path.sentence - 1].of, path.steps) for path in reply.paths)
+    paths = ((part[path.sentence - 1].document, path.steps) for path in reply.paths)
     return [(document, tuple((s.subject, s.relation, s.object) for s in steps)) for document, steps in paths]
 
 

@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,12 @@ from gpu_rag.models.llm.interface import (
     reply_record,
 )
 from gpu_rag.models.llm.service import as_streaming
-from gpu_rag.models.sqlite_file import SqliteFile, rows_of_keys
 from gpu_rag.text.lenient import read_reply
 from gpu_rag.types import Malformed, Reply, Request
 
 FORMAT = 1
+BUSY_S = 60.0  # longest wait for another reader or writer
+KEYS_A_QUERY = 500  # below SQLite's limit of variables in any version
 _log = logging.getLogger(__name__)
 
 
@@ -53,11 +54,11 @@ class ReplyFile:
         """Open or create `path`. Raises IndexCorrupt (not such a file), IndexMismatch (newer), StorageError."""
         self.path = Path(path)
         self._lock = threading.Lock()  # the connection may serve the caller's thread and a driver's
-        self._file = SqliteFile(self.path, "reply cache", "move it away: replies are asked again")
+        self._file = _Database(self.path, "move it away: replies are asked again")
         self._damaged: set[str] = set()  # keys of rows that the next write replaces
         self.used: set[str] | None = None  # if a set: gets the keys that are read and written
         try:
-            self.db = _open(self._file)
+            self.db = self._file.open()
         except IndexCorrupt as error:
             self._mend(error)
 
@@ -73,7 +74,7 @@ class ReplyFile:
     def _read(self, keys: Sequence[str]) -> dict[str, Reply]:
         replies: dict[str, Reply] = {}
         with self._file.errors():
-            for key, text in rows_of_keys(self.db, "SELECT key, reply FROM replies WHERE key", keys):
+            for key, text in _rows_of_keys(self.db, keys):
                 try:
                     replies[key] = _reply(key, text)
                 except _DAMAGED:
@@ -131,7 +132,7 @@ class ReplyFile:
         new, copy, damaged = (self.path.with_name(f"{self.path.name}.{end}") for end in ("mended", "copy", "damaged"))
         for path in (new, copy, damaged):
             path.unlink(missing_ok=True)
-        with closing(_open(SqliteFile(new, "reply cache", ""))) as kept:
+        with closing(_Database(new).open()) as kept:
             first_page = new.read_bytes()[:_PAGE]
             for page in (b"", first_page):  # unchanged, then with a sound first page
                 _copy(self.path, copy, page)
@@ -152,7 +153,7 @@ class ReplyFile:
         os.replace(new, self.path)
         message = "gpu-rag: %s; %d replies are kept, others are asked again; as it was: %s"
         _log.warning(message, error.what, n, damaged)
-        self.db = _open(self._file)
+        self.db = self._file.open()
 
     def __len__(self) -> int:
         """Number of replies."""
@@ -217,9 +218,9 @@ def _quick_check(db: sqlite3.Connection) -> list[str]:
 
 def faults_of(path: Path) -> list[str]:
     """Faults of a reply file, one line each. Changes nothing."""
-    file = SqliteFile(path, "reply cache", "run gpu-rag index again: what can be read is kept")
+    file = _Database(path, "run gpu-rag index again: what can be read is kept")
     try:
-        with closing(_open(file)) as db, file.errors():
+        with closing(file.open()) as db, file.errors():
             fate = "is damaged; gpu-rag index takes it out, and it is asked again when it is needed"
             return _quick_check(db) or [f"the reply {key} {fate}" for key in _damaged_rows(db)]
     except (IndexCorrupt, IndexMismatch, StorageError) as error:
@@ -229,8 +230,8 @@ def faults_of(path: Path) -> list[str]:
 def reply_texts(path: Path, hashes: Collection[str]) -> dict[str, str]:
     """{hash: text} of the readable replies of a file that have one of these hashes (`Reply.hash`). Changes nothing."""
     texts: dict[str, str] = {}
-    file = SqliteFile(path, "reply cache", "move it away")
-    with closing(_open(file)) as db, file.errors():
+    file = _Database(path, "move it away")
+    with closing(file.open()) as db, file.errors():
         for key, text in db.execute("SELECT key, reply FROM replies"):
             with suppress(*_DAMAGED):
                 reply = _reply(key, text)
@@ -252,9 +253,9 @@ def keep_replies(path: Path, keys: Collection[str]) -> None:
     new = path.with_name(f"{path.name}.kept")
     new.unlink(missing_ok=True)
     if path.is_file() and keys:
-        with closing(_open(SqliteFile(path, "reply cache", ""))) as old:
-            rows = sorted(rows_of_keys(old, "SELECT key, reply FROM replies WHERE key", list(keys)))
-        with closing(_open(SqliteFile(new, "reply cache", ""))) as kept, kept:
+        with closing(_Database(path).open()) as old:
+            rows = sorted(_rows_of_keys(old, list(keys)))
+        with closing(_Database(new).open()) as kept, kept:
             kept.executemany("INSERT INTO replies VALUES (?, ?)", rows)
         os.replace(new, path)
     for other in path.parent.glob(f"{glob.escape(path.name)}*"):
@@ -270,8 +271,8 @@ def add_replies(path: Path, others: Sequence[Path]) -> None:
     smaller record stays, so that the order of the files does not matter. Raises as ReplyFile."""
     with closing(ReplyFile(path)) as file:
         for other in others:
-            source = SqliteFile(other, "reply cache", "run gpu-rag index on it again")
-            with closing(_open(source)) as db, source.errors():
+            source = _Database(other, "run gpu-rag index on it again")
+            with closing(source.open()) as db, source.errors():
                 damaged = set(_damaged_rows(db))
                 cursor = db.execute("SELECT key, reply FROM replies")
                 while rows := cursor.fetchmany(_AT_ONCE):
@@ -315,26 +316,59 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")  # the checksum finds bytes that are no text
 
 
-def _open(file: SqliteFile) -> sqlite3.Connection:
-    if _has_odd_head(file.path) and not file.path.with_name(f"{file.path.name}-journal").exists():
-        raise IndexCorrupt(f"not a {file.kind}, or a damaged one", given=file.path, do=file.remedy)
-    db = file.connect()
-    db.text_factory = _text
-    try:
-        with file.errors():
-            version = int(db.execute("PRAGMA user_version").fetchone()[0])
-            if version > FORMAT:
-                given = f"{file.path}: format {version}"
-                raise IndexMismatch("a newer reply cache", given=given, expected=f"<= {FORMAT}")
-            db.execute("PRAGMA synchronous = FULL")
-            if version < FORMAT:
-                with db:
-                    db.execute("CREATE TABLE IF NOT EXISTS replies (key TEXT PRIMARY KEY, reply TEXT) WITHOUT ROWID")
-                    db.execute(f"PRAGMA user_version = {FORMAT}")
-    except (IndexMismatch, IndexCorrupt, StorageError):
-        db.close()
-        raise
-    return db
+def _rows_of_keys(db: sqlite3.Connection, keys: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(key, reply) of the rows with these keys, in no order."""
+    for start in range(0, len(keys), KEYS_A_QUERY):
+        part = keys[start : start + KEYS_A_QUERY]
+        yield from db.execute(f"SELECT key, reply FROM replies WHERE key IN ({','.join('?' * len(part))})", part)
+
+
+@dataclass(frozen=True)
+class _Database:
+    """A reply file as an SQLite database. remedy: advice for a damaged one."""
+
+    path: Path
+    remedy: str = ""
+
+    def open(self) -> sqlite3.Connection:
+        """Open or create the file, for any thread that holds the owner's lock. Raises IndexCorrupt (not such a file),
+        IndexMismatch (newer), StorageError."""
+        if _has_odd_head(self.path) and not self.path.with_name(f"{self.path.name}-journal").exists():
+            raise IndexCorrupt("not a reply cache, or a damaged one", given=self.path, do=self.remedy)
+        with self.errors():
+            db = sqlite3.connect(self.path, timeout=BUSY_S, check_same_thread=False)
+            db.text_factory = _text
+            try:
+                _prepare(db, self.path)
+            except BaseException:
+                db.close()
+                raise
+            return db
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Turn SQLite's errors into StorageError (the disk, or another process) and IndexCorrupt (the file)."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise StorageError("the reply cache cannot be used", given=f"{self.path}: {error}") from error
+        except sqlite3.DatabaseError as error:
+            given = f"{self.path}: {error}"
+            raise IndexCorrupt("not a reply cache, or a damaged one", given=given, do=self.remedy) from error
+
+
+def _prepare(db: sqlite3.Connection, path: Path) -> None:
+    """Set the options of a connection, and make the table of a new file. Raises IndexMismatch for a newer file."""
+    db.execute("PRAGMA trusted_schema = OFF")  # the file may be somebody else's
+    db.execute("PRAGMA cell_size_check = ON")  # a damaged page is found before use
+    version = int(db.execute("PRAGMA user_version").fetchone()[0])
+    if version > FORMAT:
+        raise IndexMismatch("a newer reply cache", given=f"{path}: format {version}", expected=f"<= {FORMAT}")
+    db.execute("PRAGMA synchronous = FULL")
+    if version < FORMAT:
+        with db:
+            db.execute("CREATE TABLE IF NOT EXISTS replies (key TEXT PRIMARY KEY, reply TEXT) WITHOUT ROWID")
+            db.execute(f"PRAGMA user_version = {FORMAT}")
 
 
 COMMIT_EVERY = 32

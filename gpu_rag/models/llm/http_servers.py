@@ -129,7 +129,7 @@ def address_of(url: str, keys: ApiKeys, ca_file: str = "") -> Address:
 
 @dataclass(eq=False)
 class Server:
-    """One address and its state. limit: estimate of how many requests it takes at once, at most `most`.
+    """One address and its state. limit: estimate of how many requests it takes at once, never above `max_limit`.
 
     live: whether it gets requests; down: the reason why it counts as dead (then it is checked only now and then). The
     other fields are for a server of our own. suspects: groups of jobs that ran when a server died; each group is tried
@@ -139,7 +139,7 @@ class Server:
 
     exchanger: Exchanger
     account: ServerAccount
-    most: int
+    max_limit: int
     limit: float
     live: bool = True
     down: ModelError | None = None
@@ -207,7 +207,7 @@ class Server:
         """Note a reply, and raise the limit."""
         self.account.requests += 1
         self.n_deaths, self.unready_since, self.is_waiting = 0, None, False
-        self.limit = min(self.limit + 1 / self.limit + GROWTH, float(self.most))
+        self.limit = min(self.limit + 1 / self.limit + GROWTH, float(self.max_limit))
 
     def overloaded(self, sent_at: float, now: float) -> None:
         """Note a refusal for lack of capacity, and lower the limit to the number of requests still running.

@@ -41,7 +41,7 @@ class TransformersLLM:
     """Replies of a causal language model in this process.
 
     Requests are grouped by their system text, whose keys and values are computed once and kept (8,192 tokens in all).
-    They are sorted by length and run in batches of at most `max_batch` rows and `max_batch_tokens` tokens, prompts and
+    They are sorted by length and run in batches of at most `max_batch` rows and MAX_BATCH_TOKENS tokens, prompts and
     replies together. Decoding is greedy at temperature 0; above it every request draws from a generator of its own seed
     and attempt. JsonSchema and Choice mask the logits (llguidance), JSON on one line. Rank: mean log-probability per
     token of each option right after the prompt. In bfloat16 a reply may depend on the batch: if that matters, keep

@@ -105,7 +105,7 @@ def joined(blocks: Sequence[Block]) -> Block:
 
 
 def together(blocks: Iterable[Block], min_rows: int) -> Iterator[Block]:
-    """Blocks of a file joined to blocks of at least `least` rows, or 65,536 rejects; the last one may be smaller."""
+    """Blocks of a file joined to blocks of at least `min_rows` rows, or 65,536 rejects; the last one may be smaller."""
     waiting, n, n_rejects = list[Block](), 0, 0
     for block in blocks:
         waiting.append(block)
@@ -182,7 +182,7 @@ def rows_of_lines(
 def plain_fields(
     kind: RowKind, block: LineBlock, keys: Sequence[str], min_fields: int, limits: Limits
 ) -> tuple[Block, np.ndarray]:
-    """(rows of lines with at least `least` tab-separated fields, in the columns `keys`; the other lines)."""
+    """(rows of lines with at least `min_fields` tab-separated fields, in the columns `keys`; the other lines)."""
     tabs = np.flatnonzero(np.frombuffer(block.data, np.uint8) == 9)
     first, last = np.searchsorted(tabs, block.start), np.searchsorted(tabs, block.end)
     rows = np.flatnonzero(~block.alone & (last - first >= min_fields - 1) & (last - first < len(keys)))

@@ -90,54 +90,54 @@ class NameRules:
 
         together: whether a passage names both.
         """
-        for one in self._names[a]:
+        for base in self._names[a]:
             for other in self._names[b]:
-                name = self._rule(one, other, together) or self._rule(other, one, together)
+                name = self._rule(base, other, together) or self._rule(other, base, together)
                 if name:
                     return name
         return ""
 
-    def _rule(self, one: _Name, other: _Name, together: bool) -> str:
-        """The rule by which `other` is `one` in a longer or different form; "" if there is none."""
-        if sorted(one.digits) != sorted(other.digits) or one.signs != other.signs:
+    def _rule(self, base: _Name, other: _Name, together: bool) -> str:
+        """The rule by which `other` is `base` in a longer or different form; "" if there is none."""
+        if sorted(base.digits) != sorted(other.digits) or base.signs != other.signs:
             return ""
-        if not one.tokens or not other.tokens:
+        if not base.tokens or not other.tokens:
             return ""
-        same = _same_length(one, other)
+        same = _same_length(base, other)
         if same:
             return same
-        if _is_plural(one, other):
+        if _is_plural(base, other):
             return PLURAL
-        if other.tokens[:-1] == one.tokens and other.tokens[-1] in _LEGAL:
+        if other.tokens[:-1] == base.tokens and other.tokens[-1] in _LEGAL:
             return FORM
-        if _are_initials(one.tokens, other.tokens):
+        if _are_initials(base.tokens, other.tokens):
             return INITIALS
-        return self._shortened(one, other, together)
+        return self._shortened(base, other, together)
 
-    def _shortened(self, one: _Name, other: _Name, together: bool) -> str:
+    def _shortened(self, base: _Name, other: _Name, together: bool) -> str:
         if set(other.tail) & _GENERATIONS:
             return ""
-        if _is_capital(other) and one.tail and other.head == one.head and other.tail[: len(one.tail)] == one.tail:
+        if _is_capital(other) and base.tail and other.head == base.head and other.tail[: len(base.tail)] == base.tail:
             return PLACE
         if not together:
             return ""
-        if _is_capital(other) and other.head == one.tokens and len(self._places[other.head]) == 1:
+        if _is_capital(other) and other.head == base.tokens and len(self._places[other.head]) == 1:
             return PLACE
-        if other.tokens[1:] == one.tokens and len(one.tokens) > 1 and other.tokens[0] in _TITLES:
+        if other.tokens[1:] == base.tokens and len(base.tokens) > 1 and other.tokens[0] in _TITLES:
             return FORM
-        if len(one.tokens) == 2 and len(other.tokens) > 2 and _is_middle(one, other):
-            return MIDDLE if len(self._middles[one.tokens]) == 1 else ""
-        if _is_acronym(one) and _acronym(other) == one.tokens and len(self._acronyms[one.tokens]) == 1:
+        if len(base.tokens) == 2 and len(other.tokens) > 2 and _is_middle(base, other):
+            return MIDDLE if len(self._middles[base.tokens]) == 1 else ""
+        if _is_acronym(base) and _acronym(other) == base.tokens and len(self._acronyms[base.tokens]) == 1:
             return ACRONYM
-        return TYPING if _is_mistyped(one.tokens, other.tokens) else ""
+        return TYPING if _is_mistyped(base.tokens, other.tokens) else ""
 
 
-def numbers_differ(one: str, other: str) -> bool:
+def numbers_differ(name: str, other: str) -> bool:
     """Whether numbers separate two names: each name has a number that the other does not have.
 
     "1885" and "1887" differ. "May 1931" and "12 May 1931", or "Apollo 11" and "Apollo Eleven", may be one thing.
     """
-    a, b = ({digits.lstrip("0") for digits in _DIGITS.findall(name)} for name in (one, other))
+    a, b = ({digits.lstrip("0") for digits in _DIGITS.findall(text)} for text in (name, other))
     return bool(a - b and b - a)
 
 
@@ -173,16 +173,16 @@ def _distinct(names: Iterable[_Name]) -> list[_Name]:
     return list({(name.tokens, name.long, name.tail): name for name in names}.values())
 
 
-def _same_length(one: _Name, other: _Name) -> str:
-    if "".join(one.tokens) == "".join(other.tokens) and one.digits == other.digits:
+def _same_length(base: _Name, other: _Name) -> str:
+    if "".join(base.tokens) == "".join(other.tokens) and base.digits == other.digits:
         return SPELLING
-    if _without_articles(one) == _without_articles(other):
+    if _without_articles(base) == _without_articles(other):
         return ARTICLE
-    if one.long == other.long or (other.long[:1] == ("the",) and other.long[1:] == one.long):
+    if base.long == other.long or (other.long[:1] == ("the",) and other.long[1:] == base.long):
         return ABBREVIATION
-    months = [token for token in one.tokens if token in MONTHS]
-    dated = len(months) == 1 and all(token.isdigit() or token in MONTHS for token in one.tokens)
-    return DATE if dated and sorted(one.tokens) == sorted(other.tokens) else ""
+    months = [token for token in base.tokens if token in MONTHS]
+    dated = len(months) == 1 and all(token.isdigit() or token in MONTHS for token in base.tokens)
+    return DATE if dated and sorted(base.tokens) == sorted(other.tokens) else ""
 
 
 def _without_articles(name: _Name) -> list[str]:
@@ -192,15 +192,15 @@ def _without_articles(name: _Name) -> list[str]:
     return [token for token in rest if token != "the"] or ["the"]
 
 
-def _is_plural(one: _Name, other: _Name) -> bool:
-    """Whether `other` is the plural of `one`, like "river boat" and "river boats"; common nouns only."""
+def _is_plural(base: _Name, other: _Name) -> bool:
+    """Whether `other` is the plural of `base`, like "river boat" and "river boats"; common nouns only."""
     return (
-        one.written == one.written.lower()
+        base.written == base.written.lower()
         and other.written == other.written.lower()
-        and one.tokens[:-1] == other.tokens[:-1]
-        and len(one.tokens[-1]) > 3
-        and one.tokens[-1].isalpha()
-        and one.tokens[-1] + "s" == other.tokens[-1]
+        and base.tokens[:-1] == other.tokens[:-1]
+        and len(base.tokens[-1]) > 3
+        and base.tokens[-1].isalpha()
+        and base.tokens[-1] + "s" == other.tokens[-1]
     )
 
 
@@ -210,23 +210,23 @@ def _is_capital(name: _Name) -> bool:
     return len(parts) > 1 and all(part.strip()[:1].isupper() for part in parts)
 
 
-def _are_initials(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether `one` has initials for names in `other` ("j r orlo", "john ronald orlo"); the last words are equal."""
-    if len(one) != len(other) or len(one) < 2 or one[-1] != other[-1] or len(one[-1]) < 3 or one == other:
+def _are_initials(base: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether `base` has initials for names in `other` ("j r orlo", "john ronald orlo"); the last words are equal."""
+    if len(base) != len(other) or len(base) < 2 or base[-1] != other[-1] or len(base[-1]) < 3 or base == other:
         return False
-    return all(a == b or _is_initial(a, b) for a, b in zip(one[:-1], other[:-1]))
+    return all(a == b or _is_initial(a, b) for a, b in zip(base[:-1], other[:-1]))
 
 
 def _is_initial(letter: str, word: str) -> bool:
     return len(letter) == 1 and letter.isalpha() and word[0] == letter and not _ROMAN.fullmatch(word)
 
 
-def _is_middle(one: _Name, other: _Name) -> bool:
-    """Whether `other` is `one` with middle names ("ann orlo", "ann b orlo"); only capitalised people's names."""
-    capital = all(word[:1].isupper() for word in [*one.written.split(), *other.written.split()])
+def _is_middle(base: _Name, other: _Name) -> bool:
+    """Whether `other` is `base` with middle names ("ann orlo", "ann b orlo"); only capitalised people's names."""
+    capital = all(word[:1].isupper() for word in [*base.written.split(), *other.written.split()])
     inner = other.tokens[1:-1]
-    ends = (other.tokens[0], other.tokens[-1]) == one.tokens
-    plain = "/" not in other.written and not other.tail and one.tokens[-1] not in _NO_PERSON
+    ends = (other.tokens[0], other.tokens[-1]) == base.tokens
+    plain = "/" not in other.written and not other.tail and base.tokens[-1] not in _NO_PERSON
     names = len(other.tokens) == len(other.written.split()) and not any(_tells_apart(word) for word in inner)
     return capital and plain and names and ends and len(inner) <= 2 and not set(inner) & _PARTICLES and not other.digits
 
@@ -247,12 +247,12 @@ def _is_acronym(name: _Name) -> bool:
     return len(letters) >= _MIN_ACRONYM and letters.isalpha() and letters.isupper()
 
 
-def _is_mistyped(one: Sequence[str], other: Sequence[str]) -> bool:
+def _is_mistyped(base: Sequence[str], other: Sequence[str]) -> bool:
     """Whether one letter in one long word differs, is missing, or swapped with its neighbour; all else is equal."""
-    if len(one) != len(other) or len(one) < 2:
+    if len(base) != len(other) or len(base) < 2:
         return False
-    differing = [(a, b) for a, b in zip(one, other) if a != b]
-    rest = sum(len(a) for a, b in zip(one, other) if a == b)
+    differing = [(a, b) for a, b in zip(base, other) if a != b]
+    rest = sum(len(a) for a, b in zip(base, other) if a == b)
     if len(differing) != 1 or rest < _MIN_REST:
         return False
     a, b = differing[0]
@@ -265,7 +265,8 @@ def _one_edit(a: str, b: str) -> bool:
         a, b = b, a
     if len(b) - len(a) > 1:
         return False
-    at = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), len(a))
+    first = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), len(a))
     if len(a) != len(b):
-        return a[at:] == b[at + 1 :]
-    return a[at + 1 :] == b[at + 1 :] or (a[at : at + 2] == b[at : at + 2][::-1] and a[at + 2 :] == b[at + 2 :])
+        return a[first:] == b[first + 1 :]
+    swapped = a[first : first + 2] == b[first : first + 2][::-1] and a[first + 2 :] == b[first + 2 :]
+    return a[first + 1 :] == b[first + 1 :] or swapped

@@ -63,7 +63,7 @@ def note(reached, n_reached, seen, fresh, touched, n_touched):
 
 @numba.njit(cache=True, nogil=True)
 def hop(indptr, indices, allowed, front, bits_of, n_front, seen, fresh, reached):
-    """List in `found` the nodes that some question first reaches from `front`; return their number."""
+    """List in `reached` the nodes that some question first reaches from `front`; return their number."""
     n_reached = 0
     for f in range(n_front):
         bits = bits_of[f]

@@ -181,7 +181,7 @@ def sweep_until(
     float type of damping, inverse and scale: f64 sums over an f32 state avoid the rounding errors of hubs. going:
     bool[lanes]; steps, last: for each lane, the number of its sweeps and the change of the last one.
     """
-    most = omegas.shape[0] - 1
+    max_iter = omegas.shape[0] - 1
     omega, change = np.empty(len(lanes), x.dtype), np.empty(len(lanes))
     while going.any():
         for c in range(len(lanes)):
@@ -196,7 +196,7 @@ def sweep_until(
             if going[c]:
                 steps[c] += 1
                 last[c] = change[c]
-                going[c] = predicted[c] * last[c] > enough[c] and steps[c] < most
+                going[c] = predicted[c] * last[c] > enough[c] and steps[c] < max_iter
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")

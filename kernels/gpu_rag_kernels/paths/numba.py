@@ -100,11 +100,11 @@ def vector_sums(vectors, edges, queries, question, dot, square):
     anywhere in memory, and loading it would dominate the time. So it is prefetched some rows ahead.
     """
     total, kept = np.zeros(vectors.shape[1], np.float64), np.full(edges.shape[1], -1, np.int64)
-    wait, most = ahead(vectors.shape[1]), edges.shape[1]
+    wait, width = ahead(vectors.shape[1]), edges.shape[1]
     for p in range(edges.shape[0]):
         soon = p + wait
-        if soon < edges.shape[0] and most > 0 and edges[soon, most - 1] >= 0:
-            ask_for(vectors, edges[soon, most - 1])
+        if soon < edges.shape[0] and width > 0 and edges[soon, width - 1] >= 0:
+            ask_for(vectors, edges[soon, width - 1])
         size = 0
         while size < edges.shape[1] and edges[p, size] >= 0:
             size += 1

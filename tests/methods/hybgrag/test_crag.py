@@ -120,7 +120,7 @@ def test_paths_are_bounded_and_the_shorter_come_first(monkeypatch: pytest.Monkey
     allowed = frozenset(fact.relation for fact in graph.facts)
     whole, cut = walks(graph, [(graph.rows["ada holm"], allowed)], 2)
     assert not cut and len(whole) == 40
-    monkeypatch.setattr(crag_pages, "MOST_WALKS", 25)
+    monkeypatch.setattr(crag_pages, "MAX_WALKS", 25)
     some, cut = walks(graph, [(graph.rows["ada holm"], allowed)], 2)
     assert cut and some == whole[:25] and all(len(steps) == 1 for _, steps in some[:20])
 

@@ -19,7 +19,7 @@ from gpu_rag.methods.hydrarag.asks import TEXT_PATHS
 from gpu_rag.methods.hydrarag.evidence import named_first
 from gpu_rag.methods.hydrarag.replies import NOT_ANSWERED, Step, TextPath, TextPaths
 from gpu_rag.methods.hydrarag.rules import joined_answers
-from gpu_rag.methods.hydrarag.state import END_CALLS, MOST_CALLS, SIBLING_CALLS, Analysis, FoundPath, Params, Search
+from gpu_rag.methods.hydrarag.state import END_CALLS, MAX_CALLS, SIBLING_CALLS, Analysis, FoundPath, Params, Search
 from gpu_rag.models.ask import Packed
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.program.oracle import Gold, Known, Oracle
@@ -127,7 +127,7 @@ def search_after(n_calls: int) -> Search:
 
 @pytest.mark.parametrize(("left", "n_by_model"), [(30, 3), (12, 3), (11, 2), (4, 1), (3, 0)])
 def test_siblings_that_could_spend_more_than_is_left_are_by_rule(left: int, n_by_model: int) -> None:
-    most = MOST_CALLS - END_CALLS
+    most = MAX_CALLS - END_CALLS
     search = search_after(most - left)
     siblings = search.siblings(3)
     assert [sibling.run.most_calls for sibling in siblings] == [most] * n_by_model + [0] * (3 - n_by_model)
@@ -135,7 +135,7 @@ def test_siblings_that_could_spend_more_than_is_left_are_by_rule(left: int, n_by
     search.documents[3] = 1.0
     assert all(3 not in sibling.documents for sibling in siblings)
     search.release_reserve()
-    assert search.run.most_calls == MOST_CALLS
+    assert search.run.most_calls == MAX_CALLS
 
 
 FACTS = [

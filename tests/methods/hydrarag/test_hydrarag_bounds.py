@@ -57,7 +57,7 @@ def test_a_hub_leads_to_what_is_relevant_and_what_is_left_out_is_counted(monkeyp
     kb = index.loaded("kb", lambda _: None)
     whole = around(index, "hub", "who painted the hub")
     assert whole.taken.nodes == kb.n == 64 and whole.n_cut == 0
-    monkeypatch.setattr(subgraphs, "MOST_NODES", 9)
+    monkeypatch.setattr(subgraphs, "MAX_NODES", 9)
     by_relation = around(index, "hub", "painted by")
     names = {kb.node_names[v] for v in by_relation.ball.tolist()}
     assert len(names) <= 9 and {"hub", "Ada Brink", "Bern"} <= names and by_relation.n_cut == 62 - 4
@@ -101,7 +101,7 @@ def test_vectors_of_edges_are_composed_of_names_and_relations() -> None:
     composed = ComposedVectors(
         facts.triples, *columns, kb.vectors("kb_name_vectors"), kb.vectors("kb_relation_vectors")
     )
-    made = composed.of(torch.arange(facts.keys.shape[0]))
+    made = composed.vectors(torch.arange(facts.keys.shape[0]))
     names, relations = kb.vectors("kb_name_vectors").numpy(), kb.vectors("kb_relation_vectors").numpy()
     for edge, row in enumerate(made.float().numpy()):
         said = [names[kb.head[f]] + relations[kb.relation[f]] + names[kb.tail[f]] for f in facts.facts_of(edge)]
@@ -119,7 +119,7 @@ def test_a_large_graph_is_searched_without_vectors_of_its_edges(
     (tmp_path / "kg.tsv").write_text(
         "Halden Bridge\tdesigned by\tMarta Orlo\nMarta Orlo\tborn in\tTamsin\nTamsin\ttwin town of\tKerling\n"
     )
-    monkeypatch.setattr(texts, "MOST_EXACT", 2)
+    monkeypatch.setattr(texts, "MAX_EXACT", 2)
     gpu_rag.build((), tmp_path / "ix", methods=["hydrarag"], kg=tmp_path / "kg.tsv", settings=fast)
     index = gpu_rag.Index.open(tmp_path / "ix")
     assert index.vectors("kb_edge_vectors").shape[0] == 0 and verify(tmp_path / "ix") == []
@@ -169,11 +169,11 @@ def test_a_question_that_sources_agree_on_takes_the_papers_number_of_requests(in
 ALL_KINDS = {"chosen": ["A", "B", "C"]}
 
 
-@pytest.mark.parametrize("most", [14, 20, state.MOST_CALLS])
+@pytest.mark.parametrize("most", [14, 20, state.MAX_CALLS])
 def test_the_cap_of_requests_holds_whatever_the_model_says(
     index: Any, fast: Any, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(state, "MOST_CALLS", most)
+    monkeypatch.setattr(state, "MAX_CALLS", most)
     for replies in (REPLIES, dict.fromkeys(REPLIES, "no json"), {**REPLIES, "answer": "no json"}):
         llm, _ = scripted(replies)
         answer = ask(index, fast, QUESTION, llm, selector=False)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from waiting import kept_replies, wait_until
 
 from gpu_rag.errors import IndexCorrupt, IndexMismatch, StorageError
-from gpu_rag.models.llm.cache import CachedLLM, ReplyFile, faults_of, mend_replies
+from gpu_rag.models.llm.cache import KEYS_A_QUERY, CachedLLM, ReplyFile, faults_of, mend_replies
 from gpu_rag.models.llm.interface import reply_key
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
@@ -263,6 +263,19 @@ def test_no_flipped_byte_of_a_reply_file_changes_a_reply(tmp_path, caplog):
         assert n_asked[-1] == 0 or (found and caplog.text), at
         n_seen += bool(found)
     assert max(n_asked) <= 8 and sum(n_asked) / len(n_asked) < 2 and n_seen > 100
+
+
+@pytest.mark.parametrize("n", [0, 1, KEYS_A_QUERY, KEYS_A_QUERY + 1, 3 * KEYS_A_QUERY + 7])
+def test_every_key_that_is_there_is_read(tmp_path, n):
+    file = ReplyFile(tmp_path / "r.sqlite")
+    file.write([(f"k{i}", Reply(f"w{i}", "stop", 1, 0, 1)) for i in range(0, n, 2)])
+    kept = file.read([f"k{i}" for i in range(n)])
+    assert {key: reply.text for key, reply in kept.items()} == {f"k{i}": f"w{i}" for i in range(0, n, 2)}
+
+
+def test_what_the_disk_refuses_is_a_storage_error(tmp_path):
+    with pytest.raises(StorageError, match="the reply cache cannot be used"):
+        ReplyFile(tmp_path / "none" / "r.sqlite")
 
 
 def test_a_reply_without_a_checksum_is_read_as_before(tmp_path):

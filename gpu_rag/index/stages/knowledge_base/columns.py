@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 LISTS = pa.large_list(pa.large_string())
 # Finds white space that " ".join(text.split()) changes: anything but single spaces between words.
 _UNEVEN = r"^ | $|  |[\t-\r\x1c-\x1f\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]"
-_LEAST_PENDING = 1 << 20  # columns are not joined before this many new strings have come
+_MIN_PENDING = 1 << 20  # columns are not joined before this many new strings have come
 
 
 class Interner:
@@ -31,7 +31,7 @@ class Interner:
         """Add a column without nulls. Returns the position of its codes in the list that `finish` returns."""
         self._columns.append(column.dictionary_encode())
         self._n_pending += len(self._columns[-1].dictionary)
-        if self._n_pending > max(_LEAST_PENDING, self._n_known):
+        if self._n_pending > max(_MIN_PENDING, self._n_known):
             self._join()
         return len(self._columns) - 1
 
@@ -76,15 +76,15 @@ def no_lists(n: int) -> pa.LargeListArray:
     return pa.LargeListArray.from_arrays(np.zeros(n + 1, np.int64), pa.array([], pa.large_string()))
 
 
-def lists_of(row: np.ndarray, values: pa.LargeStringArray, n: int, most: int | None = None) -> pa.LargeListArray:
-    """n lists: the distinct values of each row in their order, at most `most`. row: i64 of each value, ascending."""
+def lists_of(row: np.ndarray, values: pa.LargeStringArray, n: int, max_items: int | None = None) -> pa.LargeListArray:
+    """n lists: the distinct values of each row in their order, at most `max_items`. row: i64, ascending."""
     encoded = values.dictionary_encode()
     key = row.astype(np.int64) * max(len(encoded.dictionary), 1) + encoded.indices.to_numpy()
     first = np.sort(np.unique(key, return_index=True)[1])
     row = row[first]
-    if most is not None:
+    if max_items is not None:
         place = np.arange(len(row)) - np.searchsorted(row, row)
-        first, row = first[place < most], row[place < most]
+        first, row = first[place < max_items], row[place < max_items]
     offsets = np.searchsorted(row, np.arange(n + 1))
     return pa.LargeListArray.from_arrays(offsets.astype(np.int64), values.take(pa.array(first)))
 
@@ -164,7 +164,7 @@ class EdgeColumns:
         self.relations.add(relation)
 
     def edges(self, head: np.ndarray, tail: np.ndarray, row_of: np.ndarray, codes: list[np.ndarray]) -> Edges:
-        """All edges that were added. one: for each code of a relation, its row."""
+        """All edges that were added. row_of: for each code of a relation, its row."""
         relation = row_of[joined(codes)] if codes else np.zeros(0, np.int32)
         line = np.concatenate([np.zeros(0, np.int64), *self.lines])
         note = None

@@ -40,14 +40,14 @@ def write_edges(work: Work, nodes: Nodes, sources: Sequence[SourceColumns]) -> t
     name_of = relation_names(sources)
     ids = sorted(name_of, key=name_of.__getitem__)
     names, row = [name_of[id] for id in ids], {id: row for row, id in enumerate(ids)}
-    rows = [np.array([row[id] for id, _ in one.relations], np.int32) for one in sources]
+    rows = [np.array([row[id] for id, _ in source.relations], np.int32) for source in sources]
     columns = [names, ids, [relation_text(name) for name in names]]
     write_columns(work.out / "kb_relations.parquet", KB_RELATIONS, [pa.array(c, pa.string()) for c in columns])
     edges = _Column(
-        joined([nodes.of_source(k)[one.edges.head] for k, one in enumerate(sources)]),
-        joined([rows[k][one.edges.relation] for k, one in enumerate(sources)]),
-        joined([nodes.of_source(k)[one.edges.tail] for k, one in enumerate(sources)]),
-        np.cumsum([0, *(one.edges.n for one in sources)]),
+        joined([nodes.of_source(k)[source.edges.head] for k, source in enumerate(sources)]),
+        joined([rows[k][source.edges.relation] for k, source in enumerate(sources)]),
+        joined([nodes.of_source(k)[source.edges.tail] for k, source in enumerate(sources)]),
+        np.cumsum([0, *(source.edges.n for source in sources)]),
     )
     n = 0
     with TableWriter(work.out / "kb_edges.parquet", KB_EDGES) as writer:

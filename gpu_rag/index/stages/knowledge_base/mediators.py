@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from gpu_rag.index.stages.knowledge_base.columns import Edges, SourceColumns
 
-MOST_ENDS = 8  # most facts of a mediator; pairs of them become facts
+MAX_ENDS = 8  # facts of a mediator; pairs of them become facts
 # ids of Freebase, blank nodes, and statement nodes of Wikidata; only if they have no other name
 _NAMELESS = r"^(?:(?:.*/)?[mg]\.[0-9a-z_]+|_:.*|https?://www\.wikidata\.org/entity/statement/.*)$"
 
@@ -22,7 +22,7 @@ _NAMELESS = r"^(?:(?:.*/)?[mg]\.[0-9a-z_]+|_:.*|https?://www\.wikidata\.org/enti
 def collapse_mediators(source: SourceColumns) -> SourceColumns:
     """Source with the facts of each mediator joined between its ends, and without the mediators.
 
-    A mediator has at most MOST_ENDS facts, none of them with another nameless node; other nodes are unchanged. Of two
+    A mediator has at most MAX_ENDS facts, none of them with another nameless node; other nodes are unchanged. Of two
     facts, the one that leads to the mediator comes first, else the earlier by relation and end. Memory: 100 bytes a
     fact of a mediator.
     """
@@ -33,7 +33,7 @@ def collapse_mediators(source: SourceColumns) -> SourceColumns:
     chained = np.zeros(source.n, bool)
     chained[edges.head[both]] = chained[edges.tail[both]] = True
     n_facts = np.bincount(edges.head, minlength=source.n) + np.bincount(edges.tail, minlength=source.n)
-    taken = nameless & ~chained & (n_facts <= MOST_ENDS) & (n_facts > 1)
+    taken = nameless & ~chained & (n_facts <= MAX_ENDS) & (n_facts > 1)
     out = taken[edges.head]
     fact = np.flatnonzero(out | taken[edges.tail])
     if not len(fact):
@@ -42,7 +42,7 @@ def collapse_mediators(source: SourceColumns) -> SourceColumns:
     middle, end = np.where(out, edges.head[fact], edges.tail[fact]), np.where(out, edges.tail[fact], edges.head[fact])
     order = np.lexsort((end, edges.relation[fact], out, middle))
     fact, middle, end = fact[order], middle[order], end[order]
-    pair_starts = [np.flatnonzero(middle[:-k] == middle[k:]) for k in range(1, min(MOST_ENDS, len(fact)))]
+    pair_starts = [np.flatnonzero(middle[:-k] == middle[k:]) for k in range(1, min(MAX_ENDS, len(fact)))]
     first = np.concatenate(pair_starts)
     second = first + np.repeat(np.arange(1, len(pair_starts) + 1), [len(rows) for rows in pair_starts])
     apart = end[first] != end[second]

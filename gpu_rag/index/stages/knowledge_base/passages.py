@@ -16,7 +16,7 @@ from gpu_rag.index.work import Work
 from gpu_rag.text.mentions import MentionFinder
 from gpu_rag.text.tokens import STOP_WORDS
 
-MOST_LINKED = 100  # most passages of a node beside its own document
+MAX_LINKED = 100  # passages of a node beside its own document
 EXTRACTION = "extraction"  # the index's own source
 
 
@@ -65,7 +65,7 @@ def link_passages(
     width = max(len(passages.source), 1)
     others = ~np.isin(node * width + passage, owner * width + own)
     node, passage = node[others], passage[others]
-    first = np.arange(len(node)) - np.searchsorted(node, node) < MOST_LINKED
+    first = np.arange(len(node)) - np.searchsorted(node, node) < MAX_LINKED
     pair_node = np.concatenate([owner, node[first]])
     order = np.argsort(pair_node, kind="stable")
     offsets = np.searchsorted(pair_node[order], np.arange(nodes.n + 1))

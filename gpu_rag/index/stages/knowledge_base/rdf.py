@@ -26,7 +26,7 @@ from gpu_rag.sources.knowledge_base.nodes import LITERAL
 from gpu_rag.sources.knowledge_graph.blocks import Block
 from gpu_rag.sources.knowledge_graph.rdf import RDF
 
-MOST_NAMES = 51  # a name and 50 aliases
+MAX_NAMES = 51  # a name and 50 aliases
 _TYPE = RDF + "type"
 _LABELS = ("http://www.w3.org/2000/01/rdf-schema#label", "http://www.w3.org/2004/02/skos/core#prefLabel")
 _OTHER_LABEL = "http://www.w3.org/2004/02/skos/core#altLabel"
@@ -127,7 +127,7 @@ class RdfStatements:
         ranks = np.concatenate([np.full(len(lacking), _DEFAULT, np.int8), rank])
         texts = pa.concat_arrays([default, *self._texts])
         order = np.argsort(row * 4 + ranks, kind="stable")
-        return lists_of(row[order], texts.take(pa.array(order)), len(strings), MOST_NAMES)
+        return lists_of(row[order], texts.take(pa.array(order)), len(strings), MAX_NAMES)
 
 
 def _without_pages(block: Block) -> Block:

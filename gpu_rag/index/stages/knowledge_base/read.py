@@ -34,9 +34,9 @@ from gpu_rag.sources.knowledge_graph.rdf import RDF_SUFFIXES
 from gpu_rag.sources.rows import Limits, shown
 from gpu_rag.types import Reject
 
-MOST_ALIASES = 50
+MAX_ALIASES = 50
 _NODES = 1 << 16  # rejects of edges held as Python objects
-_LEAST_LOOKED_UP = 1 << 16  # ends of edges per look-up, at least
+_MIN_LOOKED_UP = 1 << 16  # ends of edges per look-up, at least
 OnReject = Callable[[Reject], None]
 OnRows = Callable[[int], None]
 
@@ -104,7 +104,7 @@ def _skb(source: NamedSource, on_reject: OnReject, max_document_chars: int, on_r
     ids, names, aliases, types = _nodes(source, on_reject, max_document_chars, on_rows)
     columns = EdgeColumns()
     heads, tails = list[np.ndarray](), list[np.ndarray]()
-    at_once = max(_LEAST_LOOKED_UP, len(ids))  # each look-up scans all ids once
+    at_once = max(_MIN_LOOKED_UP, len(ids))  # each look-up scans all ids once
     for block in together(_first(read_edge_blocks(source.path), source.most), at_once):
         rows = pc.index_in(pa.concat_arrays([block["head"], block["tail"]]), value_set=ids).fill_null(-1).to_numpy()
         head, tail = rows[: block.n], rows[block.n :]
@@ -148,7 +148,7 @@ def _nodes(
 def _few(aliases: pa.LargeListArray) -> pa.LargeListArray:
     """First 50 distinct aliases of each node."""
     owner = np.repeat(np.arange(len(aliases)), np.diff(aliases.offsets.to_numpy()))
-    return lists_of(owner, aliases.flatten(), len(aliases), MOST_ALIASES)
+    return lists_of(owner, aliases.flatten(), len(aliases), MAX_ALIASES)
 
 
 def _typed(types: pa.LargeStringArray) -> pa.LargeListArray:

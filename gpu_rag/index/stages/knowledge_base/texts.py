@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag.index import tables
-from gpu_rag.index.knowledge_base.names import MOST_NEIGHBOURS, MOST_RELATIONS, standin_text
+from gpu_rag.index.knowledge_base.names import MAX_NEIGHBOURS, MAX_RELATIONS, standin_text
 from gpu_rag.index.knowledge_base.tables import KB_EDGES, KB_NODES, KB_RELATIONS, KB_TEXTS, KB_TYPES, WEB_PAGES
 from gpu_rag.index.names import TextColumn
 from gpu_rag.index.stage import Stage, stage
@@ -68,7 +68,7 @@ def kb_web_stage(work: Work) -> dict[str, int]:
 
 
 NODES_AT_ONCE = 1 << 14
-MOST_EXACT = 50_000  # edges that get vectors of their own texts
+MAX_EXACT = 50_000  # edges that get vectors of their own texts
 Pairs = list[tuple[str, str]]  # (relation in words, name of the neighbour)
 
 
@@ -110,7 +110,7 @@ class Surroundings:
         sides = (_side(head, relation, tail, len(names)), _side(tail, relation, head, len(names)))
         return cls(names, number, texts, *sides)
 
-    def of(self, rows: np.ndarray) -> list[tuple[Pairs, Pairs]]:
+    def pairs(self, rows: np.ndarray) -> list[tuple[Pairs, Pairs]]:
         """(out, into) for each of these nodes (ascending): the edges that `standin_text` shows."""
         out, into = self._shown(self.out, rows), self._shown(self.into, rows)
         return [(out.get(row, []), into.get(row, [])) for row in rows.tolist()]
@@ -150,12 +150,12 @@ def _first_named(owner: np.ndarray, relation: np.ndarray, word: np.ndarray) -> n
     start = np.searchsorted(owner[first[order]], owner[first[order]])
     nth[order] = np.arange(len(order)) - start
     _, new = np.unique(group * (int(word.max()) + 1) + word, return_index=True)
-    new = np.sort(new[nth[group[new]] < MOST_RELATIONS])
+    new = np.sort(new[nth[group[new]] < MAX_RELATIONS])
     order = np.argsort(group[new], kind="stable")
     sorted_groups = group[new][order]
     among = np.empty(len(new), np.int64)
     among[order] = np.arange(len(new)) - np.searchsorted(sorted_groups, sorted_groups)
-    shown: np.ndarray = new[among < MOST_NEIGHBOURS]
+    shown: np.ndarray = new[among < MAX_NEIGHBOURS]
     return shown
 
 
@@ -207,9 +207,9 @@ class EdgeTexts(Sequence[str]):
 
 
 def exact_texts(folder: Path) -> Sequence[str]:
-    """Texts of all edges; () if there are more than MOST_EXACT: their vectors are then composed during a search."""
+    """Texts of all edges; () if there are more than MAX_EXACT: their vectors are then composed during a search."""
     texts = EdgeTexts(folder)
-    return texts if len(texts) <= MOST_EXACT else ()
+    return texts if len(texts) <= MAX_EXACT else ()
 
 
 @stage("kb_texts", needs=("kb",), size="triples")
@@ -229,7 +229,7 @@ def kb_texts_stage(work: Work) -> dict[str, int]:
         for start in range(0, len(alone), NODES_AT_ONCE):
             rows = alone[start : start + NODES_AT_ONCE]
             names = around.names.take(pa.array(rows)).to_pylist()
-            parts = zip(names, type_of[rows], around.of(rows))
+            parts = zip(names, type_of[rows], around.pairs(rows))
             writer.add([rows, [standin_text(name, types[type], *beside) for name, type, beside in parts]])
             work.progress.advance(len(rows))
     return {"kb_texts": len(alone)}

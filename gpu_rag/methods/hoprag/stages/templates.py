@@ -14,7 +14,7 @@ TEMPLATES_VERSION = 1  # raise when equal triples give other questions, so that 
 Triple = tuple[str, str, str]
 MAX_PART_CHARS = 300  # a longer part is a sentence that an extractor returned whole
 _IS_A = frozenset({"is", "was", "are", "were", "is a", "is an", "was a", "was an", "occupation", "instance of", "type"})
-_MOST_TYPE_WORDS = 3
+_MAX_TYPE_WORDS = 3
 _NO_TYPE = ADVERBS | {"one", "part", "member", "former", "known", "second", "third"}  # as the last word
 
 
@@ -123,7 +123,7 @@ def _kind(text: str) -> str:
             continue
         before = words[-1] if words else ""
         ends = token.kind in (NAME, NUMBER, MARK) or token.low in PREPOSITIONS or token.low in STOP_WORDS
-        if ends or is_verb(token.low, before) or len(words) == _MOST_TYPE_WORDS:
+        if ends or is_verb(token.low, before) or len(words) == _MAX_TYPE_WORDS:
             break
         words.append(token.low)
     return " ".join(words) if words and words[-1] not in _NO_TYPE else ""

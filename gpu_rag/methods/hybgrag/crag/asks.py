@@ -16,8 +16,8 @@ from gpu_rag.program.run import Run
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.structs import schema_with
 
-MOST_RELATIONS = 4  # maximum per entity
-MOST_WORDS = 500  # words of a reference shown to the validator
+MAX_RELATIONS = 4  # maximum per entity
+MAX_WORDS = 500  # words of a reference shown to the validator
 NONE = "none"  # instead of an empty list
 AGAIN = "again"  # a source: the pages of the last try, read in another way
 
@@ -62,11 +62,11 @@ def merged(reply: Route) -> Route:
     return structs.replace(reply, entities=tuple(Topic(name, tuple(names)) for name, names in relations.items()))
 
 
-def route_schema(names: Sequence[str], relations: Sequence[str], sources: Sequence[str], most: int) -> str:
-    """The JSON Schema of a route of at most `most` entities."""
+def route_schema(names: Sequence[str], relations: Sequence[str], sources: Sequence[str], max_topics: int) -> str:
+    """The JSON Schema of a route of at most `max_topics` entities."""
     options = {"name": names or [NONE], "relations": relations or [NONE], "source": sources}
     classes = {"type": list(TYPES), "dynamism": list(DYNAMISMS), "domain": list(DOMAINS)}
-    sizes = {"entities": most if relations else 0, "relations": MOST_RELATIONS}
+    sizes = {"entities": max_topics if relations else 0, "relations": MAX_RELATIONS}
     return schema_with(Route, {**options, **classes}, sizes)
 
 
@@ -111,7 +111,7 @@ ANSWER = Ask(
 
 
 def _judged(history: History, blocks: Sequence[str], prediction: str) -> dict[str, str]:
-    words = "\n\n".join(blocks).split(" ")[:MOST_WORDS]
+    words = "\n\n".join(blocks).split(" ")[:MAX_WORDS]
     return {
         "question": history.question,
         "query_time": history.when,

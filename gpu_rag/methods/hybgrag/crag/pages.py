@@ -20,10 +20,10 @@ from gpu_rag.text.rules.extraction import extract_patterns
 from gpu_rag.types import Page
 
 PIECE_WORDS = 120
-MOST_PIECES = 12  # pieces per page that are compared by vector: the best by BM25
-MOST_NAME_CHARS = 80  # a longer text is not a name
-MOST_CHARS = 200_000  # characters per page that its graph uses
-MOST_WALKS = 500  # maximum from the entities of an action, shorter ones first
+MAX_PIECES = 12  # pieces per page that are compared by vector: the best by BM25
+MAX_NAME_CHARS = 80  # a longer text is not a name
+MAX_CHARS = 200_000  # characters per page that its graph uses
+MAX_WALKS = 500  # maximum from the entities of an action, shorter ones first
 _SITE = re.compile(r"\s+[|–—•-]\s+")
 
 Step = tuple[int, bool]  # a fact, and whether it is walked from subject to object
@@ -67,7 +67,7 @@ class PageGraph:
 
 
 def graph_of(pages: Sequence[Page]) -> PageGraph:
-    """The triples of English pages by patterns, without duplicates. Names and relations of more than MOST_NAME_CHARS
+    """The triples of English pages by patterns, without duplicates. Names and relations of more than MAX_NAME_CHARS
     are left out.
 
     >>> graph = graph_of([Page("", "", "Ada Holm was born in Oslo.")])
@@ -80,10 +80,10 @@ def graph_of(pages: Sequence[Page]) -> PageGraph:
     for number, page in enumerate(pages):
         if language_of(page.text) != ENGLISH:
             continue
-        extraction = extract_patterns(_SITE.split(page.title)[0], page.text[:MOST_CHARS], connect=False)
+        extraction = extract_patterns(_SITE.split(page.title)[0], page.text[:MAX_CHARS], connect=False)
         for subject, relation, object in extraction.triples:
             forms = normalise_name(subject), normalise_name(object)
-            if all(forms) and forms[0] != forms[1] and max(map(len, (subject, relation, object))) <= MOST_NAME_CHARS:
+            if all(forms) and forms[0] != forms[1] and max(map(len, (subject, relation, object))) <= MAX_NAME_CHARS:
                 for form, name in zip(forms, (subject, object)):
                     if rows.setdefault(form, len(names)) == len(names):
                         names.append(name)
@@ -101,12 +101,12 @@ def page_graph(index: Index, queries: list[tuple[Page, ...]]) -> list[PageGraph]
 def walks(
     graph: PageGraph, topics: Sequence[tuple[int, frozenset[str]]], radius: int
 ) -> tuple[list[tuple[int, tuple[Step, ...]]], bool]:
-    """((start, steps) of the paths of 1 to `radius` edges, whether there were more than MOST_WALKS). Paths start at
+    """((start, steps) of the paths of 1 to `radius` edges, whether there were more than MAX_WALKS). Paths start at
     topics (node, relations). Each fact has a relation of its topic, is walked in either direction, and no node
     repeats."""
     paths: list[tuple[int, tuple[Step, ...]]] = []
     for walk in _longer(graph, topics, radius):
-        if len(paths) == MOST_WALKS:
+        if len(paths) == MAX_WALKS:
             return paths, True
         paths.append(walk)
     return paths, False
@@ -124,7 +124,7 @@ def _longer(
                 if graph.facts[step[0]].relation in allowed and graph.end(step) not in visited:
                     yield start, (*steps, step)
                     longer.append((start, allowed, (*steps, step)))
-                    if len(longer) > MOST_WALKS:
+                    if len(longer) > MAX_WALKS:
                         break
         edge = longer
 
@@ -143,7 +143,7 @@ Piece = tuple[int, str]  # the index of its page, and its text
 
 @batched(TEXT)
 def page_pieces(index: Index, queries: list[tuple[str, tuple[Page, ...]]]) -> list[tuple[Piece, ...]]:
-    """The pieces of each question's pages in their order: per page at most MOST_PIECES, the best by BM25."""
+    """The pieces of each question's pages in their order: per page at most MAX_PIECES, the best by BM25."""
     return [_pieces(question, pages) for question, pages in queries]
 
 
@@ -155,7 +155,7 @@ def _pieces(question: str, pages: Sequence[Page]) -> tuple[Piece, ...]:
     scores = Bm25.build([f"{pages[i].title}\n{text}" for i, text in pieces]).scores(question)
     kept, first = [], 0
     for page_spans in spans:
-        best = np.argsort(-scores[first : first + len(page_spans)], kind="stable")[:MOST_PIECES]
+        best = np.argsort(-scores[first : first + len(page_spans)], kind="stable")[:MAX_PIECES]
         kept += [pieces[first + row] for row in sorted(best.tolist())]
         first += len(page_spans)
     return tuple(kept)

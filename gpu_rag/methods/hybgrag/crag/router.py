@@ -46,7 +46,7 @@ class Router:
             names=[candidate.name for candidate in self.ranked],
             relations=relations,
             sources=sources,
-            most=self.params.max_topics,
+            max_topics=self.params.max_topics,
         )
         action = route.action(batch or 0, last)
         if not history.seen(action):

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpu_rag.methods.hybgrag.crag.pages import MOST_WALKS, PageGraph
+from gpu_rag.methods.hybgrag.crag.pages import MAX_WALKS, PageGraph
 from gpu_rag.methods.hybgrag.crag.references import Material
 from gpu_rag.methods.hybgrag.crag.state import (
     DOMAINS,
@@ -39,7 +39,7 @@ from gpu_rag.program.steps import similarity
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.text.normalise import normalise_name
 
-MOST_RELATIONS = 200  # compared with a question: those of the most names
+MAX_RELATIONS = 200  # compared with a question: those of the most names
 LEAST = 2.0  # minimum score of a name in the question, see `names.Linked`
 _MORE = "more|less|fewer|greater|larger|bigger|smaller|higher|lower|older|younger|longer|shorter|faster|earlier|later"
 _MOST = "first|last|best|worst|largest|smallest|highest|lowest|longest|shortest|oldest|youngest|most|least"
@@ -132,7 +132,7 @@ async def candidates(question: str, material: Material, params: Params) -> list[
     near = [_relations_near(graph, row, params.radius) for row in kept]
     own = [_relations_near(graph, row, 1) for row in kept]
     counts = Counter(relation for names in (*own, *near) for relation in names)
-    known = [relation for relation, _ in counts.most_common(MOST_RELATIONS)]
+    known = [relation for relation, _ in counts.most_common(MAX_RELATIONS)]
     text = question
     for start, end in sorted(spans, reverse=True):
         text = masked(text, start, end, "")
@@ -147,13 +147,13 @@ async def candidates(question: str, material: Material, params: Params) -> list[
 
 
 def _relations_near(graph: PageGraph, node: int, radius: int) -> list[str]:
-    """The relations within `radius` edges of a node, by distance. At most MOST_WALKS facts are visited."""
+    """The relations within `radius` edges of a node, by distance. At most MAX_WALKS facts are visited."""
     relations: dict[str, None] = {}
     reached, edge, n = {node}, [node], 0
     for _ in range(radius):
         next_edge = []
         for end in edge:
-            for step in graph.steps[end][: MOST_WALKS - n]:
+            for step in graph.steps[end][: MAX_WALKS - n]:
                 n += 1
                 relations.setdefault(graph.facts[step[0]].relation)
                 if graph.end(step) not in reached:

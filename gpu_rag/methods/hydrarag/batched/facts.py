@@ -28,9 +28,9 @@ from gpu_rag.methods.hydrarag.state import KINDS, FoundPath
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.types import CSR, Ragged
 
-MOST_MEMBERS = 5  # members of a cluster that are named in words
-MOST_EDGES = 24  # real edges listed per path
-MOST_RELATIONS = 4  # parallel relations shown of a hop
+MAX_MEMBERS = 5  # members of a cluster that are named in words
+MAX_EDGES = 24  # real edges listed per path
+MAX_RELATIONS = 4  # parallel relations shown of a hop
 _ROWS = 1 << 14  # edges averaged at a time
 _GOLDEN = -7046029254386353131  # 2^64 / golden ratio as i64: the increment of splitmix64
 _MIX = (-4658895280553007687, -7723592293110705685)
@@ -85,15 +85,15 @@ class FactGraph:
         facts: list[int] = rows[offsets[edge] : offsets[edge + 1]].tolist()
         return facts
 
-    def facts_between(self, one: int, other: int) -> list[int]:
+    def facts_between(self, node: int, other: int) -> list[int]:
         """The fact rows of the edge between two nodes, looked up on the host. The edge must exist."""
-        low, high = min(one, other), max(one, other)
+        low, high = min(node, other), max(node, other)
         return self.facts_of(int(np.searchsorted(self._on_host[0], low * self.n + high)))
 
     def edges_along(self, nodes: torch.Tensor) -> torch.Tensor:
         """i32[P, W]: the edge of every hop of paths [P, W + 1], -1 beyond a path's end. The edges must exist."""
-        one, other = nodes[:, :-1].long(), nodes[:, 1:].long()
-        keys = torch.minimum(one, other) * self.n + torch.maximum(one, other)
+        node, other = nodes[:, :-1].long(), nodes[:, 1:].long()
+        keys = torch.minimum(node, other) * self.n + torch.maximum(node, other)
         return torch.where(other < 0, -1, torch.searchsorted(self.keys, keys)).int()
 
 
@@ -139,7 +139,7 @@ class ExactVectors:
         """(row numbers, rows): for the edges i32[., W] along paths, -1 beyond their ends, the rows of their vectors."""
         return edges, self.rows
 
-    def of(self, edges: torch.Tensor) -> torch.Tensor:
+    def vectors(self, edges: torch.Tensor) -> torch.Tensor:
         """f16[T, D]: the vectors of the given edges."""
         return self.rows[edges]
 
@@ -160,9 +160,9 @@ class ComposedVectors:
         """Edge rows along paths, see `ExactVectors.along`. Only edges on these paths get a vector."""
         distinct, row = torch.unique(edges, return_inverse=True)
         n_padding = int(distinct.shape[0] > 0 and distinct[0] < 0)
-        return (row - n_padding).int(), self.of(distinct[n_padding:])
+        return (row - n_padding).int(), self.vectors(distinct[n_padding:])
 
-    def of(self, edges: torch.Tensor) -> torch.Tensor:
+    def vectors(self, edges: torch.Tensor) -> torch.Tensor:
         """f16[T, D]: the vectors of the given edges."""
         vectors = self.names.new_zeros(edges.shape[0], self.names.shape[1], dtype=torch.float16)
         for first in range(0, edges.shape[0], _ROWS):
@@ -257,15 +257,15 @@ def in_words(
     cluster; edges: of `facts`, one per hop."""
     words, rows, relations = [_place(kb, places[0])], [], []
     kinds: list[frozenset[str]] = []
-    for one, other, edge, place in zip(nodes, nodes[1:], edges, places[1:]):
+    for node, other, edge, place in zip(nodes, nodes[1:], edges, places[1:]):
         between = facts.facts_of(edge)
-        relations.append(_relations(kb, between, one))
+        relations.append(_relations(kb, between, node))
         words += [relations[-1], _place(kb, place)]
         rows.extend(between)
         kinds.append(frozenset(_kind(kb, fact) for fact in between))
-        rows.extend(_of_members(facts, places[nodes.index(one)], other, skip=one))
-        rows.extend(_of_members(facts, place, one, skip=other))
-    rows = list(dict.fromkeys(rows))[:MOST_EDGES]
+        rows.extend(_of_members(facts, places[nodes.index(node)], other, skip=node))
+        rows.extend(_of_members(facts, place, node, skip=other))
+    rows = list(dict.fromkeys(rows))[:MAX_EDGES]
     names = dict.fromkeys(kb.sources[int(kb.source[fact])].name for fact in rows)
     kind, also = _kinds_of_path(kinds)
     return FoundPath(
@@ -291,7 +291,7 @@ def _kinds_of_path(hops: Sequence[frozenset[str]]) -> tuple[str, tuple[str, ...]
 def _of_members(facts: FactGraph, place: tuple[int, ...], end: int, skip: int) -> list[int]:
     """The facts between the shown members of a cluster, except `skip`, and the node `end`, to which all of them are
     linked."""
-    members = [member for member in place[: MOST_MEMBERS + 1] if member != skip][:MOST_MEMBERS]
+    members = [member for member in place[: MAX_MEMBERS + 1] if member != skip][:MAX_MEMBERS]
     return [fact for member in members for fact in facts.facts_between(member, end)]
 
 
@@ -306,14 +306,14 @@ def _relations(kb: KnowledgeBase, between: list[int], start: int) -> str:
     for fact in between:
         texts[int(kb.head[fact]) == start][kb.relation_texts[int(kb.relation[fact])]] = None
     sides = (("- ", texts[True], " ->"), ("<- ", texts[False], " -"))
-    return " and ".join(f"{a}{' / '.join([*names][:MOST_RELATIONS])}{b}" for a, names, b in sides if names)
+    return " and ".join(f"{a}{' / '.join([*names][:MAX_RELATIONS])}{b}" for a, names, b in sides if names)
 
 
 def _place(kb: KnowledgeBase, members: tuple[int, ...]) -> str:
-    names = [kb.node_names[node] for node in members[:MOST_MEMBERS]]
+    names = [kb.node_names[node] for node in members[:MAX_MEMBERS]]
     if len(members) == 1:
         return names[0]
-    more = f"; and {len(members) - MOST_MEMBERS} more" if len(members) > MOST_MEMBERS else ""
+    more = f"; and {len(members) - MAX_MEMBERS} more" if len(members) > MAX_MEMBERS else ""
     return f"{{{'; '.join(names)}{more}}}"
 
 

@@ -42,9 +42,9 @@ Named = tuple[tuple[str, ...], np.ndarray]  # the names of one question, and the
 
 @batched(GRAPH)
 def match_mentions(
-    index: Index, queries: list[Named], sources: tuple[int, ...], threshold: float, most: int
+    index: Index, queries: list[Named], sources: tuple[int, ...], threshold: float, k: int
 ) -> list[list[list[Match]]]:
-    """For each name of each question the nodes that it may denote: at most `most` per source, by (-cosine, node).
+    """For each name of each question the nodes that it may denote: at most k per source, by (-cosine, node).
 
     If a source has nodes with exactly that name or alias (`KnowledgeBase.named`), these match with cosine 1. Otherwise
     its nearest nodes of cosine >= threshold match. Literal values are left out unless they are nearer than the nearest
@@ -57,9 +57,9 @@ def match_mentions(
     same = [kb.named(name) for names, _ in queries for name in names]
     for source in sources:
         nodes, names = node_names(index, source=source)
-        top = names.search(matrix, min(most, max(len(nodes), 1)))
+        top = names.search(matrix, min(k, max(len(nodes), 1)))
         for candidates, exact, ids, scores in zip(best, same, top.ids.tolist(), top.scores.tolist()):
-            own = [node for node in exact if kb.node_sources[node, source]][:most]
+            own = [node for node in exact if kb.node_sources[node, source]][:k]
             candidates.update(dict.fromkeys(own, 1.0))
             for row, score in zip(ids, scores):
                 if not own and row >= 0 and score >= threshold:

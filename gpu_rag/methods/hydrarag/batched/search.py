@@ -219,6 +219,11 @@ def best_paths(
                 best.setdefault(nodes, i)
         ranked = sorted(best, key=lambda nodes: (-scores[best[nodes]], nodes))[:k]
         kept = [(nodes, tuple(map(graph.members, nodes)), rows[best[nodes]]) for nodes in ranked]
-        results.append([in_words(kb, facts, n, of, row[width:], joined.orders[row[-1]].topics) for n, of, row in kept])
+        results.append(
+            [
+                in_words(kb, facts, nodes, members, row[width:], joined.orders[row[-1]].topics)
+                for nodes, members, row in kept
+            ]
+        )
         first += walks.paths.size
     return results

@@ -1,6 +1,6 @@
 """The evidence subgraphs of many questions: neighbourhoods of their topics, clustered, then reduced.
 
-A neighbourhood has at most MOST_NODES nodes. If a hop reaches more (through a hub), the most relevant nodes are kept:
+A neighbourhood has at most MAX_NODES nodes. If a hop reaches more (through a hub), the most relevant nodes are kept:
 those of highest q . r + q . v, where q is the vector of the search text, v that of the node's name and r that of the
 relation to it. A hop gets half of the remaining space, the last hop all of it; dropped nodes are counted.
 Neighbourhoods are clustered and reduced in tiles of about TILE_BYTES.
@@ -34,7 +34,7 @@ from gpu_rag.runtime.step import batched
 from gpu_rag.types import CSR, Blocks, Ragged
 
 WIDTH = 2**31  # larger than every node id
-MOST_NODES = 20_000  # in the neighbourhood of a question
+MAX_NODES = 20_000  # in the neighbourhood of a question
 TILE_BYTES = 256 << 20  # memory for the questions of one tile
 NODE_BYTES, ENTRY_BYTES = 100, 60  # per node, and per entry of its row
 _FACTS = 4  # facts of an edge that its relevance uses
@@ -107,8 +107,10 @@ def question_graph(
     unit vector f32[D] of the search text."""
     facts, kb = facts_of(index, choice), kb_of(index)
 
-    def together(some: list[tuple[GraphWanted, np.ndarray]]) -> list[QuestionGraph]:
-        return question_graphs(facts, [of for of, _ in some], depth, index.threads, Relevance(kb, [q for _, q in some]))
+    def together(part: list[tuple[GraphWanted, np.ndarray]]) -> list[QuestionGraph]:
+        return question_graphs(
+            facts, [topics for topics, _ in part], depth, index.threads, Relevance(kb, [q for _, q in part])
+        )
 
     return each_alone(together, queries)
 
@@ -144,13 +146,13 @@ class Relevance:
 def relevant_ball(
     facts: FactGraph, seeds: torch.Tensor, depth: int, question: int, relevance: Relevance
 ) -> tuple[torch.Tensor, int]:
-    """(nodes of a neighbourhood of at most MOST_NODES, ascending; number of dropped nodes), see the module."""
+    """(nodes of a neighbourhood of at most MAX_NODES, ascending; number of dropped nodes), see the module."""
     csr, front, n_cut = facts.graph.csr, seeds.long(), 0
     inside = torch.zeros(facts.n, dtype=torch.bool, device=front.device)
     inside[front] = True
     size, of_relations = int(front.shape[0]), relevance.relations(question)
     for hop in range(depth):
-        space = MOST_NODES - size if hop == depth - 1 else (MOST_NODES - size) // 2
+        space = MAX_NODES - size if hop == depth - 1 else (MAX_NODES - size) // 2
         reached, scores = [front[:0]], [of_relations[:0]]
         for _, entry in expand(csr.indptr[front], csr.indptr[front + 1]):
             entry = entry[~inside[csr.indices[entry].long()]]
@@ -183,18 +185,18 @@ def question_graphs(
 ) -> list[QuestionGraph]:
     """The evidence subgraph of each question, all at once.
 
-    1. Take the nodes within `depth` hops of the topics; with `relevance` at most MOST_NODES of them. 2. Merge
+    1. Take the nodes within `depth` hops of the topics; with `relevance` at most MAX_NODES of them. 2. Merge
     `equal_nodes`. 3. For orders with two or more topics, drop nodes that no path of at most `depth` hops a side can use
     (`nodes_on_paths`); a question keeps the nodes of all its orders. The reduction is exact: no path of the clustered
     graph is lost. The number of host waits per tile does not depend on the number of questions. Raises BadInput.
     """
     lists, device = [sorted(set(topics)) for topics, _ in wanted], facts.keys.device
-    limit = None if relevance is None else MOST_NODES + 1
+    limit = None if relevance is None else MAX_NODES + 1
     whole = ego_balls(
         CheckedGraph(facts.graph.csr), ragged_of_lists(lists, device), depth, limit=limit, threads=threads
     )
     sizes = _sizes(facts.graph.csr, whole)
-    large = [b for b, (n, _) in enumerate(sizes) if relevance is not None and n > MOST_NODES]
+    large = [b for b, (n, _) in enumerate(sizes) if relevance is not None and n > MAX_NODES]
     cut = [0] * len(wanted)
     if large and relevance is not None:
         balls = list(whole.values.split([n for n, _ in sizes]))

@@ -21,8 +21,8 @@ def worded_paths(index: Index, queries: list[Walked], choice: FactChoice) -> lis
     width = max(len(nodes) for nodes, _ in queries)
     rows = [[*nodes, *[-1] * (width - len(nodes))] for nodes, _ in queries]
     walks = torch.tensor(rows, dtype=torch.int32, device=facts.keys.device)
-    one, other = walks[:, :-1].long(), walks[:, 1:].long()
-    keys = torch.minimum(one, other) * facts.n + torch.maximum(one, other)
+    node, other = walks[:, :-1].long(), walks[:, 1:].long()
+    keys = torch.minimum(node, other) * facts.n + torch.maximum(node, other)
     edges = facts.edges_along(walks).clamp(max=facts.keys.shape[0] - 1)
     lines = torch.where(facts.keys[edges.long()] == keys, edges, -1).tolist()
     paths: list[FoundPath | None] = []

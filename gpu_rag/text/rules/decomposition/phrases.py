@@ -261,10 +261,10 @@ class _Reader:
         active = follows.is_name or follows.low in RELATIVES | {"the", "a", "an"}
         return self._is_verb(i) or (active and len(self.units[i].low) > 4 and self.units[i].low.endswith("ing"))
 
-    def _has_tail(self, at: int) -> bool:
-        """Whether "of birth" or the like begins at `at`: "the city of birth" is one noun."""
-        compound = self.units[at - 1].low in COMPOUND_HEAD and self.units[at + 1].low in COMPOUND_TAIL
-        return compound and self.units[at].low == "of"
+    def _has_tail(self, start: int) -> bool:
+        """Whether "of birth" or the like begins at `start`: "the city of birth" is one noun."""
+        compound = self.units[start - 1].low in COMPOUND_HEAD and self.units[start + 1].low in COMPOUND_TAIL
+        return compound and self.units[start].low == "of"
 
     def _is_verb(self, i: int) -> bool:
         return verb_at(self.units, i) or (self.base_awaited and base_verb_at(self.units, i))
@@ -278,7 +278,7 @@ class _Reader:
         return None if start is None else self._made(RELATIVE, self._clause_end(start), head)
 
     def _clause_start(self, head: int) -> int | None:
-        """Where the words of a relative clause begin, behind the pronoun (and preposition) at `head`; None if none."""
+        """The first word of a relative clause, after the pronoun (and preposition) at `head`; None if there is none."""
         low = self.units[head].low
         behind = low in PREPOSITIONS and low != "of" and self.units[head + 1].low in ("which", "whom", "whose")
         return head + 1 + behind if behind or low in RELATIVES else None
@@ -380,17 +380,17 @@ class _Reader:
 
     # --- ends ---
 
-    def _clause_end(self, at: int) -> int | None:
-        """The end of a clause that begins at `at`, after its verb group and complement; None if it has no verb."""
-        i, subject = at + self.units[at].is_name, self.units[at]
+    def _clause_end(self, start: int) -> int | None:
+        """The end of a clause that begins at `start`, after its verb group and complement; None if it has no verb."""
+        i, subject = start + self.units[start].is_name, self.units[start]
         while self._is_adverb(i):
             i += 1
         by_place = subject.is_name or not (
-            self.units[at - 1].low in ("whose", "where", "when") or self.units[at - 2].low in PREPOSITIONS
+            self.units[start - 1].low in ("whose", "where", "when") or self.units[start - 2].low in PREPOSITIONS
         )
         unlisted = by_place and not subject.possessive and self.units[i].is_word and not self._is_verb(i + 1)
         if not unlisted or verb_at(self.units, i):  # else "that manages ...", "that Marta Orlo manages"
-            i = at
+            i = start
             while not verb_at(self.units, i) or self.units[i - 1].low == "to":
                 if self.units[i].kind == MARK_UNIT and not self._within_name(i):
                     return None
@@ -404,9 +404,9 @@ class _Reader:
         """Whether mark i is the comma of "Kerling, Lorn"."""
         return self.units[i].low == "," and self.units[i - 1].is_name and self.units[i + 1].is_name
 
-    def _complement_end(self, at: int) -> int:
+    def _complement_end(self, start: int) -> int:
         """The end of objects and adverbials: the next verb, comma, or predicate of the auxiliary."""
-        for i in range(at, self.n):
+        for i in range(start, self.n):
             unit, before = self.units[i], self.units[i - 1]
             called = unit.low in ("called", "named") and before.is_word and not self._is_verb(i - 1)
             joined = before.low in ("to", "and", "or")
@@ -420,13 +420,13 @@ class _Reader:
             if self.base_awaited and self._is_adverb(i) and base_verb_at(self.units, i + 1):
                 return i  # "the painter whose brother founded Loss | ever marry"
             predicate = before.low not in PREPOSITIONS and not before.low.endswith("ing")
-            if self.aux in COPULAS and unit.low in ("a", "an") and i == at and predicate:
+            if self.aux in COPULAS and unit.low in ("a", "an") and i == start and predicate:
                 return i  # "was the man who ... is named | an organist"
-        return max(at, self.n)
+        return max(start, self.n)
 
-    def _noun_phrase_end(self, at: int) -> int | None:
+    def _noun_phrase_end(self, start: int) -> int | None:
         """The end of the object of "of": words up to a name with its small words, else a definite phrase, or None."""
-        i, words = at, 0
+        i, words = start, 0
         while not self.units[i].is_name:
             unit = self.units[i]
             closed = unit.low in FUNCTION_WORDS and unit.low not in ("the", "of", "a", "an")
@@ -436,15 +436,15 @@ class _Reader:
             i += 1
         if self.units[i].is_name:
             return None if self._owns(i) else self._name_end(i + 1)
-        return i if words and self.units[at].low == "the" and i > at + 1 else None
+        return i if words and self.units[start].low == "the" and i > start + 1 else None
 
     def _owns(self, i: int) -> bool:
         """Whether unit i owns what follows: no part of a name ("Rogues' Regiment")."""
         return self.units[i].possessive and not self.units[i + 1].is_name
 
-    def _name_end(self, at: int) -> int:
+    def _name_end(self, start: int) -> int:
         """The end of a name with small words ("Così fan tutte") and further names ("Kerling, Lorn" is two)."""
-        i = at
+        i = start
         while i < self.n:
             unit = self.units[i]
             if unit.low in ("for", "with") and self.units[i + 1].is_name:
@@ -455,4 +455,4 @@ class _Reader:
                 i += 1
             else:
                 break
-        return i - (i == self.n and i > at and self.base_awaited)  # the last word is the verb that "did" waits for
+        return i - (i == self.n and i > start and self.base_awaited)  # the last word is the verb that "did" waits for

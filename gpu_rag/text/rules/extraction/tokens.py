@@ -48,9 +48,9 @@ def tokenise(text: str, start: int, end: int) -> list[Token]:
     return tokens
 
 
-def _owns(token: Token, at: int) -> bool:
-    """Whether an apostrophe at `at` is the possessive of the plural before it ("the Rovers' ground")."""
-    return token.end == at and token.kind in (WORD, NAME) and token.low.endswith("s")
+def _owns(token: Token, position: int) -> bool:
+    """Whether an apostrophe at `position` is the possessive of the plural before it ("the Rovers' ground")."""
+    return token.end == position and token.kind in (WORD, NAME) and token.low.endswith("s")
 
 
 def _token(match: re.Match[str]) -> Token:
