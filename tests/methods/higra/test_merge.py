@@ -133,8 +133,10 @@ def test_pairs_of_windows_that_are_near_enough(least: float) -> None:
     windows = [[0, 1, 2], [1, 2, 5, 8], [3, 4], [7]]
     pairs = {pair for window in windows for pair in combinations(window, 2)}
     expected = sorted(pair for pair in pairs if vectors[pair[0]].double() @ vectors[pair[1]].double() >= least)
-    assert list(zip(*near_enough(vectors, windows, least).tolist())) == expected
-    assert near_enough(vectors, [], least).shape == (2, 0)
+    found, cosines = near_enough(vectors, windows, least)
+    assert list(map(tuple, found.T.tolist())) == expected
+    assert cosines.tolist() == [float(vectors[a].double() @ vectors[b].double()) for a, b in expected]
+    assert near_enough(vectors, [], least)[0].shape == (2, 0)
 
 
 def test_types_that_differ_never_agree(bench: Any) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from msgspec import Struct
 from gpu_rag.graph.common.dots import exact_dots
 from gpu_rag.graph.nearest.pairs import comparisons
 from gpu_rag.index import tables
+from gpu_rag.index.memory import release_memory
 from gpu_rag.index.names import SortedRows, normalised, one_array
 from gpu_rag.index.stage import Pairs, stage, where_capable
 from gpu_rag.index.work import Sources, Work
@@ -42,6 +45,7 @@ from gpu_rag.text.rules.extraction import title_name
 from gpu_rag.text.rules.same_name import NameRules, numbers_differ
 
 BY_HAND, BY_LLM = "by hand", "the model's group"
+_WINDOWS, _PAIRS = 1 << 10, 1 << 15  # windows compared, and pairs whose names are read, at a time: they bound memory
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
@@ -77,9 +81,9 @@ def merge_stage(work: Work) -> dict[str, int]:
     """Write the tables `entities` (HIGRA_ENTITIES), `became` (the entity that each exact entity is now), `sources`
     (where they were extracted) and `merges`: all merges, and their reasons."""
     exact = work.stage_folders["higra_exact"]
-    table = read(exact, "higra_exact_entities")
-    entities = EntityRows(table)
+    entities = EntityRows(exact)
     decisions, counts = _decided(work, entities)
+    table = entities.table
     chosen = work.settings.section(AlignmentSettings)
     limit = chosen.max_cluster if chosen.aliases == "unambiguous" else len(entities)
     edits = merges.read_edits(merges.file_of(work.sources))
@@ -105,10 +109,15 @@ def merge_stage(work: Work) -> dict[str, int]:
 
 
 class EntityRows(Sequence[Row]):
-    """Rows of EXACT_ENTITIES, which become Python objects when read."""
+    """Rows of EXACT_ENTITIES in the folder of their stage, which become Python objects when read."""
 
-    def __init__(self, table: pa.Table):
-        self.table = table
+    def __init__(self, folder: Path):
+        self._folder = folder
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """The whole table, read at first use."""
+        return read(self._folder, "higra_exact_entities")
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -131,12 +140,13 @@ class SameEntity:
 
 def _decided(work: Work, entities: EntityRows) -> tuple[list[SameEntity], dict[str, int]]:
     chosen = work.settings.section(AlignmentSettings)
-    if not chosen.refine or not entities:
-        return [], {}
     arrays = tables.read_arrays(work.stage_folders["higra_exact_vectors"] / "vectors.safetensors")
     vectors = torch.from_numpy(arrays["vectors"])
-    work.progress.start("higra_merge", len(entities), "entities")
+    if not chosen.refine or not len(vectors):
+        return [], {}
+    work.progress.start("higra_merge", len(vectors), "entities")
     shown = entity_windows(work, vectors, chosen.tau)
+    release_memory()  # the windows leave holes of hundreds of MB at a million entities, before the names are read
     counts: dict[str, int] = {}
     if roles_of(work.settings):
         decisions, counts = by_llm(work, entities, vectors, shown.windows)
@@ -149,33 +159,48 @@ def agreeing(
     work: Work, entities: EntityRows, vectors: torch.Tensor, windows: Clusters, least: float
 ) -> list[SameEntity]:
     """Pairs of a window that agree by name and by vector. A rule of `NameRules` must hold, the cosine must be at least
-    `least`, and the types must overlap if both have some. Names are read where vectors are near enough."""
-    pairs = near_enough(vectors, windows, least)
-    rows = np.unique(pairs).tolist()
-    shown = entities.table.select(["name", "aliases", "types", "passages"]).take(pa.array(rows, pa.int64()))
-    near = dict(zip(rows, shown.to_pylist()))
-    rules = NameRules({row: [entity["name"], *entity["aliases"]] for row, entity in near.items()}, _ways(entities))
+    `least`, and the types must overlap if both have some. Names are objects, so they are first read for _PAIRS pairs at
+    a time, without the passages and the other names, which can only rule a pair out."""
+    pairs, cosine = near_enough(vectors, windows, least)
+    parts = (pairs[:, start : start + _PAIRS] for start in range(0, len(cosine), _PAIRS))
+    kept = np.flatnonzero([bool(rule) for part in parts for rule in _rules(entities, part)])
+    agreed = zip(pairs[:, kept].T.tolist(), _rules(entities, pairs[:, kept], work), cosine[kept].tolist())
+    return [SameEntity((a, b), rule, round(score, 6)) for (a, b), rule, score in agreed if rule]
+
+
+def _rules(entities: EntityRows, pairs: np.ndarray, work: Work | None = None) -> list[str]:
+    """The rule that makes each pair one entity, "" if there is none. Without `work` a rule holds if other names and
+    passages may allow it."""
+    rows = np.unique(pairs)
+    shown = entities.table.select(["name", "aliases", "types", "passages"]).take(pa.array(rows))
+    near = dict(zip(rows.tolist(), shown.to_pylist()))
+    others, named = (_ways(entities), _named(work, near)) if work else ((), {row: {0} for row in near})
+    rules = NameRules({row: [entity["name"], *entity["aliases"]] for row, entity in near.items()}, others)
     types = {row: {kind.casefold() for kind in entity["types"]} for row, entity in near.items()}
-    named = _named(work, near)
-    agreed = []
-    for a, b in zip(*(column.tolist() for column in pairs)):
-        if types[a] and types[b] and not types[a] & types[b]:
-            continue
-        if rule := rules.rule(a, b, bool(named[a] & named[b])):
-            agreed.append(SameEntity((a, b), rule, _cosine(vectors, a, b)))
-    return agreed
+    return [
+        "" if types[a] and types[b] and not types[a] & types[b] else rules.rule(a, b, bool(named[a] & named[b]))
+        for a, b in pairs.T.tolist()
+    ]
 
 
-def near_enough(vectors: torch.Tensor, windows: Clusters, least: float) -> np.ndarray:
-    """The pairs a < b within a window whose cosine, rounded to six digits, is at least `least`: i64[2, P], ascending.
+def near_enough(vectors: torch.Tensor, windows: Clusters, least: float) -> tuple[np.ndarray, np.ndarray]:
+    """The pairs a < b within a window whose cosine, rounded to six digits, is at least `least`, and their cosines:
+    i64[2, P], ascending, and f64[P].
 
-    Memory: 40 bytes a pair of the windows.
+    Memory: 40 bytes a pair of _WINDOWS windows, and 50 a pair that is returned.
     """
-    sides = [np.zeros((2, 0), np.int64)]
-    sides += [np.array(window)[np.stack(np.triu_indices(len(window), 1))] for window in windows]
-    left, right = np.divmod(np.unique(np.concatenate(sides, 1).T @ [len(vectors), 1]), len(vectors))
-    cosine = exact_dots(vectors, torch.from_numpy(left), vectors, torch.from_numpy(right)).numpy()
-    return np.stack([left, right])[:, cosine.round(6) >= least]
+    n, keys, cosines = max(len(vectors), 1), [np.zeros(0, np.int64)], [np.zeros(0)]
+    for start in range(0, len(windows), _WINDOWS):
+        shown = map(np.array, windows[start : start + _WINDOWS])
+        sides = [rows[np.stack(np.triu_indices(len(rows), 1))] for rows in shown]
+        key = np.unique(np.concatenate(sides, 1).T @ [n, 1])
+        left, right = map(torch.from_numpy, np.divmod(key, n))
+        cosine = exact_dots(vectors, left, vectors, right).numpy()
+        is_near = cosine.round(6) >= least
+        keys.append(key[is_near])
+        cosines.append(cosine[is_near])
+    key, first = np.unique(np.concatenate(keys), return_index=True)
+    return np.stack(np.divmod(key, n)), np.concatenate(cosines)[first]
 
 
 def _ways(entities: EntityRows) -> Iterator[list[str]]:
@@ -233,12 +258,9 @@ def by_llm(
         if any(numbers_differ(entities[a]["name"], entities[b]["name"]) for a, b in pairs):
             n_numbers += 1
         elif pairs:
-            decisions.append(SameEntity(rows, BY_LLM, min(_cosine(vectors, a, b) for a, b in pairs)))
+            score = near_enough(vectors, [list(rows)], -2.0)[1].min()
+            decisions.append(SameEntity(rows, BY_LLM, round(float(score), 6)))
     return decisions, ({"higra_merge_numbers_differ": n_numbers} if n_numbers else {}) | unread
-
-
-def _cosine(vectors: torch.Tensor, a: int, b: int) -> float:
-    return round(float(vectors[a].double() @ vectors[b].double()), 6)
 
 
 # --- applying --------------------------------------------------------------------------------------
