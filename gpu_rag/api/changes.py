@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+import pyarrow.compute as pc
+
 from gpu_rag.api.arguments import PathLike, SettingsLike, checked_path, checked_paths
 from gpu_rag.api.builds import run_build
 from gpu_rag.api.corpus import columns_of, corpus_files, is_table, texts_file, write_texts
@@ -198,8 +200,9 @@ def _contents(index: opened.Index) -> dict[str, int]:
     contents: dict[str, int] = {}
     if "passages" not in index.stages:
         return contents
-    path, names = index.folder("passages") / "passages.parquet", ["doc_id", "id", "title", "text"]
-    for batch in tables.read_batches(path, tables.PASSAGES, names):
-        for document, *passage in zip(*(batch[name].to_pylist() for name in names)):
-            contents[document] = contents.get(document, 0) ^ hash(tuple(passage))
+    path, names = index.folder("passages") / "passages.parquet", ["id", "title", "text"]
+    for batch in tables.read_batches(path, tables.PASSAGES, ["doc_id", *names]):
+        passages = pc.binary_join_element_wise(*(batch[name] for name in names), "\0").to_pylist()
+        for document, passage in zip(batch["doc_id"].to_pylist(), passages):
+            contents[document] = contents.get(document, 0) ^ hash(passage)
     return contents

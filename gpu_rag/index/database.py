@@ -30,10 +30,10 @@ ROWS = 8 * tables.ROWS_A_GROUP  # rows per batch read
 
 
 class Database:
-    """Tables that live as long as one stage. Made by `database`. limit: its memory in bytes."""
+    """Tables that live as long as one stage. Made by `database`."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, limit: int):
-        self._connection, self.limit = connection, limit
+    def __init__(self, connection: duckdb.DuckDBPyConnection):
+        self._connection = connection
 
     def create(self, table: str, schema: pa.Schema) -> None:
         """Make an empty table with the columns of a schema."""
@@ -93,7 +93,7 @@ def database(work: Work) -> Iterator[Database]:
         spill.mkdir(parents=True, exist_ok=True)
     connection = duckdb.connect(config=config)
     try:
-        yield Database(connection, limit)
+        yield Database(connection)
     except duckdb.OutOfMemoryException as error:
         do = "raise index.memory (GiB), or free memory and run again: the build resumes"
         raise GpuRagError("the tables of a stage exceed the memory limit", given=f"{error}", do=do) from error

@@ -115,7 +115,7 @@ def _hashed(keys: pa.LargeStringArray) -> Iterator[tuple[np.ndarray, ...]]:
 
 def _hashes(texts: Sequence[str]) -> np.ndarray:
     """u64[n]: the hash of each text."""
-    return np.fromiter((xxhash.xxh3_64_intdigest(text.encode()) for text in texts), np.uint64, len(texts))
+    return np.fromiter(map(xxhash.xxh3_64_intdigest, map(str.encode, texts)), np.uint64, len(texts))
 
 
 def _places(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:

@@ -107,9 +107,12 @@ class MentionFinder:
         return name, spread[0], spread[1], spread[2]
 
 
+_WITHOUT_SPACES = (("\u3040", "\u30ff"), ("\u3400", "\u9fff"))  # kana and Han
+
+
 def _joins(character: str) -> bool:
     """Whether a character joins a word: letters, digits, marks, "_"; not Han and kana, written without spaces."""
-    if "\u3040" <= character <= "\u30ff" or "\u3400" <= character <= "\u9fff":
+    if any(first <= character <= last for first, last in _WITHOUT_SPACES):
         return False
     return character.isalnum() or character == "_" or unicodedata.category(character).startswith("M")
 
@@ -118,8 +121,10 @@ def _joins(character: str) -> bool:
 def _joined_table(limit: int) -> np.ndarray:
     """Whether each code point joins a word: bool[limit]."""
     joined = np.char.isalnum(np.arange(limit, dtype=np.uint32).view("U1"))
-    others = np.flatnonzero(~joined | (np.arange(limit) >= 0x3040))  # one by one, which is slow
+    others = np.flatnonzero(~joined)  # one by one, which is slow
     joined[others] = [_joins(chr(code)) for code in others.tolist()]
+    for first, last in _WITHOUT_SPACES:
+        joined[ord(first) : ord(last) + 1] = False
     return joined
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gpu_rag.index import tables
-from gpu_rag.index.database import Database, database
+from gpu_rag.index.database import memory_limit
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.index import GRAPH
 from gpu_rag.index.stage import stage
@@ -18,23 +21,8 @@ from gpu_rag.index.titles import TITLE_WEIGHT, title_edges
 from gpu_rag.index.walk import stored
 from gpu_rag.index.work import Work
 
-_PAIRS = """CREATE TABLE pairs AS SELECT low, high, max(weight) + max(title) AS weight FROM (
-    SELECT least(a, b) AS low, greatest(a, b) AS high, weight, 0::FLOAT AS title FROM edges
-    UNION ALL SELECT node, passage + {first}, 0::FLOAT, {title_weight}::FLOAT FROM titles
-    ) WHERE low <> high GROUP BY low, high"""
-_BOTH = """CREATE VIEW entries AS
-    SELECT low AS src, high AS dst, weight FROM pairs UNION ALL SELECT high, low, weight FROM pairs"""
-_DEGREES = "SELECT src, count(*)::INTEGER AS degree FROM entries GROUP BY src ORDER BY src"
-_ENTRIES = "SELECT dst, weight FROM entries WHERE src >= {low} AND src < {high} ORDER BY src, dst"
-_SORTED = 128  # bytes of memory a row that DuckDB sorts; its sorts of more than the limit can fail
-_GRAPH_EDGES = """SELECT subject AS a, object AS b, 1::FLOAT AS weight FROM relations
-    UNION ALL SELECT "left", "right", score FROM synonyms
-    UNION ALL SELECT entity, passage + {n_entities}, 1::FLOAT FROM mentions"""
-_RELATION_EDGES = """SELECT subject AS a, {n_entities} + file_row_number::INTEGER AS b, 1::FLOAT AS weight
-        FROM relations
-    UNION ALL SELECT object, {n_entities} + file_row_number::INTEGER, 1::FLOAT FROM relations
-    UNION ALL SELECT {n_entities} + file_row_number::INTEGER, {first} + unnest(passages), 1::FLOAT FROM relations
-    UNION ALL SELECT entity, passage + {first}, 1::FLOAT FROM mentions"""
+Edges = tuple[np.ndarray, np.ndarray, np.ndarray | float]  # both ends, and the weights, which may be one for all
+_SORTED = 64  # bytes of memory an entry that is sorted
 
 
 @stage("graph", needs=("passages", "entities", "mentions", "synonyms"), version=3, size="links", graph=True)
@@ -43,12 +31,20 @@ def graph_stage(work: Work) -> dict[str, int]:
 
     An edge joins two entities of a relation (weight 1), two synonyms (weight: their cosine), and an entity with each
     passage that mentions it (weight 1). An edge with several reasons gets the greatest weight. The entity that a title
-    names, see `index.titles`, has a further TITLE_WEIGHT with the passage. Memory: `index.memory`, names and titles, 8
-    bytes a node, and a byte an entry.
+    names, see `index.titles`, has a further TITLE_WEIGHT with the passage. Memory: `index.memory`, names and titles,
+    and 32 bytes a node.
     """
-    names = tables.read_table(work.stage_folders["entities"] / "entities.parquet", tables.ENTITIES, ["id"])["id"]
-    edges, n = _GRAPH_EDGES.format(n_entities=len(names)), len(names)
-    walk = walk_arrays(work, edges, n, names, relations="entities", synonyms="synonyms", mentions="mentions")
+    folders = work.stage_folders
+    names = tables.read_table(folders["entities"] / "entities.parquet", tables.ENTITIES, ["id"])["id"]
+    n = len(names)
+
+    def edges() -> Iterator[Edges]:
+        for ends in numbers(folders["entities"] / "relations.parquet", tables.RELATIONS, ("subject", "object")):
+            yield *ends, 1
+        yield from numbers(folders["synonyms"] / "synonyms.parquet", tables.SYNONYMS, ("left", "right", "score"))
+        yield from _mentioned(folders["mentions"], n)
+
+    walk = walk_arrays(work, edges, n, names)
     tables.write_arrays(work.out / GRAPH, stored(**walk))
     return {"nodes": len(walk["indptr"]) - 1, "edges": len(walk["indices"])}
 
@@ -60,57 +56,104 @@ def relation_graph_stage(work: Work) -> dict[str, int]:
     An edge of weight 1 joins a relation with its subject and its object, an entity with each passage that mentions it,
     and a relation with each passage that states it. Titles add weight, and memory is used, as in `graph_stage`.
     """
-    folder = work.stage_folders["entities"]
-    names = tables.read_table(folder / "entities.parquet", tables.ENTITIES, ["id"])["id"]
-    first = len(names) + tables.n_rows(folder / "relations.parquet")
-    edges = _RELATION_EDGES.format(n_entities=len(names), first=first)
-    walk = walk_arrays(work, edges, first, names, relations="entities", mentions="mentions")
+    folders = work.stage_folders
+    names = tables.read_table(folders["entities"] / "entities.parquet", tables.ENTITIES, ["id"])["id"]
+    relations, n = folders["entities"] / "relations.parquet", len(names)
+    first = n + tables.n_rows(relations)
+
+    def edges() -> Iterator[Edges]:
+        last = n
+        for batch in tables.read_batches(relations, tables.RELATIONS, ("subject", "object", "passages")):
+            last += batch.num_rows
+            relation = np.arange(last - batch.num_rows, last)
+            for end in ("subject", "object"):
+                yield batch[end].to_numpy(), relation, 1
+            stated = batch["passages"]
+            yield relation[pc.list_parent_indices(stated).to_numpy()], stated.flatten().to_numpy() + first, 1
+        yield from _mentioned(folders["mentions"], first)
+
+    walk = walk_arrays(work, edges, first, names)
     tables.write_arrays(work.out / GRAPH, stored(**walk))
     return {}
 
 
+def _mentioned(folder: Path, first: int) -> Iterator[Edges]:
+    """Edges of entities with the passages that mention them. first: the node of passage 0."""
+    for entity, passage in numbers(folder / "mentions.parquet", tables.MENTIONS, ("entity", "passage")):
+        yield entity, passage + first, 1
+
+
+def numbers(path: Path, schema: pa.Schema, columns: Sequence[str]) -> Iterator[Any]:
+    """Some columns of numbers of a table, a row group at a time."""
+    for batch in tables.read_batches(path, schema, columns):
+        yield tuple(batch[name].to_numpy() for name in columns)
+
+
 def walk_arrays(
-    work: Work, edges: str, first: int, names: pa.Array | pa.ChunkedArray, rows: np.ndarray | None = None, **views: str
+    work: Work,
+    edges: Callable[[], Iterable[Edges]],
+    first: int,
+    names: pa.Array | pa.ChunkedArray,
+    rows: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """{"indptr", "indices", "weight"} of a symmetric graph over [nodes | passages], with the edges of titles.
 
-    edges: SQL query of the columns (a, b, weight); an edge that it gives several times has its greatest weight. views:
-    {table that the query reads: its stage}. first: the node of passage 0. names, rows: of the nodes that titles may
-    name, as in `title_edges`.
+    edges(): all other edges, by block; an edge that it gives several times has its greatest weight. first: the node of
+    passage 0. names, rows: of the nodes that titles may name, as in `title_edges`.
     """
     titles = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES, ["title"])["title"]
     node, passage = title_edges(titles, names, rows)
-    n = first + len(titles)
-    indptr = np.zeros(n + 1, np.int64)
-    with database(work) as db:
-        db.run("CREATE TABLE titles (node INTEGER, passage INTEGER)")
-        db.add("titles", pa.table({"node": node, "passage": passage}))
-        for name, stage_name in views.items():
-            db.view(name, work.stage_folders[stage_name] / f"{name}.parquet")
-        db.run(f"CREATE VIEW edges AS {edges}", _PAIRS.format(first=first, title_weight=TITLE_WEIGHT), _BOTH)
-        for batch in db.batches(_DEGREES):
-            indptr[1 + batch["src"].to_numpy()] = batch["degree"].to_numpy()
-        np.cumsum(indptr, out=indptr)
-        indices, weight = _spooled(work, _entries(db, indptr, db.limit // _SORTED), ("dst", "weight"))
+    n, titled = first + len(titles), (node, passage + first, 0.0)
+
+    def both_ways() -> Iterator[Edges]:
+        for a, b, weight in (*edges(), titled):
+            yield a, b, weight
+            yield b, a, weight
+
+    n_entries = np.zeros(n, np.int64)
+    for source, _, _ in both_ways():
+        np.add.at(n_entries, source, 1)
+    starts = tables.starts_of(n_entries)
+    most = memory_limit(work.settings.index.memory) // _SORTED
+    bounds = np.searchsorted(starts, np.arange(0, starts[-1], most), "right") - 1
+    parts = (_entries(both_ways(), titled, low, high) for low, high in pairwise([*np.unique(bounds).tolist(), n]))
+    walk = _spooled(work, parts, n)
     work.progress.advance(n)
-    return {"indptr": indptr, "indices": indices, "weight": weight}
+    return walk
 
 
-def _entries(db: Database, indptr: np.ndarray, most: int) -> Iterator[pa.RecordBatch]:
-    """Entries in the order of the CSR, sorted in parts of whole rows: about `most` entries each, or one row."""
-    parts = np.arange(0, indptr[-1], most)
-    for low, high in pairwise([*np.unique(np.searchsorted(indptr, parts, "right") - 1), len(indptr) - 1]):
-        yield from db.batches(_ENTRIES.format(low=low, high=high))
+def _entries(edges: Iterable[Edges], titled: Edges, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
+    """(source << 32 | target, i64, ascending; weight f32) of the entries of the nodes from low to high."""
+    keys, weights = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
+    for source, target, weight in edges:
+        kept = (source >= low) & (source < high) & (source != target)
+        keys.append(source[kept].astype(np.int64) << 32 | target[kept])
+        weights.append(np.broadcast_to(np.asarray(weight, np.float32), kept.shape)[kept])
+    key = np.concatenate(keys)
+    order = np.argsort(key)
+    key = key[order]
+    firsts = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
+    key, weight = key[firsts], np.maximum.reduceat(np.concatenate(weights)[order], firsts)
+    ends = np.stack(titled[:2]).astype(np.int64)
+    for source, target in (ends, ends[::-1]):
+        kept = (source >= low) & (source < high)
+        weight[np.searchsorted(key, source[kept] << 32 | target[kept])] += np.float32(TITLE_WEIGHT)
+    return key, weight
 
 
-def _spooled(work: Work, batches: Iterator[pa.RecordBatch], columns: tuple[str, str]) -> list[np.ndarray]:
-    """Columns i32 and f32 of a stream, as mapped files in the work space."""
-    types, paths = (np.int32, np.float32), [work.partial / f"{name}.raw" for name in columns]
+def _spooled(work: Work, parts: Iterable[tuple[np.ndarray, np.ndarray]], n: int) -> dict[str, np.ndarray]:
+    """The arrays of a CSR of n rows from parts of its entries; columns and weights are mapped files in the work
+    space."""
+    counts, types = np.zeros(n, np.int64), {"indices": np.int32, "weight": np.float32}
+    paths = [work.partial / f"{name}.raw" for name in types]
     with storage_errors(work.partial), ExitStack() as stack:
         work.partial.mkdir(parents=True, exist_ok=True)
         files = [stack.enter_context(path.open("wb")) for path in paths]
-        for batch in batches:
-            for file, name, kind in zip(files, columns, types):
-                tables.write_raw(file, batch[name].to_numpy().astype(kind, copy=False))
+        for key, weight in parts:
+            counts += np.bincount(key >> 32, minlength=n)
+            for file, column in zip(files, (key.astype(np.int32), weight)):
+                tables.write_raw(file, column)
     sizes = [path.stat().st_size for path in paths]
-    return [np.memmap(path, kind, "r") if size else np.zeros(0, kind) for path, kind, size in zip(paths, types, sizes)]
+    kinds = zip(paths, types.values(), sizes)
+    mapped = [np.memmap(path, kind, "r") if size else np.zeros(0, kind) for path, kind, size in kinds]
+    return {"indptr": tables.starts_of(counts), **dict(zip(types, mapped))}

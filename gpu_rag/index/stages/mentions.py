@@ -174,7 +174,8 @@ def _block(occurrences: np.ndarray, links: np.ndarray, is_frequent: np.ndarray) 
         np.concatenate([column, more])
         for column, more in zip(occurrences[kept].T, (absent[:, 0], nowhere, nowhere, absent[:, 1]))
     )
-    order = np.lexsort((end, entity, start, passage))
+    places = (left.astype(np.int64) << 32 | right + 1 for left, right in ((entity, end), (passage, start)))
+    order = np.lexsort((*places,))  # two keys take half the time of four
     origin = np.concatenate([is_extracted[kept], np.ones(len(absent), bool)])[order]
     names = pa.array(["search", "extraction"]).take(pa.array(origin.astype(np.int8)))
     return [entity[order], passage[order], start[order], end[order], names]
@@ -210,8 +211,9 @@ def _updated(work: Work, links: np.ndarray) -> tuple[np.ndarray, np.ndarray] | N
     carried = work.carried(np.int64, names_before, range(n_before + 1))
     if carried is None:
         return None
-    table = tables.read_table(work.previous / "mentions.parquet", tables.MENTIONS)
-    rows, entities, start, end = (table[name].to_numpy() for name in ("passage", "entity", "start", "end"))
+    columns = ("passage", "entity", "start", "end")
+    table = tables.read_table(work.previous / "mentions.parquet", tables.MENTIONS, columns)
+    rows, entities, start, end = (table[name].to_numpy() for name in columns)
     if outside(rows, n_before) or outside(entities, names_before):  # made by other code
         return None
     # earlier rows; -1: new

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from gpu_rag.index import tables
 from gpu_rag.index.folder import storage_errors
+from gpu_rag.index.names import one_array, rows_of
 from gpu_rag.index.stage import Stage, stage, the_embedder
 from gpu_rag.index.stages.passages import languages_of
 from gpu_rag.index.tables import unchanged_rows
@@ -77,6 +78,21 @@ def relation_texts(folder: Path) -> TextRows:
     """Each relation as "subject label object", with the entities' written names."""
     names = tables.read_table(folder / "entities.parquet", tables.ENTITIES)["name"]
     return triple_texts(names, tables.read_table(folder / "relations.parquet", tables.RELATIONS, [*TRIPLE]))
+
+
+def same_relations(now: Path, before: Path) -> np.ndarray:
+    """i64[n]: the row of an earlier relation with the same written subject, label and object, -1 if there is none.
+    now, before: folders of the stage `entities`."""
+    names, tables_of = [], []
+    for folder in (now, before):
+        names.append(one_array(tables.read_table(folder / "entities.parquet", tables.ENTITIES, ["name"])["name"]))
+        tables_of.append(tables.read_table(folder / "relations.parquet", tables.RELATIONS, [*TRIPLE]))
+    labels, keys = one_array(tables_of[1]["label"]).unique(), list[np.ndarray]()
+    for written, table in zip(names, tables_of):
+        entity, label = rows_of(written, names[1]), rows_of(one_array(table["label"]), labels)
+        subject, object_ = (entity[table[end].to_numpy()] for end in ("subject", "object"))
+        keys.append(np.stack([subject << 32 | object_ & 0xFFFFFFFF, label], 1).view(np.uint64))
+    return rows_by_key(keys[0], keys[1])
 
 
 def triple_texts(names: pa.ChunkedArray, table: pa.Table) -> TextRows:
@@ -273,20 +289,24 @@ def vector_stage(
     texts_of: Callable[..., Sequence[str]],
     size: str = "passages",
     graph: bool = False,
+    same: Callable[..., np.ndarray] | None = None,
 ) -> Stage:
     """Stage of unit vectors (float16) of texts; resumes at the window where a run died. A text that an earlier run with
     the same embedder had keeps its vector; this takes 60 bytes of memory a text.
 
-    texts_of(folders of the needed stages, in the order of `needs`): the texts. size, graph: as in `Stage`.
+    texts_of(folders of the needed stages, in the order of `needs`): the texts. same(their folders, of an earlier run
+    too): an earlier row with the text of each row, -1 if none; by default texts are compared. size, graph: as in
+    `Stage`.
     """
 
     def run(work: Work) -> dict[str, int]:
         texts = texts_of(*(work.stage_folders[need] for need in needs))
         work.progress.start(name, len(texts), "texts")
         if work.previous and work.previous_inputs:
-            earlier = text_hashes(texts_of(*(work.previous_inputs[need] for need in needs)))
+            now, before = ([of[need] for need in needs] for of in (work.stage_folders, work.previous_inputs))
+            rows = same(*now, *before) if same else rows_by_key(text_hashes(texts), text_hashes(texts_of(*before)))
             known = tables.read_arrays(work.previous / "vectors.safetensors")["vectors"]
-            vectors = embed_new(work, texts, Known(known, rows_by_key(text_hashes(texts), earlier)))
+            vectors = embed_new(work, texts, Known(known, rows))
         else:
             vectors = embed_blocks(work, texts)
         tables.write_arrays(work.out / "vectors.safetensors", {"vectors": vectors})

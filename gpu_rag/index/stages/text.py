@@ -9,7 +9,14 @@ from gpu_rag.index.stages.graph import graph_stage, relation_graph_stage
 from gpu_rag.index.stages.mentions import mentions_stage
 from gpu_rag.index.stages.names import entity_names_stage, title_names_stage
 from gpu_rag.index.stages.passages import passages_stage
-from gpu_rag.index.stages.search import bm25_stage, entity_texts, passage_texts, relation_texts, vector_stage
+from gpu_rag.index.stages.search import (
+    bm25_stage,
+    entity_texts,
+    passage_texts,
+    relation_texts,
+    same_relations,
+    vector_stage,
+)
 from gpu_rag.index.stages.synonyms import synonyms_stage
 
 
@@ -24,7 +31,7 @@ def text_stages() -> list[Stage]:
         entities_stage,
         entity_names_stage,
         vector_stage("entity_vectors", ("entities",), entity_texts, "entities"),
-        vector_stage("relation_vectors", ("entities",), relation_texts, "relations", graph=True),
+        vector_stage("relation_vectors", ("entities",), relation_texts, "relations", True, same_relations),
         mentions_stage,
         relation_graph_stage,
         synonyms_stage,

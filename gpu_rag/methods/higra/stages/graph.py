@@ -94,23 +94,20 @@ def graph_stage(work: Work) -> dict[str, int]:
     folders = work.stage_folders
     entities = read(folders["higra_merge"], "higra_entities", ("name", "aliases"))
     known, owner = known_names(entities)
-    n, edges = len(entities), _EDGES.format(n_entities=len(entities))
-    walk = walk_arrays(work, edges, n, known, owner, higra_relations="higra_links", higra_links="higra_mentions")
+    relations = read(folders["higra_links"], "higra_relations", ("subject", "object", "origin"))
+    links, n = read(folders["higra_mentions"], "higra_links", ("entity", "passage", "origin")), len(entities)
+    ends = ints(relations, "subject"), ints(relations, "object")
+    edges = (*ends, 1), (ints(links, "entity"), ints(links, "passage") + n, 1)
+    walk = walk_arrays(work, lambda: edges, n, known, owner)
     parts = graph_parts(walk, n)
     tables.write_arrays(work.out / WALK, stored(**walk))
     tables.write_arrays(work.out / NAMES, names_of(entities).arrays)
     entity, full = (CSR(*map(torch.from_numpy, parts[name])) for name in ("entity", "full"))
-    relations = read(folders["higra_links"], "higra_relations", ("subject", "object", "origin"))
-    links = read(folders["higra_mentions"], "higra_links", ("entity", "passage", "origin"))
     document = {"passages": full.n - n, **statistics(folders, relations, links, entity)}
     document["components_with_passages"] = _n_components(full)
     text = json.dumps(document, sort_keys=True, indent=1, allow_nan=False) + "\n"
     (work.out / "statistics.json").write_text(text, encoding="utf-8")
     return {"higra_entity_edges": entity.m, "higra_full_edges": full.m}
-
-
-_EDGES = """SELECT subject AS a, object AS b, 1::FLOAT AS weight FROM higra_relations
-    UNION ALL SELECT entity, passage + {n_entities}, 1::FLOAT FROM higra_links"""
 
 
 def known_names(entities: pa.Table) -> tuple[pa.LargeStringArray, np.ndarray]:
