@@ -6,6 +6,11 @@ import re
 import tomllib
 from pathlib import Path
 
+# The beginning of a line of a log: a time with seconds before any word, seconds as the kernel writes them, or a level.
+LOG_LINE = (
+    r"(?:(?:(?:[^\sa-z]{1,40}|\[?[A-Z][a-z]{2})[ ]){0,5}[ ]?\S{0,40}\d\d:\d\d:\d\d|\[[ ]*\d+\.\d+\]|"
+    r"\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b)"
+)
 # The look-behind and the possessive quantifiers keep a page of full stops, or of blanks, linear.
 _STOP = re.compile(
     r"""
@@ -13,9 +18,9 @@ _STOP = re.compile(
   | [。！？]+[」』”’）]*
   | \n(?:[^\S\n]*+\n)++                        # empty lines
   | \n(?=\S[^\n\t]*+\t)                        # before a row of a table, whose cells are parted by tabs
-  # before a line of a log: a time with seconds before any word, seconds as the kernel writes them, or a level
-  | \n(?=(?:(?:[^\sa-z]{1,40}|\[?[A-Z][a-z]{2})[ ]){0,5}[ ]?\S{0,40}\d\d:\d\d:\d\d)
-  | \n(?=\[[ ]*\d+\.\d+\]|\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b)
+  | \n(?="""
+    + LOG_LINE
+    + r""")
   | \n(?=[ ]{0,3}\#{1,6}[^\S\n])               # the end of the line above a Markdown heading
   | ^[ ]{0,3}\#{1,6}[^\S\n][^\n]*+\n          # the heading, with any text
   | \n[ ]{0,3}(?:={2,}+|-{2,}+)[^\S\n]*+\n     # the line under a heading, or a rule

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_rag.program.support import _statements
 from gpu_rag.text.chunk import MAX_WORD_CHARS, chunk_spans
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.normalise import clean_text, normalise_name
@@ -66,7 +67,7 @@ LOG_LINES = [
 def test_each_line_of_a_log_is_a_sentence_with_the_lines_that_continue_it() -> None:
     events = [line + "\n    at Pump.run" * (i % 2) for i, line in enumerate(LOG_LINES)]
     text = "\n".join(events)
-    assert [text[a:b] for a, b in split_sentences(text)] == events
+    assert [text[a:b] for a, b in split_sentences(text)] == [text[a:b] for a, b in _statements(text)] == events
 
 
 @pytest.mark.parametrize(
