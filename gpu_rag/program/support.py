@@ -9,12 +9,13 @@ import numpy as np
 
 from gpu_rag.program.embed import embed
 from gpu_rag.text.language import ENGLISH, language_of
-from gpu_rag.text.sentences import split_sentences
+from gpu_rag.text.sentences import LOG_LINE, split_sentences
 from gpu_rag.text.tokens import STOP_WORDS, words_of
 from gpu_rag.types import Draft, Evidence, Grounding, GroundingSentence, Path, RankedNode, Sentence
 
 _CITED = re.compile(r"\[\d{1,2}\]")  # an answer cites passages by number
-_HEADING = re.compile(r"[^\t]*[^\t.!?:;…。！？\"'”’»)]")  # ends as no sentence does, and is no row of a table
+# Ends as no sentence does, and is no row of a table and no line of a log.
+_HEADING = re.compile(rf"(?!{LOG_LINE})[^\t]*[^\t.!?:;…。！？\"'”’»)]")
 PASSAGES, SENTENCES = 5, 3  # passages searched, sentences returned
 WORDS_SHARE, LETTERS, HEADING_WORDS = 0.3, 5, 8
 

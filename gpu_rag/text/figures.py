@@ -19,28 +19,28 @@ _ORDINALS = (
     *("twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth", "nineteenth"),
     "twentieth",
 )
-_SCALES = {"dozen": 12, "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
+SCALES = {"dozen": 12, "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
 _VALUES = {
     **{word: value for value, word in enumerate(_ONES)},
     **{word: 10 * value for value, word in enumerate(_TENS, 2)},
 }
 _ORDINAL_VALUES = {word: str(value) for value, word in enumerate(_ORDINALS, 1)}
 _ROMAN = {"II": "2", "III": "3", "IV": "4", "V": "5", "VI": "6", "VII": "7", "VIII": "8", "IX": "9", "X": "10"}
-_UNITS = {"km": "kilometre", "m": "metre", "cm": "centimetre", "mm": "millimetre", "kg": "kilogram", "g": "gram"}
+UNITS = {"km": "kilometre", "m": "metre", "cm": "centimetre", "mm": "millimetre", "kg": "kilogram", "g": "gram"}
 _PLAIN = str.maketrans(
     {"ł": "l", "Ł": "L", "ø": "o", "Ø": "O", "đ": "d", "Đ": "D", "ß": "ss", "æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE"}
 )
 
-_SAID = "|".join([*_VALUES, *_SCALES])
-_NUMERAL = re.compile(
-    rf"\b(?:\d+(?:\.\d+)?\s+(?:{'|'.join(_SCALES)})|(?:{_SAID})(?:(?:\s+and\s+|[\s-]+)(?:{_SAID}))*)\b", re.IGNORECASE
+_SAID = "|".join([*_VALUES, *SCALES])
+NUMERAL = re.compile(
+    rf"\b(?:\d+(?:\.\d+)?\s+(?:{'|'.join(SCALES)})|(?:{_SAID})(?:(?:\s+and\s+|[\s-]+)(?:{_SAID}))*)\b", re.IGNORECASE
 )
 _GROUPED = re.compile(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,])")
 _DECIMAL = re.compile(r"(?<=\d)\.(?=\d)")
 _ORDINAL = re.compile(r"\b(\d+)(?:st|nd|rd|th)\b", re.IGNORECASE)
 _ORDINAL_WORD = re.compile(rf"\b(?:{'|'.join(_ORDINALS)})\b", re.IGNORECASE)
 _REIGN = re.compile(rf"(?<=[a-z] )({'|'.join(_ROMAN)})\b")
-_UNIT = re.compile(rf"(\d)\s?({'|'.join(_UNITS)})\b")
+_UNIT = re.compile(rf"(\d)\s?({'|'.join(UNITS)})\b")
 _DATE = re.compile(r"\b(?P<y>\d{4})-(?P<m>\d{2})-(?P<d>\d{2})\b")
 _MONTH_YEAR = re.compile(r"\b(?P<m>\d{1,2})/(?P<y>\d{4})\b")
 _SHORT_MONTH = re.compile(r"\b(jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\b\.?", re.IGNORECASE)
@@ -71,11 +71,11 @@ def one_form(text: str) -> str:
     text = _HALF_DOZEN.sub("6", text)
     text = _MONTH_YEAR.sub(_date, _DATE.sub(_date, text))
     text = _SHORT_MONTH.sub(lambda match: next(m for m in MONTHS if m.startswith(match[1][:3].casefold())), text)
-    text = _UNIT.sub(lambda match: f"{match[1]} {_UNITS[match[2]]}", text)
+    text = _UNIT.sub(lambda match: f"{match[1]} {UNITS[match[2]]}", text)
     text = _REIGN.sub(lambda match: _ROMAN[match[1]], text)
     text = _ORDINAL_WORD.sub(lambda match: _ORDINAL_VALUES[match[0].casefold()], _ORDINAL.sub(r"\1", text))
     text = _GROUPED.sub(lambda match: match[0].replace(",", ""), text)
-    return _DECIMAL.sub("p", _NUMERAL.sub(lambda match: _value(match[0]), text))
+    return _DECIMAL.sub("p", NUMERAL.sub(lambda match: _value(match[0]), text))
 
 
 def _time(match: re.Match[str]) -> str:
@@ -98,7 +98,7 @@ def _value(words: str) -> str:
     """The value of a numeral in words, as digits."""
     total, part = 0.0, 0.0
     for word in re.split(r"[\s-]+", words.casefold()):
-        scale = _SCALES.get(word)
+        scale = SCALES.get(word)
         if scale and scale <= 100:
             part = (part or 1) * scale
         elif scale:

@@ -6,6 +6,11 @@ import re
 import tomllib
 from pathlib import Path
 
+# The beginning of a line of a log: a time with seconds before any word, seconds as the kernel writes them, or a level.
+LOG_LINE = (
+    r"(?:(?:(?:[^\sa-z]{1,40}|\[?[A-Z][a-z]{2})[ ]){0,5}[ ]?\S{0,40}\d\d:\d\d:\d\d|\[[ ]*\d+\.\d+\]|"
+    r"\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b)"
+)
 # The look-behind and the possessive quantifiers keep a page of full stops, or of blanks, linear.
 _STOP = re.compile(
     r"""
@@ -13,6 +18,9 @@ _STOP = re.compile(
   | [。！？]+[」』”’）]*
   | \n(?:[^\S\n]*+\n)++                        # empty lines
   | \n(?=\S[^\n\t]*+\t)                        # before a row of a table, whose cells are parted by tabs
+  | \n(?="""
+    + LOG_LINE
+    + r""")
   | \n(?=[ ]{0,3}\#{1,6}[^\S\n])               # the end of the line above a Markdown heading
   | ^[ ]{0,3}\#{1,6}[^\S\n][^\n]*+\n          # the heading, with any text
   | \n[ ]{0,3}(?:={2,}+|-{2,}+)[^\S\n]*+\n     # the line under a heading, or a rule
@@ -42,10 +50,10 @@ def split_sentences(text: str) -> list[tuple[int, int]]:
     """Character spans of the sentences of `text`.
 
     A sentence ends at . ! ? … ؟ ۔ । ॥ (with closing quotes and brackets) before white space and a character that is not
-    a lower-case letter; at 。！？; at an empty line; before a row of a table (a line with a tab after a word); and
-    before and after a Markdown heading ("# Rivers", or underlined), which is always a sentence. It does not end
-    after an initial ("J. Smith"), a title ("Dr."), a number's point or a common abbreviation, unless a usual first
-    word follows ("in the U.S. The ...").
+    a lower-case letter; at 。！？; at an empty line; before a row of a table (a line with a tab after a word); before a
+    line of a log (with a time "12:00:01" before any word, or a level); and before and after a Markdown heading
+    ("# Rivers", or underlined), which is always a sentence. It does not end after an initial ("J. Smith"), a title
+    ("Dr."), a number's point or a common abbreviation, unless a usual first word follows ("in the U.S. The ...").
 
     text: any text. Returns [(start, end)] in order, not overlapping, none empty; ends are trimmed of white space, and
     every character outside all spans is white space. Linear in len(text), deterministic.

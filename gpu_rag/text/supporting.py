@@ -7,7 +7,8 @@ A sentence supports a short answer if it holds
 - the names in the question. They may also stand in the title of the passage, before a sentence that begins with a
   pronoun or an article, or in the sentence before one with another pronoun;
 - the verbs and ordinals in the question and two thirds of its words, in any form, or as a word of the same group in
-  `rules/relations/phrases.toml`;
+  `rules/relations/phrases.toml`; half of the words, if the evidence has the others nowhere, and no verb, if no other
+  name, date or number could be the answer;
 
 and if no other name, date or number in it is nearer to these words. Commas and conjunctions count as distance.
 
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from itertools import accumulate, pairwise, product
 
-from gpu_rag.text.figures import MONTHS, one_form
+from gpu_rag.text.figures import MONTHS, NUMERAL, SCALES, UNITS, one_form
 from gpu_rag.text.rules.extraction.entities import find_mentions_in
 from gpu_rag.text.rules.extraction.lexicon import (
     AUXILIARIES,
@@ -122,8 +123,8 @@ class _Sentence:
 
     def __init__(self, title: str, text: str, start: int, end: int):
         self.start, self.end, self.title, self.before = start, end, title, text[:start]
-        self.tokens = tokenise(text, start, end)
-        self.terms = [_term(token.text) for token in self.tokens]
+        self.tokens = _tokens(text, start, end)
+        self.terms = _terms_of(self.tokens)
         steps = (_BOUNDARY if token.low in _BOUNDARIES else token.kind != MARK for token in self.tokens)
         self._steps = list(accumulate(steps, initial=0))
         self.mentions: list[Mention] = find_mentions_in(text, self.tokens, passage_words("", [], [self.tokens]))
@@ -171,6 +172,11 @@ class _Sentence:
         places = {i for word, _ in asked.words for i in self.places(word)}
         return self.tokens[0].low == "the" and any(i in places and not 0 <= self.verb <= i for i in (1, 2))
 
+    def is_parted(self, i: int, place: Place) -> bool:
+        """Whether a semicolon stands between token i and a place."""
+        first, last = sorted((i, place[0]))
+        return any(token.low == ";" for token in self.tokens[first:last])
+
     def distance(self, i: int, place: Place) -> int:
         """The number of words between token i and a place, plus one; 0 inside it. A boundary counts as six."""
         first, last = place
@@ -203,10 +209,12 @@ class _Question:
         self.names = [terms for part in parts if (terms := list(_sequence(part)))]
         inside = {i for mention in mentions for i in range(mention.first, mention.last)}
         self.words: list[tuple[Unit, bool]] = []
+        self.relations = {u for t, after in pairwise(tokens) if after.low == "of" for u in _units(t.low)[:1]}
         self.optional: list[Unit] = (
             list(_units(text[start:end].split()[-1].casefold())) if self.kind == "number" else []
         )
         behind = [token.low for token in tokens if token.start >= end][:1]
+        self.is_negated = any(token.low == "not" for token in tokens)
         self.asks_subject = text[start:end].casefold() == "who" and AUXILIARIES.isdisjoint(behind)
         typed = next((i for i, token in enumerate(tokens) if asks and self.kind == "other" and token.start >= end), -1)
         for i, token in enumerate(tokens):
@@ -228,7 +236,26 @@ def _term(word: str) -> str:
 
 @lru_cache(maxsize=8192)
 def _sequence(text: str) -> tuple[str, ...]:
-    return tuple(term for token in tokenise(text, 0, len(text)) if (term := _term(token.text)))
+    return tuple(filter(None, _terms_of(_tokens(text, 0, len(text)))))
+
+
+def _tokens(text: str, start: int, end: int) -> list[Token]:
+    """Tokens of text[start:end]; a numeral of several words, such as "two hundred and twelve", is one number."""
+    tokens = tokenise(text, start, end)
+    for numeral in reversed(list(NUMERAL.finditer(text, start, end))):
+        inside = [i for i, token in enumerate(tokens) if numeral.start() <= token.start < numeral.end()]
+        if len(inside) > 1 and any(tokens[i].low in SCALES for i in inside):
+            tokens[inside[0] : inside[-1] + 1] = [Token(numeral[0], numeral[0].casefold(), *numeral.span(), NUMBER)]
+    return tokens
+
+
+def _terms_of(tokens: Sequence[Token]) -> list[str]:
+    """The term of each token; a unit behind a figure is written in full."""
+    terms = [_term(token.text) for token in tokens]
+    for i, token in enumerate(tokens[1:], 1):
+        if token.text in UNITS and _FIGURE.match(terms[i - 1]):
+            terms[i] = _term(UNITS[token.text])
+    return terms
 
 
 def _terms(text: str) -> frozenset[str]:
@@ -299,10 +326,12 @@ def supporting(
     asked = _question(question)
     sentences = [(number, s) for number, passage in enumerate(passages) for s in _sentences(*passage)]
     named = [(number, s) for number, s in sentences if _has_names(asked, [s])]
+    free = [word for word, _ in asked.words if word not in asked.relations]
+    absent = frozenset(word for word in free if not any(s.places(word) for _, s in sentences))
     for wanted in _wanted(asked, answer, {term for _, s in sentences for term in s.terms}):
         for number, sentence in named:
             for place in _places(sentence, wanted, asked.kind == "number"):
-                if _fits(asked, wanted, sentence, place):
+                if _fits(asked, wanted, sentence, place, absent):
                     return (_span(number, sentence, place),)
         of_paths = (_of_path(asked, wanted, passages, path) for path in paths)
         if spans := _of_two(asked, wanted, named, sentences) or next(filter(None, of_paths), ()):
@@ -322,7 +351,7 @@ def _of_two(
         if not says_more or _has_names(asked, [sentence]):
             continue
         for place in _places(sentence, wanted, asked.kind == "number"):
-            if _fits(asked, wanted, sentence, place, [other], frozenset(title)):
+            if _fits(asked, wanted, sentence, place, frozenset(), [other], frozenset(title)):
                 return (_span(number, sentence, place), Span(first, other.start, other.end, None))
     return ()
 
@@ -408,22 +437,31 @@ def _fits(
     wanted: Sequence[str],
     sentence: _Sentence,
     place: Place,
+    absent: Set[Unit] = frozenset(),
     others: Sequence[_Sentence] = (),
     bridges: Set[str] = frozenset(),
 ) -> bool:
     """Whether a sentence states the fact about its answer for which the question asks.
 
-    others: the other sentences of a path; bridges: terms of the names that join them.
+    absent: words of the question, but none before "of", that no sentence has. others: the other sentences of a path;
+    bridges: terms of the names that join them.
     """
-    anchors = _anchors(asked, wanted, sentence, place, others)
+    tokens, answer = sentence.tokens, sentence.tokens[slice(*place)]
+    titled = {term for term in _terms(sentence.title) if asked.kind != "number" or not _FIGURE.match(term)}
+    known = frozenset(bridges).union(titled, *asked.names)
+    rivals = [r for r in _rivals(asked, sentence, place, known | asked.terms) if not sentence.is_parted(r[0], place)]
+    if asked.kind == "other" and all(token.kind not in (NAME, NUMBER) for token in answer):
+        absent = frozenset()  # rivals that are common nouns are not known
+    anchors = _anchors(asked, wanted, sentence, place, others, absent, not rivals)
     if anchors is None:
         return False
     nouns, verbs = anchors
     nearest = [min(places, key=lambda i: sentence.distance(i, place)) for places in (*nouns, *verbs)]
     between = sentence.tokens[max(0, min(*nearest, place[0]) - 1) : max(*nearest, place[1])]
-    if any(token.low in _NEGATIONS for token in between):
+    if any(token.low in _NEGATIONS for token in between) is not asked.is_negated:
         return False
-    tokens, answer = sentence.tokens, sentence.tokens[slice(*place)]
+    if asked.kind == "date" and any(_is_before_another(sentence, place, i) for i in nearest[len(nouns) :]):
+        return False
     is_agent = any(token.low == "by" for token in tokens[max(place[0] - 2, 0) : place[0]])
     if asked.kind == "person" and not (is_agent or any(token.text[0].isupper() for token in answer)):
         return False
@@ -437,11 +475,8 @@ def _fits(
         return False
     is_agent &= any(place[0] - 3 <= i < place[0] for places in verbs for i in places)  # "planned by NAME"
     is_agent &= all(token.low != ";" for token in between)
-    titled = {term for term in _terms(sentence.title) if asked.kind != "number" or not _FIGURE.match(term)}
-    known = frozenset(bridges).union(titled, *asked.names)
     if asked.names and _is_of_another(sentence, place, known):
         return False
-    rivals = list(_rivals(asked, sentence, place, known | asked.terms))
     names = [i for i, t in enumerate(sentence.terms) if t in known and not any(a <= i < b for a, b in rivals)]
     subject = min((i for i, _ in sentence.units if i not in names), default=0)
     nouns += [later] if (later := [i for i in names if i > subject]) else []
@@ -460,31 +495,42 @@ def _fits(
 
 
 def _anchors(
-    asked: _Question, wanted: Sequence[str], sentence: _Sentence, place: Place, others: Sequence[_Sentence]
+    asked: _Question,
+    wanted: Sequence[str],
+    sentence: _Sentence,
+    place: Place,
+    others: Sequence[_Sentence],
+    absent: Set[Unit],
+    is_alone: bool,
 ) -> tuple[list[list[int]], list[list[int]]] | None:
     """(places of each noun, places of each verb) of the question outside the answer; None if too few of its words are
-    in the sentence, or only in relative clauses to which a date or a number before them does not belong."""
+    in the sentence, or only in relative clauses to which a date or a number before them does not belong.
+
+    If all missing words are `absent`, half of the words are enough. If the answer `is_alone`, without a rival, a verb
+    may be absent."""
     in_order = asked.kind in ("number", "date")
     inside = {i for i in range(*place) if in_order or sentence.terms[i] in wanted}
     nouns: list[list[int]] = []
     verbs: list[list[int]] = []
-    n_held = 0
+    n_held, share = 0, 1 / 2
     refers = sentence.is_pronominal or sentence.refers(asked)
     context = units_of(f"{sentence.title} {sentence.before if refers else ''}")
     for word, verb in asked.words:
-        places = [i for i in sentence.places(word) if i not in inside]
+        places = [i for i in sentence.places(word) if i not in inside and not sentence.is_parted(i, place)]
         if places:
             (verbs if verb else nouns).append(places)
         is_there = bool(places) or any(other.places(word) for other in others)
-        if not is_there and (verb or word.stem in _ORDINALS):
+        if not is_there and (word.stem in _ORDINALS or (verb and not (is_alone and word in absent))):
             return None
+        if word not in absent and not sentence.places(word):
+            share = 2 / 3
         n_held += is_there or any(_same(word, unit) for unit in context)
     nouns += [places for word in asked.optional if (places := sentence.places(word))]
     if asked.kind == "place" and not asked.words:  # "Where is Ves?"
         nouns += [places for name in asked.names if (places := [i for i, t in enumerate(sentence.terms) if t in name])]
     clause = next((i for i, token in enumerate(sentence.tokens) if i > place[1] + 1 and token.low in _RELATIVES), None)
     is_of_clause = in_order and clause is not None and any(min(places) > clause for places in (*nouns, *verbs))
-    if not (nouns or verbs) or 3 * n_held < 2 * len(asked.words) or is_of_clause:
+    if not (nouns or verbs) or n_held < share * len(asked.words) or is_of_clause:
         return None
     return nouns, verbs
 
@@ -495,9 +541,18 @@ def _has_another_subject(sentence: _Sentence, place: Place, verbs: Sequence[Sequ
     lows = [token.low for token in sentence.tokens]
     if 0 <= sentence.subject < sentence.verb < place[0] and [sentence.verb] in verbs:
         return True
+    if any(all(i > 1 and lows[i - 2] in DETERMINERS and not place[0] < i <= place[1] for i in v) for v in verbs):
+        return True  # "the council bought it"
     if lows[0] not in SUBJECT_PRONOUNS or place[0] == 0 or not _SUBORDINATORS.isdisjoint(lows[: place[0]]):
         return False
     return _RELATIVES.isdisjoint(lows[place[1] : place[1] + 2]) and not any(place[1] in places for places in verbs)
+
+
+def _is_before_another(sentence: _Sentence, place: Place, verb: int) -> bool:
+    """Whether the clause of a verb begins behind a date with "before" or "after": "in 1641, before he was hanged"."""
+    behind = [token.low for token in sentence.tokens[place[1] : verb]]
+    begins = max((i for i, low in enumerate(behind) if low in ("before", "after")), default=-1)
+    return begins >= 0 and "," not in behind[begins:]
 
 
 def _is_of_another(sentence: _Sentence, place: Place, known: Set[str]) -> bool:
@@ -556,7 +611,9 @@ def _of_path(
             name for *names, _ in ends for name in names if name != {*wanted} and name <= around and name <= beside
         )
         bridges = {term for name in joints for term in name}
-        place = next((place for place in places if _fits(asked, wanted, sentence, place, texts, bridges)), None)
+        place = next(
+            (place for place in places if _fits(asked, wanted, sentence, place, frozenset(), texts, bridges)), None
+        )
         if bridges and place is not None:
             return (_span(number, sentence, place), *(Span(n, other.start, other.end, None) for n, other in others))
     return ()

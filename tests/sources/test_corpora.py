@@ -111,7 +111,7 @@ def test_folder_of_text_files(tmp_path):
         ("b/Ünï.MD", "Ünï", "no heading #here\n#nor here\n"),
         ("z.txt", "z", "# not a heading in a text file"),
     ]
-    assert [r.file for r in rejects] == [str(tmp_path / "table.doc")] and ".doc" in rejects[0].reason
+    assert [Path(r.file).name for r in rejects] == [".git", ".hidden.md", "table.doc"] and ".doc" in rejects[2].reason
     assert plain(read(tmp_path / "a.md")[0]) == plain(documents)[:1]
 
 
@@ -175,6 +175,23 @@ def test_a_folder_of_files_of_all_kinds(tmp_path):
     assert unread([tmp_path, outside]) == [
         f"not read in {tmp_path}: 1 without an ending (no reader), 1 .key (no reader)"
     ]
+
+
+def test_hidden_entries_of_a_folder_are_rejects_and_are_read_where_they_are_named(tmp_path):
+    for name in ("a.txt", ".b.txt", ".git/objects/c.txt", "sub/.d/e.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    documents, rejects = read(tmp_path)
+    assert [d.id for d in documents] == ["a.txt"]
+    assert {(r.file.removeprefix(f"{tmp_path}/"), r.reason.split()[0]) for r in rejects} == {
+        (name, "hidden") for name in (".b.txt", ".git", "sub/.d")
+    }
+    assert unread([tmp_path]) == []
+    named = read(tmp_path / ".b.txt"), read(tmp_path / "sub" / ".d")
+    assert [([d.text for d in found], left) for found, left in named] == [([".b.txt"], []), (["sub/.d/e.txt"], [])]
+    (tmp_path / "a.txt").unlink()
+    with pytest.raises(BadInput, match="no document"):
+        read(tmp_path)
 
 
 def test_what_cannot_be_read_in_a_folder_is_a_reject(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_rag.program.support import _statements
 from gpu_rag.text.chunk import MAX_WORD_CHARS, chunk_spans
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.normalise import clean_text, normalise_name
@@ -38,6 +39,8 @@ SENTENCES = [
     ("Heading\n\nFirst line\nsecond line.", ["Heading", "First line\nsecond line."]),
     ("Am Montag, den 2. April kam er. Er blieb.", ["Am Montag, den 2. April kam er.", "Er blieb."]),
     ("Tools\nlathe\tK1\nsaw\tK3\n\nThe\nend.", ["Tools", "lathe\tK1", "saw\tK3", "The\nend."]),
+    ("They\nmet at\nnoon, 12:01:02.", ["They\nmet at\nnoon, 12:01:02."]),
+    ("INFO up\n  then\nWARNING: hot", ["INFO up\n  then", "WARNING: hot"]),
     ("They said no. The vote failed.", ["They said no.", "The vote failed."]),
     ("山がある。川もある。", ["山がある。", "川もある。"]),
     ("यह पुल है। नदी भी है॥ हाँ", ["यह पुल है।", "नदी भी है॥", "हाँ"]),
@@ -54,7 +57,22 @@ def test_sentences_by_hand(text: str, expected: list[str]) -> None:
     assert [text[a:b] for a, b in split_sentences(text)] == expected
 
 
-@pytest.mark.parametrize("unit", [". ", ".", "؟", "। ", ".'", "A. ", "\n", " ", "\n ", "a", "( "])
+LOG_LINES = [
+    "2026-11-27 12:00:01,123 INFO pump: started", "2026-11-27T12:00:02Z valve open", "Nov 27 12:00:03 mill kernel: up",
+    "[Fri Nov 27 12:00:04 2026] [error] no water", '10.0.0.1 - - [27/Nov/2026:12:00:05 +0000] "GET / HTTP/1.1" 200',
+    "12:00:06 valve shut", "[    7.123456] usb 1-1: new device", "ERROR mill: stopped", "[DEBUG] retry",
+]  # fmt: skip
+
+
+def test_each_line_of_a_log_is_a_sentence_with_the_lines_that_continue_it() -> None:
+    events = [line + "\n    at Pump.run" * (i % 2) for i, line in enumerate(LOG_LINES)]
+    text = "\n".join(events)
+    assert [text[a:b] for a, b in split_sentences(text)] == [text[a:b] for a, b in _statements(text)] == events
+
+
+@pytest.mark.parametrize(
+    "unit", ["\nA ", "\nA:", "\n1 1 ", ". ", ".", "؟", "। ", ".'", "A. ", "\n", " ", "\n ", "a", "( "]
+)
 def test_time_is_linear(unit: str, takes_linear_time: Callable[..., None]) -> None:
     def work(n: int) -> None:
         text = unit * (n // len(unit)) + "a"

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from gpu_rag.errors import BadInput, MissingBackend
 from gpu_rag.sources.columns import ROLES, Columns, composed, is_composable, renamed, title_column
-from gpu_rag.sources.corpus.folder import DOCUMENT_SUFFIXES, has_ending, list_files, read_file, unreadable
+from gpu_rag.sources.corpus.folder import DOCUMENT_SUFFIXES, has_ending, is_hidden, list_files, read_file, unreadable
 from gpu_rag.sources.corpus.multihop import contexts_of, is_multihop
 from gpu_rag.sources.corpus.package import Package
 from gpu_rag.sources.corpus.pages import brings_pages, pages_of
@@ -100,8 +100,8 @@ def read_corpus(
     Formats and ids:
     - folder: every file below it is read by its ending. A file of DOCUMENT_SUFFIXES is a document, id = relative path;
       files of rows are read as below, and a row whose id another file of the folder uses for another text gets the id
-      "FILE:ID". Files of other types are Rejects; names that begin with "." are skipped. In a folder with corpus.jsonl
-      or corpus.jsonl.gz, and questions beside it (BEIR), only that file is read. Files that need a library are parsed
+      "FILE:ID". Files of other types, and hidden files and folders, are Rejects. In a folder with corpus.jsonl or
+      corpus.jsonl.gz, and questions beside it (BEIR), only that file is read. Files that need a library are parsed
       in a separate process, see `parser`; it ends with the iterator.
     - .zip: the files in it, as in a folder; their names begin with its own name. A zip file in it is a Reject.
     - rows {id or _id, title, text}: .jsonl, .jsonl.gz, .csv, .tsv (see `csv_rows`), .parquet, a JSON array (HippoRAG's
@@ -164,8 +164,8 @@ def unread(paths: Sequence[Path]) -> list[str]:
 
 def _unread_endings(names: list[bytes]) -> dict[str, tuple[int, str]]:
     """{ending: (number of these files, reason why none is read)}, by descending number."""
-    endings = (next((e for e in _ENDINGS if has_ending(name, (e,))), _suffix_of(name)) for name in names)
-    counts = Counter(endings)
+    read = (name for name in names if not is_hidden(name))
+    counts = Counter(next((e for e in _ENDINGS if has_ending(name, (e,))), _suffix_of(name)) for name in read)
     reasons = {ending: missing_reader(ending) if ending in _ENDINGS else "no reader" for ending in counts}
     return {ending: (n, reasons[ending]) for ending, n in counts.most_common() if reasons[ending]}
 
@@ -344,7 +344,7 @@ def _folder_reader(folder: Path, left_out: LeftOut = none_left_out) -> _Reader:
     if corpora:
         raise BadInput("the folder has two corpora", given=" and ".join(map(str, corpora)), do="give one of the files")
     names = list_files(folder)
-    known = [name for name in names if has_ending(name, _ENDINGS)]
+    known = [name for name in names if has_ending(name, _ENDINGS) and not is_hidden(name)]
     if not known:
         raise BadInput("the folder has no document", given=folder, expected=ACCEPTED)
     if sum(n for n, _ in _unread_endings(known).values()) == len(known):

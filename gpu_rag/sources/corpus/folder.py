@@ -20,14 +20,15 @@ TEXT_SUFFIXES = (".txt", ".md", ".rst", ".log")  # files whose lines are lines o
 DOCUMENT_SUFFIXES = (*TEXT_SUFFIXES, *PARSED_SUFFIXES)
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*")
 _UNDERLINED = re.compile(r"^(\S.*)\n([^\w\s])\2{2,}[ \t]*$", re.MULTILINE)
+HIDDEN = "hidden files and folders are not read, unless their own path (not in a .zip) is given as a corpus"
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 
 
 def list_files(folder: Path) -> list[bytes]:
     """Relative paths of all files below `folder`, with "/" between parts, sorted as bytes.
 
-    Names that begin with "." are left out. Links to folders, and folders that cannot be listed, are in the list like
-    files: `unreadable` gives the reason. Paths are bytes, because a name decoded by the locale would differ between
+    Hidden folders, links to folders, and folders that cannot be listed, are in the list like files: `unreadable` gives
+    the reason. Paths are bytes, because a name decoded by the locale would differ between
     machines. Raises BadInput if `folder` itself cannot be listed.
     """
     root = os.fsencode(folder)
@@ -37,12 +38,17 @@ def list_files(folder: Path) -> list[bytes]:
         paths.append(error.filename)
 
     for base, folders, files in os.walk(root, onerror=keep):
-        links = [name for name in folders if os.path.islink(os.path.join(base, name))]
-        folders[:] = [name for name in folders if not name.startswith(b".") and name not in links]
-        paths += (os.path.join(base, name) for name in files + links if not name.startswith(b"."))
+        closed = [name for name in folders if is_hidden(name) or os.path.islink(os.path.join(base, name))]
+        folders[:] = [name for name in folders if name not in closed]
+        paths += (os.path.join(base, name) for name in files + closed)
     if root in paths:
         raise BadInput("the folder cannot be read", given=f"{folder}: {unreadable(folder, folder)}")
     return sorted(os.path.relpath(path, root) for path in paths)
+
+
+def is_hidden(name: bytes) -> bool:
+    """Whether the last part of a path begins with "."."""
+    return os.path.basename(name).startswith(b".")
 
 
 def unreadable(path: Path, folder: Path) -> str:
@@ -51,6 +57,8 @@ def unreadable(path: Path, folder: Path) -> str:
     It is opened, because permissions are not enough: the disk of a file may fail.
     """
     try:
+        if path != folder and is_hidden(os.fsencode(path)):
+            return HIDDEN
         if leads_out(path, folder):
             return "a link that leads out of the folder is not followed"
         mode = path.stat().st_mode

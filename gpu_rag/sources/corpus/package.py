@@ -71,8 +71,8 @@ class Package:
         return b"".join(parts)
 
     def unpack(self, folder: Path, is_read: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
-        """Write the members below `folder`; members for which `is_read` is false stay empty. Yields (name, reason why
-        it is not written). Names that begin with "." are left out, as in a folder."""
+        """Write the members below `folder`; members for which `is_read` is false and hidden ones stay empty. Yields
+        (name, reason why it is not written)."""
         written: set[str] = set()
         for member in self._zip.infolist():
             name = member.filename
@@ -81,7 +81,7 @@ class Package:
                 yield name, "a file in it has no name"
             elif ".." in parts or name.startswith("/"):
                 yield name, "its path leads out of the zip file"
-            elif member.is_dir() or any(part.startswith(".") for part in parts):
+            elif member.is_dir():
                 continue
             elif stat.S_ISLNK(member.external_attr >> 16):
                 yield name, "a link in a zip file is not followed"
@@ -94,7 +94,8 @@ class Package:
             else:
                 written.add(name)
                 try:
-                    content = self.read(name) if is_read(name) else b""
+                    is_hidden = any(part.startswith(".") for part in parts)
+                    content = self.read(name) if is_read(name) and not is_hidden else b""
                     (folder / name).parent.mkdir(parents=True, exist_ok=True)
                     (folder / name).write_bytes(content)
                 except RowError as error:
