@@ -477,7 +477,8 @@ def _fits(
     is_agent &= all(token.low != ";" for token in between)
     if asked.names and _is_of_another(sentence, place, known):
         return False
-    names = [i for i, t in enumerate(sentence.terms) if t in known and not any(a <= i < b for a, b in rivals)]
+    taken = [*rivals, *((m.first, m.last) for m in sentence.mentions if m.first <= place[0] < m.last)]
+    names = [i for i, t in enumerate(sentence.terms) if t in known and not any(a <= i < b for a, b in taken)]
     subject = min((i for i, _ in sentence.units if i not in names), default=0)
     nouns += [later] if (later := [i for i in names if i > subject]) else []
 
