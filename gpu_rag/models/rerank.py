@@ -65,7 +65,7 @@ class CrossEncoder:
         rows = [{name: values[i] for name, values in tokens.items()} for i in range(len(distinct))]
         lengths = [len(row["input_ids"]) for row in rows]
         scored = embed_batches(
-            lengths, lambda _: self._size, 1, lambda some, _: self._batch([rows[i] for i in some]), None
+            lengths, lambda _: self._size, 1, lambda places, _: self._batch([rows[i] for i in places]), None
         )
         return scored[index, 0]
 

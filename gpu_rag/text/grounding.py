@@ -306,8 +306,8 @@ def _is_later(year: float, known: Set[float]) -> bool:
 
 def _is_sum(number: float, known: Set[float]) -> bool:
     """Whether a number is a sum of two or three known numbers, a difference of two, or a small multiple of one."""
-    some = sorted(known)[:_MAX_ADDED]
-    sums = {sum(added) for n in (2, 3) for added in combinations(some, n)}
-    differences = {b - a for a, b in combinations(some, 2)}
-    multiples = {figure * by for figure in some for by in (2, *some) if by <= _MAX_COUNTED}
+    figures = sorted(known)[:_MAX_ADDED]
+    sums = {sum(added) for n in (2, 3) for added in combinations(figures, n)}
+    differences = {b - a for a, b in combinations(figures, 2)}
+    multiples = {figure * by for figure in figures for by in (2, *figures) if by <= _MAX_COUNTED}
     return any(abs(number - figure) < 1e-6 * number for figure in sums | differences | multiples)

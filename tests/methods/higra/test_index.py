@@ -264,4 +264,4 @@ def test_edits_survive_a_fresh_build(build: Callable[..., Path], tiny_corpus: Pa
     merges.force("Tamsin", "port")
     merges.save()
     gpu_rag.build(tiny_corpus, folder, methods=METHODS, openie=openie, settings=FAST, fresh=True)
-    assert [row["why"] for row in open_merges(folder).found(why="forced")] == ["forced"]
+    assert [row["why"] for row in open_merges(folder).matching(why="forced")] == ["forced"]
