@@ -42,7 +42,7 @@ class CrossEncoder:
         config = self._model.config
         if config.num_labels not in (1, 2):
             given = f"{folder}: {config.num_labels} classes"
-            raise ModelError("the model is no reranker", given=given, expected="a cross-encoder of one or two classes")
+            raise ModelError("the model is not a reranker", given=given, expected="one or two classes")
         positions = getattr(config, "max_position_embeddings", MAX_PAIR_TOKENS)
         if "roberta" in config.model_type:  # its positions start after the padding index
             positions -= (config.pad_token_id or 0) + 1

@@ -150,7 +150,7 @@ def _part_stated(part: str, asked: _Words, shown: Sequence[_Words]) -> bool:
     pieces = [piece for piece in map(_words, _PIECES.split(part)) if piece.terms]
     if _in_one(_words(part), shown) or all(_in_one(piece, shown) for piece in pieces):
         return True
-    # A list of short items is no sentence: each item must be there.
+    # A list of short items is not a sentence: each item must be there.
     listed = len(pieces) > 1 and max(len(piece.terms) for piece in pieces) <= 2
     return not listed and _sentence_stated(_words(part), asked, shown)
 

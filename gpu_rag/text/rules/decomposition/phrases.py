@@ -175,7 +175,7 @@ _OBJECT_BEFORE = (PREPOSITIONS | {"and", "or"}) - {"than", "like"}
 class Described:
     """text[start:end] is a noun phrase; head: its noun, lower case; kind: one of the four forms.
 
-    within: offsets of a predicate inside the phrase that is no part of it: "the man (born) who built it".
+    within: offsets of a predicate inside the phrase that is not part of it: "the man (born) who built it".
     """
 
     kind: str
