@@ -252,7 +252,7 @@ def _question(text: str) -> _Question:
 
 
 def _is_finite(before: str, low: str, behind: str) -> bool:
-    """Whether a word may be the verb of a subject before it: no participle behind a comma or a form of "be"."""
+    """Whether a word may be the verb of a subject before it: not a participle after a comma or a form of "be"."""
     return is_verb(low, before) and low not in AUXILIARIES and before not in {*AUXILIARIES, ","} and behind != "by"
 
 
