@@ -45,7 +45,7 @@ from gpu_rag.runtime.rounds import Outcome, run_rounds
 from gpu_rag.runtime.service import Slow
 from gpu_rag.runtime.streaming import StreamingDriver, run_streaming
 from gpu_rag.runtime.trace import Context
-from gpu_rag.settings import RuntimeSettings, Settings
+from gpu_rag.settings import Settings
 from gpu_rag.settings.check import checked
 from gpu_rag.types import Answer, Draft, Grounding, Question, Reply
 
@@ -104,12 +104,6 @@ def checked_method(index: Index, name: str) -> str:
     check_stages(method, index.stages, str(index.path), index.manifest.sources)
     check_passages(method, index.n_passages, index.stages, str(index.path))
     return method
-
-
-def budget_of(settings: RuntimeSettings) -> Budget | None:
-    """The per-question budget of the settings; 0 means no limit."""
-    limits = (settings.max_calls or None, settings.max_tokens or None, settings.max_seconds or None)
-    return Budget(*limits) if any(limits) else None
 
 
 class Engine:
@@ -323,7 +317,9 @@ class Engine:
     def _limits(self, max_live: int | None) -> dict[str, Any]:
         """Keyword arguments of a driver: its limits and its seed."""
         runtime = self.settings.runtime
-        return {"max_live": max_live or runtime.max_live, "budget": budget_of(runtime), "run_seed": runtime.seed}
+        limits = (runtime.max_calls or None, runtime.max_tokens or None, runtime.max_seconds or None)  # 0: no limit
+        budget = Budget(*limits) if any(limits) else None
+        return {"max_live": max_live or runtime.max_live, "budget": budget, "run_seed": runtime.seed}
 
     def _slow(self) -> Slow:
         """The step whose calls run outside the streaming driver, and the service that answers them."""

@@ -102,7 +102,7 @@ def test_a_build_keeps_what_the_index_was_built_for_and_refuses_an_index_as_corp
     again = gpu_rag.build([*texts, "Ves lies on the Ouda."], tmp_path / "i", methods="bm25", settings=FAST)
     assert built <= set(again.stages) and again.n_passages == 3
     assert again.report is not None and {"hop_edges", "bm25"} <= set(again.report.stages)
-    with pytest.raises(UsageError, match="an index is no corpus"):
+    with pytest.raises(UsageError, match="an index is not a corpus"):
         gpu_rag.build(tmp_path / "i", tmp_path / "j", settings=FAST)
 
 

@@ -107,7 +107,7 @@ def test_a_wrong_argument_is_named_and_the_index_stays_usable(index: gpu_rag.Ind
 
 @pytest.mark.parametrize("k", [-1, 0, "3", True, 2.5, [3], 2**40])
 def test_k_is_a_count(index: gpu_rag.Index, k: Any) -> None:
-    with pytest.raises(gpu_rag.UsageError, match="k is no count"):
+    with pytest.raises(gpu_rag.UsageError, match="k is not a count"):
         index.retrieve(QUESTION, k=k, settings=FAST)
     assert len(index.retrieve(QUESTION, k=1000, settings=FAST).evidence) == 3
 

@@ -18,7 +18,7 @@ SettingsLike = Settings | Mapping[str, Any] | None
 def checked_path(name: str, given: object) -> Path:
     """A path. Raises UsageError for "" and for other types."""
     if not isinstance(given, (str, Path)) or not str(given) or given == "":
-        raise UsageError(f"{name} is no path", given=repr(given)[:80], expected="a path")
+        raise UsageError(f"{name} is not a path", given=repr(given)[:80], expected="a path")
     return Path(given)
 
 
@@ -33,14 +33,14 @@ def checked_count(name: str, given: object) -> int | None:
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MAX_INTEGER:
-        raise UsageError(f"{name} is no count", given=repr(given)[:80], expected="a whole number above 0")
+        raise UsageError(f"{name} is not a count", given=repr(given)[:80], expected="a whole number above 0")
     return given
 
 
 def checked_text(name: str, given: object) -> str:
     """A str. Raises UsageError for other types."""
     if not isinstance(given, str):
-        raise UsageError(f"{name} is no text", given=repr(given)[:80], expected="a text")
+        raise UsageError(f"{name} is not a text", given=repr(given)[:80], expected="a text")
     return given
 
 
@@ -48,7 +48,7 @@ def checked_names(name: str, given: object) -> list[str]:
     """Names of methods from a comma-separated text or several texts, without duplicates, in order."""
     several = given.split(",") if isinstance(given, str) else given
     if not isinstance(several, (list, tuple)):
-        raise UsageError(f"{name} are no names", given=repr(given)[:80], expected="a name, or a list of names")
+        raise UsageError(f"{name} are not names", given=repr(given)[:80], expected="a name, or a list of names")
     return list(dict.fromkeys(checked_text(name, item).strip() for item in several))
 
 
@@ -58,7 +58,7 @@ def checked_key(given: object) -> ApiKeys:
         return given
     if isinstance(given, Mapping) and all(isinstance(part, str) for item in given.items() for part in item):
         return given
-    raise UsageError("api_key is no key", given=type(given).__name__, expected="a text, or {address: key}")
+    raise UsageError("api_key is not a key", given=type(given).__name__, expected="a text, or {address: key}")
 
 
 def checked_settings(
@@ -73,13 +73,13 @@ def checked_settings(
         models["llm"], llm = llm, None
     elif llm is not None and not callable(getattr(llm, "complete", None)):
         expected = "a name, such as http://HOST:PORT/v1#MODEL, or an object with `complete`"
-        raise UsageError("llm is no language model", given=type(llm).__name__, expected=expected)
+        raise UsageError("llm is not a language model", given=type(llm).__name__, expected=expected)
     if embedder is not None:
         models["embedder"] = checked_text("embedder", embedder)
     if isinstance(settings, Settings):
         return (settings.changed("models", **models) if models else settings), llm  # type: ignore[return-value]
     if settings is not None and not isinstance(settings, Mapping):
         raise UsageError(
-            "settings are no sections", given=type(settings).__name__, expected="{'section': {'name': ...}}"
+            "settings are not sections", given=type(settings).__name__, expected="{'section': {'name': ...}}"
         )
     return make_settings(merge(settings or {}, {"models": models} if models else {}), saved), llm  # type: ignore[return-value]

@@ -303,7 +303,7 @@ def sources_of(
     for path in files:
         if (path / "manifest.json").is_file() and (path / "stages").is_dir():
             do = "name the folder of the documents; --out names the index"
-            raise UsageError("an index is no corpus", given=path, expected="files or a folder of documents", do=do)
+            raise UsageError("an index is not a corpus", given=path, expected="files or a folder of documents", do=do)
     triples = checked_paths("openie", openie)
     for path in triples:
         if not path.is_file():

@@ -47,7 +47,7 @@ def columns_of(table: Any) -> list[str] | None:
     """The names of the columns of a table; None for a stream that does not know them."""
     names = table.column_names if hasattr(table, "column_names") else table.columns
     if isinstance(names, Mapping):
-        raise UsageError("several splits are no corpus", given=", ".join(map(str, names))[:80], expected="one of them")
+        raise UsageError("several splits are not a corpus", given=", ".join(map(str, names))[:80], expected="one")
     return None if names is None else list(map(str, names))
 
 

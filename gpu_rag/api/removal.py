@@ -197,7 +197,7 @@ def _chosen(
         raise UsageError("nothing is named to remove", expected="--doc ID, --file F, --source NAME or --where EXPR")
     if (chosen & are_of_nodes(old.folder("passages"), table["id"])).any():
         do = "remove it from the files of the knowledge base, then run gpu-rag update DIR"
-        raise UsageError("the text of a node is no document of the corpus", do=do)
+        raise UsageError("the text of a node is not a document of the corpus", do=do)
     if len(chosen) and chosen.all() and not sources.named:
         raise UsageError("these are all documents of the index", do="remove its folder")
     return chosen

@@ -45,6 +45,6 @@ def _documents(lines: Iterable[bytes]) -> list[dict[str, Any]]:
         except (JsonError, RowError) as error:
             raise BadInput("a line is not JSON", given=f"line {number}: {error}") from error
         if not isinstance(row, dict):
-            raise BadInput("a line is no document", given=f"line {number}", expected='{"id": ..., "text": ...}')
+            raise BadInput("a line is not a document", given=f"line {number}", expected='{"id": ..., "text": ...}')
         rows.append(row)
     return rows

@@ -1,4 +1,4 @@
-"""Progress on stderr: bars, plain lines where stderr is no terminal, or events as lines of JSON."""
+"""Progress on stderr: bars, plain lines where stderr is not a terminal, or events as lines of JSON."""
 
 from __future__ import annotations
 

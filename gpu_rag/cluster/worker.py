@@ -32,7 +32,7 @@ def call(target: str, document: str) -> str:
 
 
 def check(result: str) -> None:
-    """Raise the error in a result of `call`. Raises ValueError if the text is no result."""
+    """Raise the error in a result of `call`. Raises ValueError if the text is not a result."""
     content: dict[str, Any] = json.loads(result)
     if content:
         given, expected, do = content["given"]

@@ -71,7 +71,8 @@ class KbGold:
         return known
 
     def _missed(self, rows: Sequence[QuestionRow]) -> dict[str, int]:
-        """{"questions": number with gold that is no node, by name or alias, "answers": amount of such gold}, or {}."""
+        """{"questions": number with gold that is not a node, by name or alias, "answers": amount of such gold}, or
+        {}."""
         missed = []
         for row in rows:
             if self.is_skb(row):
@@ -100,7 +101,7 @@ class KbGold:
         known = self._kb.type_names
         if not isinstance(given, list) or not given or any(type not in known for type in given):
             expected = f"a list of {' | '.join(known[:20])}"
-            raise _bad("answer_types are no types of the knowledge base", row, repr(given), expected=expected)
+            raise _bad("answer_types are not types of the knowledge base", row, repr(given), expected=expected)
         types = frozenset(given)
         gold = filter(None, self._gold[row.question.id])
         lost = next((nodes for nodes in gold if not self._of_types(nodes, types)), None)

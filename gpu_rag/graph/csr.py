@@ -59,7 +59,7 @@ def csr_from_edges(
 def _check_edges(src: torch.Tensor, dst: torch.Tensor, n: int, weight: torch.Tensor | None) -> None:
     if n < 0 or n > 2**31 - 1:
         raise BadInput("the number of nodes is out of range", given=f"n={n}", expected="0 <= n < 2^31")
-    check_form(src, "src is no list of nodes", INTEGERS, ["M"])
+    check_form(src, "src is not a list of nodes", INTEGERS, ["M"])
     check_form(dst, "src and dst differ in length or form", INTEGERS, src.shape, src.device)
     for name, ends in (("src", src), ("dst", dst)):
         check_range(ends, n, f"{name} of an edge")

@@ -63,7 +63,7 @@ def _check_rankings(rankings: Sequence[TopK], k: int, constants: Sequence[float]
         questions = rankings[0].ids.shape[0] if rankings[0].ids.dim() else "B"
         check_form(
             r.ids,
-            "ids of rankings are no integers, or not of the same questions",
+            "ids of rankings are not integers, or not of the same questions",
             INTEGERS,
             [questions, "K"],
             rankings[0].ids.device,

@@ -60,9 +60,9 @@ def check_tensors(lists: Ragged, name: str, device: torch.device | None) -> None
     values, offsets = lists.values, lists.offsets
     if offsets.dtype != torch.int64 or offsets.dim() != 1 or offsets.shape[0] < 1 or values.dim() != 1:
         given = f"offsets {offsets.dtype} {tuple(offsets.shape)}, values {tuple(values.shape)}"
-        raise BadInput(f"{name} are no ragged lists", given=given, expected="offsets i64[B+1], values [T]")
+        raise BadInput(f"{name} are not ragged lists", given=given, expected="offsets i64[B+1], values [T]")
     if values.dtype not in (torch.int32, torch.int64):
-        raise BadInput(f"{name} are no integers", given=values.dtype, expected="i32 or i64")
+        raise BadInput(f"{name} are not integers", given=values.dtype, expected="i32 or i64")
     if values.device != offsets.device or (device is not None and values.device != device):
         given = f"values on {values.device}, offsets on {offsets.device}"
         raise BadInput(f"{name} are on another device", given=given, expected=device or "one device")

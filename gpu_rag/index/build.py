@@ -81,7 +81,7 @@ def guard_folder(out: Path) -> None:
     strangers = [name for name in names if not name.startswith(".") and not is_own(name)]
     if strangers and not (out / "manifest.json").exists():
         raise UsageError(
-            "--out holds other files and is no index",
+            "--out holds other files and is not an index",
             given=f"{out} with {strangers[0]}",
             expected="a new or empty folder",
         )

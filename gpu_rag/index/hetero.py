@@ -39,13 +39,6 @@ class HeteroGraph:
     edges: dict[EdgeType, Attributes] = field(default_factory=dict)
 
 
-def library(name: str) -> Any:
-    """Import torch_geometric or one of its modules. Raises MissingBackend."""
-    if find_spec("torch_geometric") is None:
-        raise MissingBackend("PyG is not installed", do="pip install torch-geometric, or 'gpu-rag[gpu]'")
-    return import_module(name)
-
-
 def hetero_graph(index: Index, vectors: bool = True) -> HeteroGraph:
     """Graph of an index, from its stages; with or without vectors."""
     graph = HeteroGraph()
@@ -76,7 +69,9 @@ def hetero_graph(index: Index, vectors: bool = True) -> HeteroGraph:
 
 def to_hetero_data(graph: HeteroGraph) -> Any:
     """torch_geometric.data.HeteroData with the same kinds and attributes. Raises MissingBackend."""
-    data = library("torch_geometric.data").HeteroData()
+    if find_spec("torch_geometric") is None:
+        raise MissingBackend("PyG is not installed", do="pip install torch-geometric, or 'gpu-rag[gpu]'")
+    data = import_module("torch_geometric.data").HeteroData()
     for kind, attributes in (*graph.nodes.items(), *graph.edges.items()):
         for name, value in attributes.items():
             if isinstance(value, np.ndarray):

@@ -45,7 +45,7 @@ class Index:
 
     @classmethod
     def open(cls, path: str | Path, *, device: str = "cpu") -> Self:
-        """Open an index. Raises BadInput if `path` is no index, IndexMismatch for another format version."""
+        """Open an index. Raises BadInput if `path` is not an index, IndexMismatch for another format version."""
         folder = Path(path)
         reading = [Reading(folder / "stages")]  # before the manifest is read: a build may replace stages at any time
         manifest, passages = Manifest.read(folder).without_stale(), None  # a build may have stopped half-way

@@ -78,7 +78,7 @@ class NameTable:
         arrays = hashes[first], narrow(np.diff(starts)), rows, begins, narrow(longest)
         return cls(dict(zip(ARRAYS, arrays)))
 
-    def found(self, texts: Sequence[Words]) -> list[list[tuple[tuple[int, ...], bool]]]:
+    def names_in(self, texts: Sequence[Words]) -> list[list[tuple[tuple[int, ...], bool]]]:
         """(rows, whether it has a capital) of each name in each text, in text order."""
         names: list[list[tuple[tuple[int, ...], bool]]] = [[] for _ in texts]
         words = [word for text in texts for word in text.folded]

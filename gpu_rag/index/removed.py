@@ -37,11 +37,11 @@ def left_out(sources: Sources) -> Callable[[str], bool]:
 
 
 def has_removed(sources: Sources, document: str) -> bool:
-    """Whether a document was removed by its id; "" is no id."""
+    """Whether a document was removed by its id; "" is not an id."""
     return bool(sources.removed and document) and key_of(DOCUMENT, document) in sources.removed
 
 
 def removed_params(sources: Sources) -> dict[str, list[str]]:
-    """Inputs of the passages besides the files. Removed files are no such input: the list of files lacks them."""
+    """Inputs of the passages besides the files. Removed files are not such an input: the list of files lacks them."""
     removed = sorted(key for key in sources.removed if not key.startswith(FILE))
     return {"removed": removed} if removed else {}

@@ -234,7 +234,7 @@ def _mentions(index: Index) -> Iterator[str]:
 def _synonyms(index: Index) -> Iterator[str]:
     left, right = _synonym_ends(index)
     if bad := int(((left < 0) | (left >= right) | (right >= index.n_entities)).sum()):
-        yield f"synonyms: {bad} are no pair of entities, the smaller row first"
+        yield f"synonyms: {bad} are not a pair of entities, the smaller row first"
 
 
 def _synonym_ends(index: Index) -> tuple[np.ndarray, np.ndarray]:

@@ -42,7 +42,7 @@ class CrossEncoder:
         config = self._model.config
         if config.num_labels not in (1, 2):
             given = f"{folder}: {config.num_labels} classes"
-            raise ModelError("the model is no reranker", given=given, expected="a cross-encoder of one or two classes")
+            raise ModelError("the model is not a reranker", given=given, expected="one or two classes")
         positions = getattr(config, "max_position_embeddings", MAX_PAIR_TOKENS)
         if "roberta" in config.model_type:  # its positions start after the padding index
             positions -= (config.pad_token_id or 0) + 1
@@ -65,7 +65,7 @@ class CrossEncoder:
         rows = [{name: values[i] for name, values in tokens.items()} for i in range(len(distinct))]
         lengths = [len(row["input_ids"]) for row in rows]
         scored = embed_batches(
-            lengths, lambda _: self._size, 1, lambda some, _: self._batch([rows[i] for i in some]), None
+            lengths, lambda _: self._size, 1, lambda places, _: self._batch([rows[i] for i in places]), None
         )
         return scored[index, 0]
 

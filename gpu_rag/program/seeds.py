@@ -33,7 +33,7 @@ def entity_names(index: Index) -> NameTable:
 def entity_seeds(table: NameTable, texts: Sequence[Words], counts: np.ndarray) -> list[dict[int, float]]:
     """Unscaled m of each text. counts: i64[N], the number of passages of each entity."""
     seeds = []
-    for names in table.found(texts):
+    for names in table.names_in(texts):
         weights: dict[int, float] = {}
         for rows, capital in names:
             for row in rows:
@@ -71,7 +71,7 @@ def title_seeds(titles: Titles, texts: Sequence[Words]) -> list[dict[int, float]
     """Unscaled t of each text, for titles that it writes with a capital. Among titles that differ only in brackets,
     the titles whose bracket shares most words with the question count; if none does, the titles without a bracket."""
     seeds = []
-    for text, names in zip(texts, titles.table.found(texts)):
+    for text, names in zip(texts, titles.table.names_in(texts)):
         weights: dict[int, float] = {}
         for rows, capital in names:
             if not capital:

@@ -32,8 +32,8 @@ def add_fallbacks(total: dict[str, int], more: Mapping[str, int]) -> None:
 
 @dataclass(frozen=True)
 class Budget:
-    """Budget of ONE question; None is no limit. The question fails with BudgetExceeded at the call that finds it used
-    up.
+    """Budget of ONE question; None means no limit. The question fails with BudgetExceeded at the call that finds it
+    used up.
 
     max_calls: calls of any step, counted when they are made. max_tokens: prompt + generated tokens. max_s: seconds
     charged to the question, its shares of the batches (not its waiting time for other questions).

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Hashable
 
@@ -18,40 +17,20 @@ class Handle:
     group: the owner of the question; groups take turns while they wait.
     """
 
-    __slots__ = ("_ended", "group", "on_end", "order", "outcome", "program", "question", "reason")
+    __slots__ = ("group", "on_end", "order", "program", "question", "reason")
 
-    def __init__(
-        self,
-        question: Question,
-        program: Program,
-        on_end: Callable[[Outcome], None] | None = None,
-        group: Hashable = None,
-    ):
+    def __init__(self, question: Question, program: Program, on_end: Callable[[Outcome], None], group: Hashable):
         self.question, self.program, self.on_end, self.group = question, program, on_end, group
         self.order: int | None = None  # set on admission
-        self.outcome: Outcome | None = None
         self.reason: BaseException | None = None  # reason of the cancellation, if the submitter gave one
-        self._ended = threading.Event()
-
-    def end(self, outcome: Outcome) -> None:
-        """Set the outcome; called by the driver."""
-        self.outcome = outcome
-        self._ended.set()
-        if self.on_end is not None:
-            self.on_end(outcome)
 
     def end_by(self, error: BaseException) -> None:
         """End the question with an error before its program has finished."""
-        self.end(Outcome(self.question, None, error, (), Usage()))
+        self.on_end(Outcome(self.question, None, error, (), Usage()))
 
     def cancelled(self) -> BaseException:
         """Error with which a cancelled question fails."""
         return self.reason or Cancelled("the question was cancelled", do="ask it again if it is still wanted")
-
-    def wait(self, timeout_s: float | None = None) -> Outcome | None:
-        """Wait for the outcome; None after timeout_s without."""
-        self._ended.wait(timeout_s)
-        return self.outcome
 
 
 class Turns:

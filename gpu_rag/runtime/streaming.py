@@ -78,7 +78,7 @@ class StreamingDriver:
         self,
         question: Question,
         program: Program,
-        on_end: Callable[[Outcome], None] | None = None,
+        on_end: Callable[[Outcome], None],
         group: Hashable = None,
     ) -> Handle:
         """Submit a question. Waiting groups take turns; within a group, first in, first out. Raises UsageError when
@@ -201,7 +201,7 @@ class StreamingDriver:
                 self._on_done(outcome)
         finally:
             if handle is not None:
-                handle.end(outcome)
+                handle.on_end(outcome)
 
     def _obey(self) -> None:
         """Carry out the requests of `cancel`."""

@@ -196,7 +196,7 @@ def read_object(raw: bytes) -> dict[str, Any]:
     except (JsonError, RowError) as error:
         raise _bad("the body is not JSON", given=str(error)) from error
     if not isinstance(body, dict):
-        raise _bad("the body is no object", given=kind(body), expected="an object")
+        raise _bad("the body is not an object", given=kind(body), expected="an object")
     return body
 
 

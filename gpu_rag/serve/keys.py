@@ -27,8 +27,8 @@ MINUTE_S = 60.0
 
 @dataclass(frozen=True)
 class Access:
-    """Who may use a route. rights: one of them is enough; if empty, no key is needed. filtered: whether keys with a
-    filter may use it, because it shows nothing of the documents that the filter excludes."""
+    """The keys that may use a route. rights: one of them is enough; if empty, no key is needed. filtered: whether keys
+    with a filter may use it, because it shows nothing of the documents that the filter excludes."""
 
     rights: tuple[str, ...] = ()
     filtered: bool = False

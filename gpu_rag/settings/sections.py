@@ -57,14 +57,14 @@ class ModelSettings(Declared):
 
     @property
     def more_body(self) -> dict[str, Any]:
-        """`extra_body` as an object. Raises UsageError if it is no JSON object."""
+        """`extra_body` as an object. Raises UsageError if it is not a JSON object."""
         try:
             body = json.loads(self.extra_body or "{}")
         except ValueError:
             body = None
         if not isinstance(body, dict):
             expected = '{"reasoning_effort": "low"}'
-            raise UsageError("models.extra_body is no JSON object", given=self.extra_body[:80], expected=expected)
+            raise UsageError("models.extra_body is not a JSON object", given=self.extra_body[:80], expected=expected)
         return body
 
 

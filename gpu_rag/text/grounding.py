@@ -150,7 +150,7 @@ def _part_stated(part: str, asked: _Words, shown: Sequence[_Words]) -> bool:
     pieces = [piece for piece in map(_words, _PIECES.split(part)) if piece.terms]
     if _in_one(_words(part), shown) or all(_in_one(piece, shown) for piece in pieces):
         return True
-    # A list of short items is no sentence: each item must be there.
+    # A list of short items is not a sentence: each item must be there.
     listed = len(pieces) > 1 and max(len(piece.terms) for piece in pieces) <= 2
     return not listed and _sentence_stated(_words(part), asked, shown)
 
@@ -306,8 +306,8 @@ def _is_later(year: float, known: Set[float]) -> bool:
 
 def _is_sum(number: float, known: Set[float]) -> bool:
     """Whether a number is a sum of two or three known numbers, a difference of two, or a small multiple of one."""
-    some = sorted(known)[:_MAX_ADDED]
-    sums = {sum(added) for n in (2, 3) for added in combinations(some, n)}
-    differences = {b - a for a, b in combinations(some, 2)}
-    multiples = {figure * by for figure in some for by in (2, *some) if by <= _MAX_COUNTED}
+    figures = sorted(known)[:_MAX_ADDED]
+    sums = {sum(added) for n in (2, 3) for added in combinations(figures, n)}
+    differences = {b - a for a, b in combinations(figures, 2)}
+    multiples = {figure * by for figure in figures for by in (2, *figures) if by <= _MAX_COUNTED}
     return any(abs(number - figure) < 1e-6 * number for figure in sums | differences | multiples)

@@ -128,7 +128,7 @@ class Prompt:
     def render(self, /, **fields: str) -> str:
         """Fill every slot of the template, in one pass: the content of a value is never read as a slot or a fence.
 
-        Raises UsageError for a missing or unknown field, and for a value that is no string.
+        Raises UsageError for a missing or unknown field, and for a value that is not a string.
         """
         missing, unknown = sorted(self.fields - fields.keys()), sorted(fields.keys() - self.fields)
         if missing or unknown:

@@ -62,7 +62,7 @@ def canonical_schema(schema: dict[str, Any]) -> str:
     """`schema` as compact JSON text: the same dict gives the same text.
 
     The order of the keys is kept, because constrained decoding writes properties in schema order: a "reason" before an
-    "answer" is a different request from the reverse. Raises UsageError if it is no JSON Schema.
+    "answer" is a different request from the reverse. Raises UsageError if it is not a JSON Schema.
     """
     try:
         text = json.dumps(schema, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -52,8 +52,8 @@ def decode(text: str, start: int) -> tuple[Any, int]:
 def iter_array(text: str) -> Iterator[Any]:
     """The elements of a JSON array, one at a time; a refused element comes as a JsonError value.
 
-    Raises JsonError if the text itself is broken: before the first element if it is no array, else after the readable
-    elements.
+    Raises JsonError if the text itself is broken: before the first element if it is not an array, else after the
+    readable elements.
     """
     decoder = _Decoder()
     position = _skip_space(text, 0)
@@ -109,7 +109,7 @@ class _Decoder:
         return value
 
     def _constant(self, name: str) -> None:
-        self._problem = f"{name} is no JSON number"
+        self._problem = f"{name} is not a JSON number"
 
     def _integer(self, digits: str) -> int:
         # The length is tested first: converting a million digits takes minutes.

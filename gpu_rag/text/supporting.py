@@ -67,7 +67,7 @@ _PLACED = word_set(
 _BOUNDARIES = word_set(", ; : ( ) – — and but while who which whom whose where when after before although though")
 _REFERS = PRONOUNS | POSSESSIVES | {"both"}
 _RELATIVES = word_set("who which whose")
-_JOINS = word_set("and or to until")  # "in 1898 and 1903", "from 710 to 745": the first alone is no answer
+_JOINS = word_set("and or to until")  # "in 1898 and 1903", "from 710 to 745": the first alone is not an answer
 _NEGATIONS = word_set("not no never none nor neither without rather instead against")
 _TIMES = "monday tuesday wednesday thursday friday saturday sunday spring summer autumn winter morning evening night"
 _TIME_TERMS = frozenset(tokenize(" ".join((*MONTHS, _TIMES))))
@@ -279,7 +279,7 @@ def _question(text: str) -> _Question:
 
 
 def _is_finite(before: str, low: str, behind: str) -> bool:
-    """Whether a word may be the verb of a subject before it: no participle behind a comma or a form of "be"."""
+    """Whether a word may be the verb of a subject before it: not a participle after a comma or a form of "be"."""
     return is_verb(low, before) and low not in AUXILIARIES and before not in {*AUXILIARIES, ","} and behind != "by"
 
 

@@ -190,7 +190,7 @@ def test_any_layout_and_gradients_do_no_harm(implementation: str) -> None:
 
 test_bad_input_says_what = refusals(
     [
-        ("vectors are no matrix", lambda: radius_clusters(torch.ones(3, 0), 0.1)),
+        ("vectors are not a matrix", lambda: radius_clusters(torch.ones(3, 0), 0.1)),
         ("not unit rows; given length 2 of row 1", lambda: radius_clusters(torch.tensor([[1.0], [2.0]]), 0.1)),
         ("not unit rows; given length nan", lambda: radius_clusters(torch.full((1, 2), torch.nan), 0.1)),
         ("offsets of keys are broken", lambda: exact_groups(Ragged(torch.tensor([1]), torch.tensor([0, 2])))),

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kb_in_memory import text_of_edge
 from kb_rows import read_nodes
 
 import gpu_rag
@@ -189,7 +190,7 @@ def test_texts_of_edges_are_those_of_the_base(tmp_path: Path) -> None:
     index = gpu_rag.Index.open(tmp_path / "i")
     kb = index.loaded("kb", load_kb)
     texts = EdgeTexts(index.folder("kb"))
-    expected = [kb.edge_text(edge) for edge in range(kb.n_edges)]
+    expected = [text_of_edge(kb, edge) for edge in range(kb.n_edges)]
     assert len(texts) == kb.n_edges > 20 and list(texts) == expected
     assert texts[3:9] == expected[3:9] and texts[-1] == expected[-1] and texts[np.int64(2)] == expected[2]
     assert texts[len(texts) :] == [] and expected[0] in texts

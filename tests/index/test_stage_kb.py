@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kb_in_memory import text_of_edge
 
 import gpu_rag
 import gpu_rag.api.indexes  # before `load_method` is replaced
@@ -183,7 +184,7 @@ def test_a_file_of_triples_becomes_nodes_and_edges(tmp_path):
         ("Ada", "born in", "Bern", "facts.tsv:1"),
         ("Bern", "capital_of", "Switzerland", "facts.tsv:3 (by hand)"),
     ]
-    assert [kb.edge_text(edge) for edge in range(2)] == ["Ada born in Bern", "Bern capital of Switzerland"]
+    assert [text_of_edge(kb, edge) for edge in range(2)] == ["Ada born in Bern", "Bern capital of Switzerland"]
     counts = index.manifest.stages["kb"].counts
     assert (counts["kb_repeated"], counts["rejects"], index.n_passages) == (1, 1, 0)
     (reject,) = [json.loads(line) for line in (tmp_path / "ix/rejects.jsonl").read_text().splitlines()]

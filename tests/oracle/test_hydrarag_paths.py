@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kb_in_memory import knowledge_base
+from kb_in_memory import knowledge_base, text_of_edge
 from memory_index import MemoryIndex, run
 from path_rules import all_paths, holds, nodes_kept
 
@@ -282,7 +282,7 @@ def test_the_beam_keeps_the_best_by_the_formula() -> None:
     assert search(index, [graph], 2, (0, 2), beam=1, queries=[query])[0] == {(0, 1)}
     (walks,) = scored(index, [graph], expanded(index, [graph], run(start_paths, index, [graph])), [query], None)
     vectors = kb.vectors("kb_edge_vectors").double()
-    rows = [kb.edge_text(e) for e in range(kb.n_edges)]
+    rows = [text_of_edge(kb, e) for e in range(kb.n_edges)]
     expected = [
         0.7 * float(vectors[rows.index(text)] @ torch.from_numpy(query).double()) + 0.3 / 2
         for text in ("node 0 likes node 1", "node 0 hates node 2")

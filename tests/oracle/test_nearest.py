@@ -144,11 +144,11 @@ def test_rows_that_are_not_finite_are_refused(search: Search, value: float, name
     for dtype in (torch.float32, torch.float16):
         base = draw(300, 40, 9).to(dtype)
         base[123, 7] = value
-        with pytest.raises(BadInput, match=f"base are no finite numbers; given {name} in row 123"):
+        with pytest.raises(BadInput, match=f"base are not finite; given {name} in row 123"):
             search(draw(2, 40, 10), base, 3)
     queries = draw(9, 40, 11)
     queries[8, 0] = value
-    with pytest.raises(BadInput, match=f"queries are no finite numbers; given {name} in row 8"):
+    with pytest.raises(BadInput, match=f"queries are not finite; given {name} in row 8"):
         nearest(queries, draw(3, 40, 12), 1)
 
 

@@ -32,7 +32,7 @@ NAMES = ["Harald Bluetooth", "the 12- Mile Reef", "Téllez- Girón", "Mile", "sp
 )
 def test_names_are_compared_word_by_word(question: str, named: list[str]) -> None:
     table = NameTable.of(pa.array(NAMES), np.arange(len(NAMES)))
-    (names,) = table.found([words_of(question)])
+    (names,) = table.names_in([words_of(question)])
     assert [[NAMES[row] for row in rows] for rows, _ in names] == [[name] for name in named]
 
 
@@ -40,7 +40,7 @@ def test_names_of_scripts_without_spaces_are_found() -> None:
     names = ["白石港", "石港", "港", "マリソル号", "Tolm"]
     table = NameTable.of(pa.array(names), np.arange(len(names)))
     asked = ["白石港的灯塔是谁建的?", "石港在哪里?", "マリソル号は何年に進水しましたか", "港", "Tolm站在哪里?"]
-    named = [[names[row] for (row,), _ in found] for found in table.found([words_of(text) for text in asked])]
+    named = [[names[row] for (row,), _ in found] for found in table.names_in([words_of(text) for text in asked])]
     assert named == [["白石港"], ["石港"], ["マリソル号"], [], ["Tolm"]]  # one character says too little
 
 
@@ -62,7 +62,7 @@ def test_an_alias_counts_where_one_entity_has_it() -> None:
     table = names_of_entities(pa.chunked_array([names]), given)
 
     def named(text: str) -> list[tuple[int, ...]]:
-        return [rows for rows, _ in table.found([words_of(text)])[0]]
+        return [rows for rows, _ in table.names_in([words_of(text)])[0]]
 
     assert named("Is Annie or Clemens older?") == [(0,), (2,)]
     assert named("Is Orlo older than X1x?") == []  # two have it, and nobody
@@ -119,7 +119,7 @@ def test_the_longest_names_against_a_dictionary(names: list[tuple[str, int]], as
     given = pa.array([name for name, _ in names], pa.string()), np.array([row for _, row in names], np.int64)
     table = NameTable.of(*given)
     expected = [by_dictionary(names, text.folded) for text in texts]
-    assert [[rows for rows, _ in found] for found in table.found(texts)] == expected
+    assert [[rows for rows, _ in found] for found in table.names_in(texts)] == expected
 
 
 def test_a_table_that_is_mapped_finds_the_same(tmp_path: Path) -> None:
@@ -127,4 +127,4 @@ def test_a_table_that_is_mapped_finds_the_same(tmp_path: Path) -> None:
     tables.write_arrays(tmp_path / FILE, table.arrays)
     mapped = NameTable(tables.read_arrays(tmp_path / FILE))
     asked = [words_of("Is Harald Bluetooth a spouse of a Mile?")]
-    assert mapped.found(asked) == table.found(asked) != [[]]
+    assert mapped.names_in(asked) == table.names_in(asked) != [[]]

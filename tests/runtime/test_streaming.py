@@ -5,7 +5,7 @@ import random
 import threading
 import time
 import tracemalloc
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 from toy_steps import Toys, embed, graph, llm, metered, pairs, toy
@@ -294,12 +294,17 @@ async def three(ctx):
 
 
 def test_questions_are_submitted_to_a_live_driver_from_several_threads(live):
-    driver, handles = live(Threaded(), max_live=16), []
+    driver, ends = live(Threaded(), max_live=16), []
+
+    def submit(name, program):
+        ended = Future()
+        driver.submit(Question(name, "?"), program, ended.set_result)
+        return ended
 
     def client(name):
         moods = random.Random(name)
         for i in range(20):
-            handles.append(driver.submit(Question(f"{name}{i}", "?"), three))
+            ends.append(submit(f"{name}{i}", three))
             time.sleep(moods.random() * 0.002)
 
     clients = [threading.Thread(target=client, args=(name,)) for name in "abc"]
@@ -307,14 +312,15 @@ def test_questions_are_submitted_to_a_live_driver_from_several_threads(live):
         thread.start()
     for thread in clients:
         thread.join()
-    assert {h.wait(PATIENCE_S).draft[3] for h in handles} == {f"{name}{i}" for name in "abc" for i in range(20)}
-    assert all(h.outcome.draft[:3] == [1, 2, 3] for h in handles)
-    assert driver.submit(Question("late", "?"), three).wait(PATIENCE_S).draft[3] == "late", "an idle driver wakes"
-    refused = driver.submit(Question("no", "?"), lambda ctx: 5).wait(PATIENCE_S)
+    drafts = [ended.result(PATIENCE_S).draft for ended in ends]
+    assert {draft[3] for draft in drafts} == {f"{name}{i}" for name in "abc" for i in range(20)}
+    assert all(draft[:3] == [1, 2, 3] for draft in drafts)
+    assert submit("late", three).result(PATIENCE_S).draft[3] == "late", "an idle driver wakes"
+    refused = submit("no", lambda ctx: 5).result(PATIENCE_S)
     assert refused.error.what == "a program is an async function"
     driver.close()
     with pytest.raises(UsageError, match="the driver is closed; given question x"):
-        driver.submit(Question("x", "?"), three)
+        submit("x", three)
 
 
 async def staged(ctx):

@@ -110,3 +110,9 @@ def _vectors(texts: dict[str, list[str]], embed: Embed | None) -> Callable[[str]
         return made[layer]
 
     return vectors
+
+
+def text_of_edge(kb: KnowledgeBase, edge: int) -> str:
+    """The text behind a row of kb_edge_vectors."""
+    head, tail = kb.node_names[kb.head[edge]], kb.node_names[kb.tail[edge]]
+    return edge_text(head, kb.relation_texts[kb.relation[edge]], tail)

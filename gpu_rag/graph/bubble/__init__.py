@@ -120,7 +120,7 @@ def bubble_expansion(
 def _checked_costs(blocks: Blocks, costs: torch.Tensor) -> torch.Tensor:
     """The costs as i64[T], at least 1. Raises BadInput."""
     device = blocks.csr.indptr.device
-    check_form(costs, "costs are no integers of the nodes", INTEGERS, [blocks.csr.n], device)
+    check_form(costs, "costs are not integers of the nodes", INTEGERS, [blocks.csr.n], device)
     sizes = blocks.offsets.diff()
     largest, n_nodes = (int(a.max()) if a.numel() else 0 for a in (costs, sizes))
     if largest * n_nodes >= 2**31 or n_nodes >= 2**28:
@@ -203,8 +203,8 @@ def node_costs(
 
 def _check_pairs(queries: torch.Tensor, vectors: torch.Tensor, question: torch.Tensor, node: torch.Tensor) -> None:
     """Raise BadInput unless both are rows, one of each for every pair. The host waits for a device once."""
-    check_form(question, "pairs are no lists", INTEGERS, ["P"], queries.device)
-    check_form(node, "pairs are no lists", INTEGERS, question.shape, queries.device)
+    check_form(question, "pairs are not lists", INTEGERS, ["P"], queries.device)
+    check_form(node, "pairs are not lists", INTEGERS, question.shape, queries.device)
     ends = (question, queries.shape[0], "the question of a pair"), (node, vectors.shape[0], "the node of a pair")
     if is_trusted(queries.device):
         return

@@ -29,7 +29,7 @@ _PART, _FEW = 1 << 22, 1 << 16  # components converted at a time; few components
 def check_unit_rows(vectors: torch.Tensor, name: str) -> None:
     """Raise BadInput unless `vectors` is f16/f32[N, D], D >= 1, with every row of length 1 (to 1 %) or all zero."""
     if vectors.dim() != 2 or vectors.dtype not in (torch.float16, torch.float32) or vectors.shape[1] < 1:
-        raise BadInput(f"{name} are no matrix", given=form_of(vectors), expected="f16 or f32 [N, D], D >= 1")
+        raise BadInput(f"{name} are not a matrix", given=form_of(vectors), expected="f16 or f32 [N, D], D >= 1")
     if is_trusted(vectors.device) or _are_surely_units(vectors):
         return
     bad = torch.cat([_are_no_units(rows) for rows in vectors.split(max(1, _PART // vectors.shape[1]))])

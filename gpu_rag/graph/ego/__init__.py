@@ -205,7 +205,7 @@ def cheapest(over: torch.Tensor, space: torch.Tensor, size: int, costs: Costs, n
     """The first space[question] of the ascending keys question * n + node, by (cost, node); `size` in all."""
     question, node = over // n, over % n
     cost = costs(question, node)
-    check_form(cost, "costs are no integers of the pairs", INTEGERS, over.shape)
+    check_form(cost, "costs are not integers of the pairs", INTEGERS, over.shape)
     order = lexsort(cost.long(), question)
     place = torch.arange(over.shape[0], device=over.device) - torch.searchsorted(question, question[order])
     return over[order[places_of(place < space[question[order]], size)]]

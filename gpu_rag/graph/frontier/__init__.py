@@ -40,7 +40,7 @@ ANY_KEYWORD = 2**63 - 1  # larger than every keyword of a question
 
 def _check_query(query: FrontierQuery, vectors: torch.Tensor) -> None:
     if query.vectors.dtype != torch.float32:
-        raise BadInput("questions are no f32 rows", given=query.vectors.dtype, expected="f32 [B, D]")
+        raise BadInput("questions are not f32 rows", given=query.vectors.dtype, expected="f32 [B, D]")
     check_unit_rows(query.vectors, "questions")
     check_keywords(query.keywords, query.vectors, ANY_KEYWORD, batch=query.vectors.shape[0], owners="questions")
     if query.vectors.shape[1] != vectors.shape[1] or query.vectors.device != vectors.device:

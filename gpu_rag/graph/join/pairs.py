@@ -75,7 +75,7 @@ def _check_pairs(
     for vectors, lists, rows, name in ((left, left_keywords, i, "left"), (right, right_keywords, j, "right")):
         batch = vectors.shape[0]
         check_ragged(lists, f"{name} keywords", device=vectors.device, ascending=True, batch=batch, owners="vectors")
-        check_form(rows, "pairs are no rows", ["i64"], i.shape)
+        check_form(rows, "pairs are not rows", ["i64"], i.shape)
         if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < lists.batch:
             given = f"{int(rows.min())} to {int(rows.max())} of {lists.batch} {name} rows"
             raise BadInput("a row of a pair is out of range", given=given)

@@ -54,8 +54,8 @@ def nearest(
 
 
 def _check_vectors(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int) -> None:
-    check_form(queries, "queries are no matrix", ["f32"], ["B", "D"])
-    check_form(base, "base is no matrix of that dimension", FLOATS, ["N", queries.shape[1]], queries.device)
+    check_form(queries, "queries are not a matrix", ["f32"], ["B", "D"])
+    check_form(base, "base is not a matrix of that dimension", FLOATS, ["N", queries.shape[1]], queries.device)
     if tile < 1:
         raise BadInput("tile is out of range", given=tile, expected=">= 1")
     if not 0 <= k <= MAX_K or base.shape[0] > 2**31 - 2:

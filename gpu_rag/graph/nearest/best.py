@@ -29,14 +29,14 @@ def tile_of(queries: torch.Tensor) -> int:
 def topk_rows(scores: torch.Tensor, k: int, *, lo: int = 0) -> TopK:
     """The k best of each row, by (-score, id); id = column + lo.
 
-    scores: f32[B, N]; -inf marks a column that is no candidate and is never returned; NaN is an error. k >= 0; a row
+    scores: f32[B, N]; -inf marks a column that is not a candidate and is never returned; NaN is an error. k >= 0; a row
     with fewer than k candidates is padded with (-1, -inf). Equal scores are in ascending id, also at the cut;
     `torch.topk` would pick any of them. Returns TopK(i32[B, k], f32[B, k]). Raises BadInput.
     Memory: 16 bytes an entry for rows shorter than 128 k, little for longer ones. The host waits for a device once.
 
     Scores [1, 3, 3, 2] with k = 2 give ids [1, 2]; with k = 1 id 1.
     """
-    check_form(scores, "scores are no matrix", ["f32"], ["B", "N"])
+    check_form(scores, "scores are not a matrix", ["f32"], ["B", "N"])
     if not 0 <= k <= MAX_K or lo < 0 or lo + scores.shape[1] > 2**31 - 1:
         raise BadInput("k or lo is out of range", given=f"k={k}, lo={lo}", expected=">= 0, k and ids below 2^31")
     check_memory(8 * k * scores.shape[0], scores.device, "the result", "ask for fewer or for fewer rows at a time")
@@ -84,7 +84,7 @@ def refuse_infinite(vectors: torch.Tensor, name: str, first: int = 0) -> None:
     if bool(bad.any()):
         row = int(bad.nonzero()[0, 0])
         what = "NaN" if bool(vectors[row].isnan().any()) else "infinity"
-        raise BadInput(f"{name} are no finite numbers", given=f"{what} in row {first + row}", expected="finite numbers")
+        raise BadInput(f"{name} are not finite", given=f"{what} in row {first + row}", expected="finite numbers")
 
 
 def by_exact_scores(

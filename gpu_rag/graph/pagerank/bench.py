@@ -57,7 +57,8 @@ class Problem:
     @cached_property
     def pull(self) -> tuple[Any, np.ndarray]:
         """P^T in f32, and the rows without weight."""
-        return pull_matrix(self.matrix)
+        pull, dangling = row_normalised(self.matrix)
+        return pull.astype(np.float32), np.flatnonzero(dangling)
 
     @cached_property
     def igraph(self) -> tuple[Any, list[float] | None]:
@@ -155,12 +156,6 @@ def row_normalised(matrix: Any) -> tuple[Any, Array]:
     scaled = csr_matrix((matrix.data / np.repeat(degree, np.diff(matrix.indptr)), matrix.indices, matrix.indptr))
     scaled.resize(matrix.shape)
     return scaled.T.tocsr(), dangling
-
-
-def pull_matrix(matrix: Any) -> tuple[Any, Array]:
-    """(P^T in f32, the rows without weight)."""
-    pull, dangling = row_normalised(matrix)
-    return pull.astype(np.float32), np.flatnonzero(dangling)
 
 
 def dense_columns(seeds: Ragged, weights: Ragged, questions: Array, n: int, dtype: Any) -> Array:

@@ -110,7 +110,7 @@ def teleport_of_seeds(n: int, seeds: Ragged, weights: Ragged | None) -> Teleport
         if weights.values.shape != seeds.values.shape or not torch.equal(weights.offsets, seeds.offsets):
             raise BadInput("rows of weights do not match rows of seeds", expected="equal offsets")
         if not weights.values.is_floating_point():
-            raise BadInput("seed weights are no floats", given=weights.values.dtype, expected="f32 or f64")
+            raise BadInput("seed weights are not floats", given=weights.values.dtype, expected="f32 or f64")
         mass = weights.values.detach().cpu().double().contiguous().numpy()
     offsets, nodes = (a.long().contiguous().numpy() for a in to_host(seeds.offsets.detach(), seeds.values.detach()))
     return Teleport(len(offsets) - 1, offsets, nodes, _shares(offsets, mass))

@@ -72,7 +72,7 @@ def score_paths(
 
 def _check_vectors(paths: PathSet, queries: torch.Tensor, vectors: torch.Tensor, batch: int) -> None:
     check_form(queries, "queries do not fit", ["f32"], [batch, "D"])
-    check_form(vectors, "vectors are no matrix, or differ", FLOATS, ["M", queries.shape[1]], queries.device)
+    check_form(vectors, "vectors are not a matrix, or differ", FLOATS, ["M", queries.shape[1]], queries.device)
     if paths.edges.shape[1] > MAX_HOPS:
         raise BadInput("paths are too long", given=f"{paths.edges.shape[1]} hops", expected=f"at most {MAX_HOPS}")
     if is_trusted(queries.device):

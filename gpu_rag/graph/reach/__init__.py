@@ -288,7 +288,7 @@ def typed_graph(tail: torch.Tensor, relation: torch.Tensor, head: torch.Tensor, 
         given = f"n={n}, n_relations={n_relations}"
         raise BadInput("the size of a graph is out of range", given=given, expected=">= 0 and < 2^31")
     for name, ids, size in (("tail", tail, n), ("relation", relation, n_relations), ("head", head, n)):
-        check_form(ids, f"the {name} ids are no list", INTEGERS, tail.shape if tail.dim() else ["M"], tail.device)
+        check_form(ids, f"the {name} ids are not a list", INTEGERS, tail.shape if tail.dim() else ["M"], tail.device)
         check_range(ids, size, f"the {name} of an edge", "relation" if name == "relation" else "node")
     check_memory(24 * (n + tail.shape[0]), tail.device, f"a graph of {n:,} nodes", "split it by relations")
     tail, relation, head = tail.long(), relation.long(), head.long()

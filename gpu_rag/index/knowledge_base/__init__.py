@@ -12,7 +12,7 @@ import numpy as np
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.paths import PathGraph, path_graph
 from gpu_rag.graph.reach import TypedGraph, typed_graph
-from gpu_rag.index.knowledge_base.names import NameTable, edge_text, name_key
+from gpu_rag.index.knowledge_base.names import NameTable, name_key
 from gpu_rag.lazy import torch
 from gpu_rag.types import Ragged
 
@@ -156,11 +156,6 @@ class KnowledgeBase:
         where = self.passage_ids[int(self.edge_passages.values[first])] if last > first else self.provenance[edge]
         head, tail = self.node_names[self.head[edge]], self.node_names[self.tail[edge]]
         return head, self.relation_names[self.relation[edge]], tail, where
-
-    def edge_text(self, edge: int) -> str:
-        """ "head relation tail" in words: the text behind row `edge` of kb_edge_vectors."""
-        head, tail = self.node_names[self.head[edge]], self.node_names[self.tail[edge]]
-        return edge_text(head, self.relation_texts[self.relation[edge]], tail)
 
     # --- for the graph ops -------------------------------------------------------------------------
 

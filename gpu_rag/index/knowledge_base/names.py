@@ -38,10 +38,10 @@ class NameTable:
     def __init__(self, names: Sequence[str], aliases: Sequence[list[str]]):
         texts, rows = [pa.array([], pa.large_string())], [np.zeros(0, np.int64)]
         for start in range(0, len(names), _ROWS):
-            some, others = pa.array(names[start : start + _ROWS], pa.large_string()), aliases[start : start + _ROWS]
-            own, bare = start + np.arange(len(some)), pc.replace_substring_regex(some, _QUALIFIER, "")
-            changed = pc.not_equal(bare, some)
-            texts += [some, bare.filter(changed)]
+            block, others = pa.array(names[start : start + _ROWS], pa.large_string()), aliases[start : start + _ROWS]
+            own, bare = start + np.arange(len(block)), pc.replace_substring_regex(block, _QUALIFIER, "")
+            changed = pc.not_equal(bare, block)
+            texts += [block, bare.filter(changed)]
             rows += [own, own[changed.to_numpy(zero_copy_only=False)]]
             if also := [alias for group in others for alias in group]:
                 texts.append(pa.array(also, pa.large_string()))

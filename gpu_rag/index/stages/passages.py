@@ -229,7 +229,7 @@ _BRACKETS = str.maketrans("", "", "()")
 def _title(document: Document, n_headings: int) -> str:
     """Title of a passage behind n headings: the document's, and in brackets the last heading.
 
-    A final bracket is no part of a name, so all passages of a document are about the same thing.
+    A final bracket is not part of a name, so all passages of a document are about the same thing.
     """
     words = document.headings[n_headings - 1][1].translate(_BRACKETS)[:_HEADING_CHARS].strip() if n_headings else ""
     return f"{document.title} ({words})" if words and words.casefold() != document.title.casefold() else document.title

@@ -115,7 +115,7 @@ def rarity(index: Index, node: int) -> float:
 
 
 def starts_of(index: Index) -> tuple[np.ndarray, np.ndarray]:
-    """Where the entries and the passages of each node begin, i64[N + R + 1] each, on the host: the number of entries
+    """The first entry and the first passage of each node, i64[N + R + 1] each, on the host: the number of entries
     of some nodes is then known without a wait for a device."""
     starts = index.loaded("bubble starts", lambda index: bubble_graph(index).graph.csr.indptr.cpu().numpy())
     return starts, _places(index)[1]

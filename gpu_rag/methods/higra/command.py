@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
 
 
 def _document(merges: Any, options: argparse.Namespace, edited: bool) -> dict[str, Any]:
-    matching = merges.found(options.find, options.why or "")
+    matching = merges.matching(options.find, options.why or "")
     edits = [{"id": e.id, "action": e.action, "members": list(e.members)} for e in merges.edits]
     shown = matching[: options.limit]
     return {

@@ -97,7 +97,7 @@ class HigraGraph:
         descriptions share most words with the question wins, then the one in most passages. Names without a capital
         count only if no name has one."""
         text_words = words_of(text)
-        (matches,) = self.names.found([text_words])
+        (matches,) = self.names.names_in([text_words])
         words = set(text_words.folded)
         chosen = {
             rows[0]

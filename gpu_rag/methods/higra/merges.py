@@ -132,7 +132,7 @@ class Merges:
         self.edits = read_edits(self.path)
         self.pairs = pair_coverage(index.manifest)
 
-    def found(self, text: str = "", why: str = "") -> list[Row]:
+    def matching(self, text: str = "", why: str = "") -> list[Row]:
         """The merges with `text` in a name (both normalised) and with the given reason, in log order."""
         wanted = normalise_name(text)
         rows = [row for row in self.log if not why or row["why"] == why]

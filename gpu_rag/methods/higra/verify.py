@@ -92,7 +92,7 @@ def _merged(index: Index) -> Iterator[str]:
     yield from _rising([(row["why"], -row["score"], row["id"]) for row in rows], "higra_merge merges")
     reasons = (EXACT, SEMANTIC, FORCED, QUARANTINED)
     if bad := sum(row["why"] not in reasons or len(set(row["members"])) < 2 for row in rows):
-        yield f"higra_merge merges: {bad} are no merge of two or more"
+        yield f"higra_merge merges: {bad} are not a merge of two or more"
     if bad := sum(row["entity"] not in ids for row in rows if row["why"] != QUARANTINED):
         yield f"higra_merge merges: {bad} became an entity that does not exist"
 

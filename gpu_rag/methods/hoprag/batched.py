@@ -74,7 +74,7 @@ class HopGraph:
     each target once, never v itself. question: i32[E], the in-question that each edge carries, a row of question_texts
     and question_vectors.
     edge_keywords: E lists of i32, the keywords of both questions, ascending; vertex_keywords, topics: V lists of i32.
-    keyword_ids: the number of each keyword, [0, W) in alphabetical order; topic_words: topics that are no keywords,
+    keyword_ids: the number of each keyword, [0, W) in alphabetical order; topic_words: topics that are not keywords,
     which are numbered from W.
     question_vectors, vertex_vectors: unit rows [Q, D] and [V, D], see `Index.vectors`.
     vertex_passage: i32[V], the passage of each vertex, ascending; the identity when vertices are passages.

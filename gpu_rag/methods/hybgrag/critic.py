@@ -35,11 +35,6 @@ def seen_by_code(action: Action, result: Retrieved) -> Feedback | None:
     return Feedback(Fault.NO_INTERSECTION) if n_nodes > 1 and not result.met else None
 
 
-def unknown_entities(action: Action, result: Retrieved) -> tuple[str, ...]:
-    """The topics for which no node was found."""
-    return tuple(topic.entity for topic, nodes in zip(action.topics, result.found) if not nodes)
-
-
 async def fitting(run: Run, params: Params, question: str, action: Action, result: Retrieved) -> int | None:
     """The validator: the position of the reference that answers the question, judged by documents and reasoning paths;
     None if none of the first ones does. With validator=yes_no 0 if the references answer it."""
@@ -90,7 +85,7 @@ async def comment(run: Run, params: Params, question: str, action: Action, resul
     texts, faults = zip(*_options(action, result))
     collected = () if params.experiences else own_examples(run.index).experiences
     known = collected or read_examples(params.experiences, "experiences", True)
-    unknown = unknown_entities(action, result)
+    unknown = tuple(topic.entity for topic, nodes in zip(action.topics, result.found) if not nodes)
     chosen = await decide(
         run,
         COMMENT,

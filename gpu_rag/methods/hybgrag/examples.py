@@ -49,7 +49,7 @@ class Experience(Struct, frozen=True, omit_defaults=True):
             raise ValueError("ways are one for each relation, or none")
 
     @classmethod
-    def of(cls, question: str, action: Action, feedback: Feedback | None = None) -> Experience:
+    def from_action(cls, question: str, action: Action, feedback: Feedback | None = None) -> Experience:
         """The experience of an action."""
         return cls(question, action.topics, action.module, feedback, action.sure, action.operations)
 
@@ -91,15 +91,15 @@ class Validation(Struct, frozen=True):
         return "\n".join((f"Question: {self.question}", *self.references, f"Verdict: {verdict}"))
 
 
-Few = Meta(max_length=MAX_ROWS)
+Limited = Meta(max_length=MAX_ROWS)
 
 
 class OwnExamples(Struct, frozen=True, forbid_unknown_fields=True):
     """The examples that `gpu-rag tune` collected for an index."""
 
-    routes: Annotated[tuple[Experience, ...], Few]
-    validations: Annotated[tuple[Validation, ...], Few]
-    experiences: Annotated[tuple[Experience, ...], Few]
+    routes: Annotated[tuple[Experience, ...], Limited]
+    validations: Annotated[tuple[Validation, ...], Limited]
+    experiences: Annotated[tuple[Experience, ...], Limited]
 
 
 NONE = OwnExamples((), (), ())
@@ -174,13 +174,13 @@ def _read(line: str, where: str, needs_feedback: bool) -> Experience:
 
 
 async def chosen_examples(
-    question: str, examples: Sequence[Experience], k: int, how: str, run: Run
+    question: str, examples: Sequence[Experience], k: int, selection: str, run: Run
 ) -> list[Experience]:
     """k of the examples. nearest: highest cosine between the questions, the nearest last; random: the same k for all
     questions, in file order."""
     if k >= len(examples):
         return list(examples)
-    if how == "random":
+    if selection == "random":
         picked = random.Random(f"{run.ctx.run_seed}").sample(range(len(examples)), k)
         return [examples[i] for i in sorted(picked)]
     vectors = await embed([question, *(example.question for example in examples)])

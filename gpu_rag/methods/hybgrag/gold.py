@@ -37,7 +37,7 @@ async def route(known: Known, candidates: Sequence[Candidate], history: History)
         spare = [c for c in candidates if not any(c.overlaps(other) or c is other for other in used)]
         longer = [[*chosen, (c, topic)] for c in spare for topic in c.topics(1)]
         parts = ([part_of(kb, replace(t, negated=False), c.linked.nodes) for c, t in pairs] for pairs in longer)
-        solutions = await gather(*(solve(Plan(tuple(some))) for some in parts))
+        solutions = await gather(*(solve(Plan(tuple(part))) for part in parts))
         worth = [2 * len(gold & {*solved.nodes}) / (len(gold) + len(solved.nodes) or 1) for solved in solutions]
         place = max(range(len(worth)), key=worth.__getitem__, default=-1)
         if place < 0 or worth[place] <= best:

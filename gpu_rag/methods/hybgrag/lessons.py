@@ -41,13 +41,13 @@ class Lessons:
         """Record a choice of the critic, see `program.oracle`."""
         if name == COMMENT.name:
             feedback = first_of([fields["faults"][i] for i in right], fields["unknown"])
-            self.experiences.append(Experience.of(fields["question"], fields["action"], feedback))
+            self.experiences.append(Experience.from_action(fields["question"], fields["action"], feedback))
         elif name == VALIDATE.name:
             fits = right[0] if right[0] < len(fields["rows"]) else None
             example = _validation(known, fields, fits)
             self.validations.append((example, list(believed) != list(right)))
             if fits is not None and fields["action"].module == HYBRID:
-                self.routes.append(Experience.of(fields["question"], fields["action"]))
+                self.routes.append(Experience.from_action(fields["question"], fields["action"]))
 
     def joined(self, other: Lessons) -> Lessons:
         """The lessons of both."""

@@ -134,7 +134,7 @@ async def first_nodes(run: Run, action: Action, result: Retrieved, k: int) -> li
 async def edge_paths(action: Action, result: Retrieved, n: int, kb: KnowledgeBase) -> tuple[Path, ...]:
     """The paths to the first n nodes as edges that can be checked against the knowledge base."""
     paths = await gather(*(_paths_to(action, result, place, kb) for place in range(min(n, len(result.rows)))))
-    return tuple(path for some in paths for path in some)
+    return tuple(path for group in paths for path in group)
 
 
 async def _paths_to(action: Action, result: Retrieved, place: int, kb: KnowledgeBase) -> list[Path]:

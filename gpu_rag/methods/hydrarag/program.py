@@ -182,7 +182,7 @@ async def _predicted(analysis: Analysis, sources: Sources, query: np.ndarray, se
     search.run.note("predictions", len(predictions), tuple(p.answer for p in known))
     searches = search.siblings(len(predictions))
     paths = await gather(*(_explore(guess, sources, own) for guess, own in zip(predictions, searches)))
-    return [path for some in paths for path in some]
+    return [path for group in paths for path in group]
 
 
 async def _explore(analysis: Analysis, sources: Sources, search: Search) -> list[FoundPath]:

@@ -99,7 +99,7 @@ def predictions(analysis: Analysis, search: Search) -> Predicted:
 
 
 def prediction(name: str, analysis: Analysis) -> Prediction:
-    """A likely answer, placed behind all topics."""
+    """A likely answer, placed after all topics."""
     topics = tuple(mention.text for mention in analysis.mentions)
     return Prediction(name, (*topics, ANSWER), (RELATED,) * len(topics))
 

@@ -268,7 +268,7 @@ class Realised:
     """The query of a question and its exact answers.
 
     nodes: the answers, ascending, if the query has operations; exact: whether it was plainly understood; barred: nodes
-    that are no answer, each with the reason; unread, sought: see `Answer`.
+    that are not answers, each with the reason; unread, sought: see `Answer`.
     """
 
     query: Query | None = None

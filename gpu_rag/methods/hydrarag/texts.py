@@ -60,7 +60,7 @@ class Sentence:
     rank: int
 
 
-Said = tuple[Document, tuple[Triple, ...]]  # the document that states a path, and the path
+StatedPath = tuple[Document, tuple[Triple, ...]]  # the document that states a path, and the path
 
 
 async def explore_texts(
@@ -137,16 +137,16 @@ async def _sentences(documents: Sequence[Document], analysis: Analysis, query: n
     return sentences
 
 
-async def _paths(analysis: Analysis, sentences: Sequence[Sentence], search: Search) -> list[Said]:
+async def _paths(analysis: Analysis, sentences: Sequence[Sentence], search: Search) -> list[StatedPath]:
     """The paths in the sentences, without duplicates."""
-    paths: list[Said] = [
+    paths: list[StatedPath] = [
         (item.document, (triple,)) for item in sentences for triple in triples_in(item.text, item.document)
     ]
     paths += await _written(analysis, sentences, search)
     return list({(document.where, steps): (document, steps) for document, steps in paths}.values())
 
 
-async def _written(analysis: Analysis, sentences: Sequence[Sentence], search: Search) -> list[Said]:
+async def _written(analysis: Analysis, sentences: Sequence[Sentence], search: Search) -> list[StatedPath]:
     """The paths that the decider writes from the best sentences."""
     best = sorted(range(len(sentences)), key=lambda i: sentences[i].rank)[:TOGETHER]
     part = [sentences[i] for i in sorted(best)]
@@ -171,7 +171,7 @@ def triples_in(sentence: str, document: Document) -> list[Triple]:
     return [triple for triple in known if stands(triple)]
 
 
-async def _linked(paths: Sequence[Said], graph: QuestionGraph | None, search: Search) -> tuple[FoundPath, ...]:
+async def _linked(paths: Sequence[StatedPath], graph: QuestionGraph | None, search: Search) -> tuple[FoundPath, ...]:
     """Paths whose entities are linked to nodes by name. An entity without a node gets its own number below 0."""
     lists = [tuple(dict.fromkeys(end for s, _, o in steps for end in (s, o))) for _, steps in paths]
     names = list(dict.fromkeys(name for names_of in lists for name in names_of))

@@ -313,7 +313,7 @@ def _readable(path: Path, order: str) -> Iterator[tuple[Any, Any]]:
 
 
 def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")  # the checksum finds bytes that are no text
+    return data.decode("utf-8", "replace")  # the checksum finds bytes that are not text
 
 
 def _rows_of_keys(db: sqlite3.Connection, keys: Sequence[str]) -> Iterator[tuple[str, str]]:

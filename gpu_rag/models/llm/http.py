@@ -50,7 +50,7 @@ from gpu_rag.types import Choice, JsonSchema, Malformed, Rank, Reply, Request
 CODE_VERSION = 1
 CONTEXT_TOKENS = 4096
 THINK_TOKENS = 2048
-MAX_STARVED = 8  # replies in a row that held only a thought: more are no accident
+MAX_STARVED = 8  # replies in a row that held only a thought: more are not an accident
 READ_AGAIN = 16  # the style is learnt anew when most of the last READ_AGAIN constrained replies cannot be read
 MAX_RELEARNT = 4  # limit on relearning: two kinds of servers behind one address would change the style for ever
 CONNECTIONS = 256
@@ -69,13 +69,13 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
     least loaded, and to another one when its server dies. model: its id there; "" takes the only one served. On
     opening, GET /models must list it. api_key: one for all addresses, or keys by address; each goes to its own address
     only. A request fails alone (RequestFailed) after its retries; the engine is dead (ModelError) when no server
-    answers. A reply is returned unchanged, whether it keeps its constraint or not; an answer that is no chat completion
-    is tried again. style: what the servers understand. None finds it by trial, keeps it, and repeats the trial when a
-    server refuses a form or most replies cannot be read. think_tokens: room beside max_tokens for the thought of a
-    model whose thinking is not switched off; also for a reply that held only a thought, which is then asked again.
-    extra_body: merged into every body. Rank asks for the letter of the best of at most 20 listed options and scores
-    each by its letter's log-probability. content_hash depends only on the model id and the revision (as the server
-    reports it, else `revision`): change `revision` when the weights behind an id change. A server that reports
+    answers. A reply is returned unchanged, whether it keeps its constraint or not; an answer that is not a chat
+    completion is tried again. style: what the servers understand. None finds it by trial, keeps it, and repeats the
+    trial when a server refuses a form or most replies cannot be read. think_tokens: room beside max_tokens for the
+    thought of a model whose thinking is not switched off; also for a reply that held only a thought, which is then
+    asked again. extra_body: merged into every body. Rank asks for the letter of the best of at most 20 listed options
+    and scores each by its letter's log-probability. content_hash depends only on the model id and the revision (as the
+    server reports it, else `revision`): change `revision` when the weights behind an id change. A server that reports
     another revision is refused. context_tokens: default the least that a server reports, else 4,096, less 64 for the
     template. tokenizer: folder of the tokenizer that counts tokens; without it counts are cautious estimates. Template
     tokens are broken up in every message. ca_file: PEM certificates beside the usual ones. No environment variables
@@ -506,7 +506,7 @@ def _opened(start: Callable[[str], _Thread], model: str) -> tuple[_Thread, list[
 
 
 def _context_of(card: Card) -> int:
-    """Context tokens that a server reports; CONTEXT_TOKENS if the value is no valid number."""
+    """Context tokens that a server reports; CONTEXT_TOKENS if the value is not a valid number."""
     reported = card.get("max_model_len")
     return reported if type(reported) is int and 0 < reported <= MAX_INTEGER else CONTEXT_TOKENS
 

@@ -618,7 +618,7 @@ class Servers:
             if isinstance(outcome, RequestFailed):
                 raise ValueError(str(outcome))
             cards = {str(card["id"]): dict(card) for card in json.loads(outcome)["data"]}
-            "".join(cards).encode()  # half of a surrogate pair is no part of a name
+            "".join(cards).encode()  # half of a surrogate pair is not part of a name
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             given = f"{url}/models: {error!r}"[:300]
             return ModelError("the server does not list its models", given=given, expected="an OpenAI-style list")

@@ -309,7 +309,7 @@ class Pieces:
             self._readable = False
 
     def whole(self) -> bytes:
-        """The completion in one piece; bytes that are no completion if a piece could not be read."""
+        """The completion in one piece; bytes that are not a completion if a piece could not be read."""
         if not self._readable:
             return b"pieces that cannot be read"
         message = {"role": "assistant", "content": self.text, "reasoning_content": self._thought or None}

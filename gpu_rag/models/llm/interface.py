@@ -170,7 +170,7 @@ def on_growth(
 
 def check_key(key: int, *open_keys: Container[int]) -> None:
     """Raise UsageError for a key that is open, as `StreamingLLM.submit` does."""
-    if any(key in some for some in open_keys):
+    if any(key in keys for keys in open_keys):
         raise UsageError("the request cannot be taken", given=f"key {key}", expected="a key that is not open")
 
 

@@ -51,7 +51,7 @@ class ScriptedLLM:
             return reply
         options = request.constraint.options if isinstance(request.constraint, (Choice, Rank)) else None
         if options is not None and reply not in options:
-            raise BadInput("the script's reply is no option", given=repr(reply), expected=f"one of {options}")
+            raise BadInput("the script's reply is not an option", given=repr(reply), expected=f"one of {options}")
         n_prompt = estimate_tokens(request.system) + estimate_tokens(request.prompt)
         if isinstance(request.constraint, Rank):
             scores = tuple(0.0 if option == reply else -1.0 for option in request.constraint.options)

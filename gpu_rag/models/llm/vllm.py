@@ -178,9 +178,9 @@ def more_options(text: str) -> dict[str, Any]:
     try:
         given = loads(text) if text else {}
     except JsonError as error:
-        raise UsageError("vllm.arguments is no JSON", given=f"{text[:80]!r}: {error}", expected=_EXAMPLE) from error
+        raise UsageError("vllm.arguments is not JSON", given=f"{text[:80]!r}: {error}", expected=_EXAMPLE) from error
     if not isinstance(given, dict):
-        raise UsageError("vllm.arguments is no JSON object", given=text[:80], expected=_EXAMPLE)
+        raise UsageError("vllm.arguments is not a JSON object", given=text[:80], expected=_EXAMPLE)
     if ours := sorted(name for name in given if name.replace("-", "_") in _OURS):
         raise UsageError("this option of vLLM is not for vllm.arguments", given=", ".join(ours), expected=_EXAMPLE)
     return given

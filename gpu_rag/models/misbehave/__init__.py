@@ -80,7 +80,7 @@ class MisbehavingServer:
         self._seen: Counter[bytes] = Counter()
         self.persona = PERSONAS.get(self.manners.persona, Persona({"max_model_len": 32768}))
         self._n_loads = self.persona.n_loading
-        self._httpd = _Server((self.host, self.port), _handler(self))
+        self._httpd = _Server(self)
         self.url = f"http://{self.host}:{self._httpd.server_address[1]}/v1"
         serve = threading.Thread(target=self._httpd.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         serve.start()
@@ -125,76 +125,81 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 1024
 
+    def __init__(self, owner: MisbehavingServer):
+        self.owner = owner
+        super().__init__((owner.host, owner.port), _Handler)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore a client that went away."""
 
 
-def _handler(server: MisbehavingServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.1"
 
-        def do_GET(self) -> None:
-            model = server.manners.upstream or MODEL
-            card = {"id": model, "object": "model", **server.persona.card}
-            self._send(200, json.dumps({"object": "list", "data": [card]}).encode())
+    def do_GET(self) -> None:
+        server = self.server.owner
+        model = server.manners.upstream or MODEL
+        card = {"id": model, "object": "model", **server.persona.card}
+        self._send(200, json.dumps({"object": "list", "data": [card]}).encode())
 
-        def do_POST(self) -> None:
-            raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            if server.is_loading():
-                return self._answer(*server.persona.busy)
-            body, refusal = server.persona.accept(json.loads(raw))
-            if refusal is not None:
-                return self._answer(*refusal)
-            fault = server.next_fault(raw)
-            if fault in TRANSPORT and fault != "slow" and fault != "half_closed":
-                return self._refuse(fault)
-            if fault == "slow":
-                time.sleep(SLOW_S)
-            answer = server.persona.styled(server.reply_to(body, raw))
-            if server.manners.thinks or fault == "thinking":
-                answer = reasons(body, answer, always=fault == "thinking")
-            if fault == "not_json":
-                return self._send(200, b"<html>It works!</html>")
-            if fault == "error_200":
-                return self._answer(200, server.persona.broken or {"error": {"message": "out of memory"}})
-            if fault in (*CONTENT, "no_choices"):
-                answer = spoil(answer, fault)
-            if fault == "dripping":
-                return self._drip(json.dumps(answer).encode())
-            if fault not in ("no_choices", "half_closed"):
-                server.sent_reply()
-            self._send(200, json.dumps(answer).encode(), half=fault == "half_closed")
+    def do_POST(self) -> None:
+        server = self.server.owner
+        raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if server.is_loading():
+            return self._answer(*server.persona.busy)
+        body, refusal = server.persona.accept(json.loads(raw))
+        if refusal is not None:
+            return self._answer(*refusal)
+        fault = server.next_fault(raw)
+        if fault in TRANSPORT and fault != "slow" and fault != "half_closed":
+            return self._refuse(fault)
+        if fault == "slow":
+            time.sleep(SLOW_S)
+        answer = server.persona.styled(server.reply_to(body, raw))
+        if server.manners.thinks or fault == "thinking":
+            answer = reasons(body, answer, always=fault == "thinking")
+        if fault == "not_json":
+            return self._send(200, b"<html>It works!</html>")
+        if fault == "error_200":
+            return self._answer(200, server.persona.broken or {"error": {"message": "out of memory"}})
+        if fault in (*CONTENT, "no_choices"):
+            answer = spoil(answer, fault)
+        if fault == "dripping":
+            return self._drip(json.dumps(answer).encode())
+        if fault not in ("no_choices", "half_closed"):
+            server.sent_reply()
+        self._send(200, json.dumps(answer).encode(), half=fault == "half_closed")
 
-        def _answer(self, status: int, content: Any, headers: dict[str, str] | None = None) -> None:
-            self._send(status, content if isinstance(content, bytes) else json.dumps(content).encode(), headers)
+    def _answer(self, status: int, content: Any, headers: dict[str, str] | None = None) -> None:
+        self._send(status, content if isinstance(content, bytes) else json.dumps(content).encode(), headers)
 
-        def _refuse(self, fault: str) -> None:
-            if fault == "reset":
-                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                self.close_connection = True
-                self.connection.close()
-                return
-            headers = {"Retry-After": "0"} if fault == "429" else {}
-            self._answer(*(server.persona.busy if fault == "429" else server.persona.failed), headers)
+    def _refuse(self, fault: str) -> None:
+        persona = self.server.owner.persona
+        if fault == "reset":
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.close_connection = True
+            self.connection.close()
+            return
+        headers = {"Retry-After": "0"} if fault == "429" else {}
+        self._answer(*(persona.busy if fault == "429" else persona.failed), headers)
 
-        def _drip(self, body: bytes) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            for byte in body:
-                self.wfile.write(bytes([byte]))
-                time.sleep(DRIP_S)
+    def _drip(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        for byte in body:
+            self.wfile.write(bytes([byte]))
+            time.sleep(DRIP_S)
 
-        def _send(self, status: int, body: bytes, headers: dict[str, str] | None = None, half: bool = False) -> None:
-            self.send_response(status)
-            for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body[: len(body) // 2] if half else body)
-            self.close_connection = half
+    def _send(self, status: int, body: bytes, headers: dict[str, str] | None = None, half: bool = False) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[: len(body) // 2] if half else body)
+        self.close_connection = half
 
-        def log_message(self, format: str, *args: Any) -> None:
-            """Log nothing: the counts record all faults."""
-
-    return Handler
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing: the counts record all faults."""

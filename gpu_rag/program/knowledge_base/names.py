@@ -146,8 +146,8 @@ def mentions_in(kb: KnowledgeBase, text: str) -> list[Mention]:
 
 
 def unknown_names(text: str, alike: Sequence[str], kb: KnowledgeBase) -> tuple[str, ...]:
-    """The names in a question that are no node, type or relation. alike: names of nodes that it may mean; a name that
-    has all words of one of them, or the other way round, is known."""
+    """The names in a question that are not a node, type or relation. alike: names of nodes that it may mean; a name
+    that has all words of one of them, or the other way round, is known."""
     known = [set(name_key(_POSSESSIVES.sub("", name)).split()) for name in alike]
     words = {name_key(word) for name in (*kb.type_names, *kb.relation_texts) for word in (name, *name.split())}
     unknown = []

@@ -93,7 +93,7 @@ class Constraint(Struct, frozen=True):
 
 
 class Operations(Struct, frozen=True):
-    """Operations on the answers of the topics. without: names of nodes that are no answers; by: for `first` and `last`
+    """Operations on the answers of the topics. without: names of nodes that are not answers; by: for `first` and `last`
     the relation that orders the answers, by its values, or by the number of its edges if it has none."""
 
     either: bool = False

@@ -99,7 +99,7 @@ class TopicRead:
 
 @dataclass(frozen=True)
 class Barred:
-    """The reason why a node is no answer. said: whether the question says that the relation is contrary."""
+    """The reason why a node is not an answer. said: whether the question says that the relation is contrary."""
 
     reason: str
     relation: str
@@ -355,7 +355,7 @@ def _about(text: str, topic: Named, topics: Sequence[Named], index: Index) -> As
 def stands_as_name(index: Index, text: str, start: int, end: int) -> bool:
     """Whether a plain word is used as a name: before a word for a type ("energy companies") or an auxiliary verb, or
     after a preposition, a verb or a word of a relation ("made from moonwort", "plays the harp"). A word in small
-    letters is no name if the graph writes it with a capital ("the primary languages")."""
+    letters is not a name if the graph writes it with a capital ("the primary languages")."""
     kb = kb_of(index)
     if not any(kb.node_names[node][:1].islower() for node in kb.named(text[start:end])):
         return False

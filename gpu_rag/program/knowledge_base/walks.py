@@ -54,8 +54,8 @@ def walk_nodes(index: Index, walks: list[Walk]) -> list[tuple[int, ...]]:
 
 
 def statements(edges: Sequence[tuple[str, str, str, str]]) -> str:
-    """Who states the edges of a path and when, by the notes of their rows: " [A r B: register 2019-05-02]"; "" without
-    notes. edges: as in `types.Path`."""
+    """The origins and dates of the edges of a path, by the notes of their rows: " [A r B: register 2019-05-02]"; ""
+    without notes. edges: as in `types.Path`."""
     notes = ((f"{head} {relation} {tail}", _NOTE.search(where)) for head, relation, tail, where in edges)
     lines = [f"{fact}: {note[1]}" for fact, note in notes if note]
     return f" [{'; '.join(lines)}]" if lines else ""

@@ -175,7 +175,7 @@ DAMAGES: dict[str, tuple[str, str, Change, str]] = {
     "a wrong count": (MERGE, ENTITIES, first(n_passages=5), "not the number of sources"),
     "an entity that became none": (MERGE, "higra_became.parquet", first(entity=99), "not an entity for each"),
     "a source too few": (MERGE, "higra_sources.parquet", each(lambda v: v.pop()), "not the number of sources"),
-    "a merge of one": (MERGE, "higra_merges.parquet", first(members=["ves"]), "no merge of two"),
+    "a merge of one": (MERGE, "higra_merges.parquet", first(members=["ves"]), "not a merge of two"),
     "a merge into nothing": (MERGE, "higra_merges.parquet", first(entity="?"), "entity that does not exist"),
     "an end that is none": (LINKS, RELATIONS, first(object=6), "row numbers that nothing has"),
     "an unsure extraction": (LINKS, RELATIONS, first(confidence=0.5), "do not fit"),
@@ -264,4 +264,4 @@ def test_edits_survive_a_fresh_build(build: Callable[..., Path], tiny_corpus: Pa
     merges.force("Tamsin", "port")
     merges.save()
     gpu_rag.build(tiny_corpus, folder, methods=METHODS, openie=openie, settings=FAST, fresh=True)
-    assert [row["why"] for row in open_merges(folder).found(why="forced")] == ["forced"]
+    assert [row["why"] for row in open_merges(folder).matching(why="forced")] == ["forced"]

@@ -416,7 +416,9 @@ def test_packaged_examples() -> None:
 
 
 def test_answers_depend_on_what_is_in_a_file_of_examples(index: gpu_rag.Index, tmp_path: Path) -> None:
-    made = Experience.of("Who built it?", Action("hybrid", (Topic("It", "x", ("r",)),)), Feedback(INCORRECT, ("It",)))
+    made = Experience.from_action(
+        "Who built it?", Action("hybrid", (Topic("It", "x", ("r",)),)), Feedback(INCORRECT, ("It",))
+    )
     path, hashes = tmp_path / "mine.jsonl", []
     for question in ("Who built it?", "Who sold it again?"):
         row = replace(made, question=question)
@@ -511,7 +513,9 @@ def test_tune_collects_routes_validations_and_experiences_that_ask_then_uses(
 
 def test_packaged_examples_stay_where_a_file_is_named(index: gpu_rag.Index, tmp_path: Path) -> None:
     own = tuned_index(index, tmp_path)
-    made = Experience.of("Who built it?", Action("hybrid", (Topic("It", "x", ("r",)),)), Feedback(INCORRECT, ("It",)))
+    made = Experience.from_action(
+        "Who built it?", Action("hybrid", (Topic("It", "x", ("r",)),)), Feedback(INCORRECT, ("It",))
+    )
     keep(own.path, hybgrag={"routes": [], "validations": [], "experiences": [to_builtins(made)]})
     mine = tmp_path / "mine.jsonl"
     mine.write_text(json.dumps(to_builtins(replace(made, question="Who sold it?"))) + "\n")

@@ -115,7 +115,7 @@ def _known(
     ids: pa.LargeStringArray, is_value: np.ndarray, *classes: Sequence[Class]
 ) -> Mapping[int, tuple[str, str] | None]:
     """Global ids of the records of these classes."""
-    rows = sorted({row for some in classes for _, rows in some for row in rows})
+    rows = sorted({row for members in classes for _, rows in members for row in rows})
     texts = ids.take(pa.array(rows, pa.int64())).to_pylist()
     return {row: (LITERAL, text) if is_value[row] else global_id(text) for row, text in zip(rows, texts)}
 

@@ -2,7 +2,7 @@
 
 Records and edges of knowledge graphs and bases stay, because no document states them. The index's own records and edges
 come from the view. A node stays if it has a record; its name, aliases, type and passages are computed from the kept
-rows. Web pages are no documents, and stay. A node without remaining passages gets a stand-in text; if the whole index
+rows. Web pages are not documents, and stay. A node without remaining passages gets a stand-in text; if the whole index
 has no vector of that text, the vector of its name is used.
 """
 

@@ -81,7 +81,7 @@ def _own(passages: PassageRows, nodes: Nodes, sources: Sequence[str]) -> tuple[n
         mine = [(id, rows) for (source, id), rows in passages.own.items() if source == name]
         node = nodes.with_ids(number, [id for id, _ in mine])
         repeated = np.repeat(node, [len(rows) for _, rows in mine])
-        rows = np.array([row for _, some in mine for row in some], np.int64)
+        rows = np.array([row for _, rows in mine for row in rows], np.int64)
         owner.append(repeated[repeated >= 0])
         own.append(rows[repeated >= 0])
     return np.concatenate(owner), np.concatenate(own)

@@ -98,7 +98,7 @@ def _triples(source: NamedSource, blocks: Iterator[Block]) -> SourceColumns:
 
 
 def _skb(source: NamedSource, on_reject: OnReject, max_document_chars: int, on_rows: OnRows) -> SourceColumns:
-    """Columns of nodes, then edges. An edge with an end that is no node is a Reject."""
+    """Columns of nodes, then edges. An edge with an end that is not a node is a Reject."""
     files = skb_files(source.path)
     shorts = [short_name(shown(path), (source.path,)) for path in dict.fromkeys((files.nodes, files.edges))]
     ids, names, aliases, types = _nodes(source, on_reject, max_document_chars, on_rows)

@@ -117,7 +117,7 @@ def read_extraction(work: Work) -> SourceColumns:
     for name, given in zip(profiles["name"].to_pylist(), profiles["types"].to_pylist()):
         types[normalise_name(name)].update(type for written in given if (type := normalise_name(written)))
     counted = (types.get(id, Counter()).items() for id in entities["id"].to_pylist())
-    ranked = [[type for type, _ in sorted(some, key=lambda item: (-item[1], item[0]))] for some in counted]
+    ranked = [[type for type, _ in sorted(types, key=lambda item: (-item[1], item[0]))] for types in counted]
     relations = tables.read_table(folders["entities"] / "relations.parquet", tables.RELATIONS)
     labels = _column(relations, "label").dictionary_encode()
     edges = Edges(

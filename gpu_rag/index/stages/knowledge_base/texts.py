@@ -48,7 +48,7 @@ def _web_params(settings: Settings, sources: Sources) -> dict[str, Any]:
 def kb_web_stage(work: Work) -> dict[str, int]:
     """Pages of web snapshots (see `sources.web.snapshot`): table `web_pages`, and a BM25 index over title and text.
 
-    Pages are no passages: only a web search sees them. A page gets the id "SOURCE:URL" if another snapshot has it too.
+    Pages are not passages: only a web search sees them. A page gets the id "SOURCE:URL" if another snapshot has it too.
     """
     rows: dict[str, dict[str, Any]] = {}
     with Rejects(work, tuple(source.path for source in work.sources.of_kind("web"))) as rejects:

@@ -23,7 +23,7 @@ def words_stage(work: Work) -> dict[str, int]:
     """Write ascending lists of keyword numbers: for each edge the keywords of both questions, and for each vertex the
     topics of its passage, which are the keywords of its title and the subjects of its triples.
 
-    Topics that are no keyword of a text are numbered after the keywords, in the order of the table `topic_words`.
+    Topics that are not keywords of a text are numbered after the keywords, in the order of the table `topic_words`.
     """
     folders = work.stage_folders
     vocabulary = one_array(tables.read_table(folders["hop_keywords"] / "keywords.parquet", KEYWORDS)["keyword"])

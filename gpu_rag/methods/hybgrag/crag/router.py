@@ -73,5 +73,5 @@ class Router:
 async def router_of(question: str, material: Material, run: Run, params: Params) -> Router:
     """The router of a question. The candidates are noted in the trace."""
     ranked = await candidates(question, material, params)
-    run.note("crag_candidates", len(ranked), tuple(candidate.name for candidate in ranked if candidate.said))
+    run.note("crag_candidates", len(ranked), tuple(candidate.name for candidate in ranked if candidate.is_asked))
     return Router(run, params, material, ranked, await classes_of(question))

@@ -97,13 +97,13 @@ class Candidate:
     """A name of the graph.
 
     relations: within `radius` edges of it, nearest to the question first, with their cosines; own: those at the name
-    itself, in that order; said: whether the name occurs in the question.
+    itself, in that order; is_asked: whether the name occurs in the question.
     """
 
     name: str
     relations: tuple[tuple[str, float], ...]
     own: tuple[str, ...]
-    said: bool
+    is_asked: bool
 
     def topics(self, size: int) -> list[Topic]:
         """The name along `size` relations, once for each relation at the name itself: that one and the nearest
@@ -166,7 +166,7 @@ def _relations_near(graph: PageGraph, node: int, radius: int) -> list[str]:
 def first_action(classes: Classes, ranked: Sequence[Candidate], params: Params) -> Action:
     """The action before any feedback."""
     kind = (classes.type[0], classes.dynamism[0], classes.domain[0])
-    named = [candidate for candidate in ranked if candidate.said and candidate.own][: params.max_topics]
+    named = [candidate for candidate in ranked if candidate.is_asked and candidate.own][: params.max_topics]
     near = max((dict(candidate.relations)[candidate.own[0]] for candidate in named), default=-1.0)
     if classes.type[0] in RELATIONAL and near >= params.near:
         return Action(*kind, GRAPH, tuple(candidate.topics(params.n_relations)[0] for candidate in named))
@@ -202,7 +202,7 @@ def _proposals(
 def _of_graph(last: Action, ranked: Sequence[Candidate], params: Params) -> Iterator[Action]:
     """The graph along the next relations of all names in the question, then along those of each name alone."""
     usable = [candidate for candidate in ranked if candidate.own]
-    named = [candidate.topics(params.n_relations) for candidate in usable if candidate.said][: params.max_topics]
+    named = [candidate.topics(params.n_relations) for candidate in usable if candidate.is_asked][: params.max_topics]
     for turn in range(max(map(len, named), default=0)):
         yield replace(last, module=GRAPH, topics=tuple(topics[min(turn, len(topics) - 1)] for topics in named), batch=0)
     for candidate in usable:

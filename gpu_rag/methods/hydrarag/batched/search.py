@@ -101,11 +101,12 @@ class Joined:
         return torch.where(local < 0, -1, self.nodes[local.clamp_min(0).long()])
 
 
-def _of_each(run: Callable[..., list[Walks]], queries: list[Any]) -> list[Walks | BadInput]:
-    """run(joined graphs, the other columns of the queries, ..), see `each_alone`. A query: (its graph, ..)."""
+def _for_each_question(run: Callable[..., list[Walks]], queries: list[Any]) -> list[Walks | BadInput]:
+    """The result of run(joined graphs, the other columns of the queries, ..) for each query, see `each_alone`. A query:
+    (its graph, ..)."""
 
-    def together(some: list[Any]) -> list[Walks]:
-        graphs, *columns = zip(*some)
+    def together(part: list[Any]) -> list[Walks]:
+        graphs, *columns = zip(*part)
         return run(Joined(graphs), *columns)
 
     return each_alone(together, queries)
@@ -128,7 +129,7 @@ def expand_paths(index: Index, queries: list[tuple[QuestionGraph, Walks]], hops:
         shorter = joined.together(walks, hops)
         return joined.apart(ops.expand_paths(joined.graph, shorter, joined.topics, threads=index.threads), HOP)
 
-    return _of_each(run, queries)
+    return _for_each_question(run, queries)
 
 
 @batched(GRAPH, tile=TILE)
@@ -156,7 +157,7 @@ def score_paths(
         )
         return joined.apart(scored[0], kind, scored[1])
 
-    return _of_each(run, queries)
+    return _for_each_question(run, queries)
 
 
 @batched(GRAPH, tile=TILE)
@@ -170,7 +171,7 @@ def join_paths(
         hops = [joined.together(level, hop) for hop, level in enumerate(zip(*walks))]
         return joined.apart(ops.path_parts(joined.graph, joined.topics, hops, joined.ends), PART)
 
-    return _of_each(run, queries)
+    return _for_each_question(run, queries)
 
 
 def n_chain_steps(graph: QuestionGraph) -> int:
@@ -193,7 +194,7 @@ def chain_paths(
         part = joined.together(parts)
         return joined.apart(ops.chain_paths(before, part, joined.topics, step, joined.ends, window), WHOLE)
 
-    return _of_each(run, queries)
+    return _for_each_question(run, queries)
 
 
 @batched(GRAPH, tile=TILE)

@@ -53,7 +53,7 @@ def parted(text: str) -> tuple[str, str] | None:
 
 
 def _before(text: str) -> tuple[str, str] | None:
-    """Read a statement and a question behind it."""
+    """Read a statement and the question after it."""
     sentences = [(end, start, True) for (_, end), (start, _) in pairwise(split_sentences(text))]
     breaks = [(match.start(), match.end(), False) for match in _BREAK.finditer(text)]
     for end, start, whole in (*reversed(sentences), *breaks):
@@ -81,7 +81,7 @@ def _in_place(text: str) -> tuple[str, str] | None:
 
 
 def _clause(text: str, units: list[Unit], first: int, last: int) -> str | None:
-    """The clause behind units[first:last] as a question about "#0"; None if it is none, or has no question word."""
+    """The clause after units[first:last] as a question about "#0"; None if it is none, or has no question word."""
     low, following, after = units[last].low, units[last + 1], text[units[last].end :]
     asked = [i for i in range(last, len(units)) if units[i].low in QUESTION_WORDS]
     later = any(i > last + (low != "where") for i in asked) or (low in RELATIVES and len(split_sentences(text)) > 1)
@@ -108,7 +108,7 @@ def _asks(text: str) -> bool:
 
 
 def _open_phrases(units: list[Unit], *, definite: bool = False) -> list[tuple[int, int]]:
-    """The phrases "a NOUN", "someone"; also "the NOUN", behind another word, if `definite`."""
+    """The phrases "a NOUN", "someone"; also "the NOUN", after another word, if `definite`."""
     spans: list[tuple[int, int]] = []
     for i, unit in enumerate(units):
         last = i + 1

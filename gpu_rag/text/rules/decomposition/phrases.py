@@ -133,7 +133,7 @@ def _behind_parenthesis(tokens: list[Token], last: int) -> int:
 
 
 def is_participle(low: str) -> bool:
-    """Whether a verb's form can stand behind its noun: "the ship built in Dundee"."""
+    """Whether a verb's form can follow its noun: "the ship built in Dundee"."""
     return low.endswith(("ed", "ing", "en")) or low in ("built", "made", "born", "sung", "held", "led", "won", "known")
 
 
@@ -175,7 +175,7 @@ _OBJECT_BEFORE = (PREPOSITIONS | {"and", "or"}) - {"than", "like"}
 class Described:
     """text[start:end] is a noun phrase; head: its noun, lower case; kind: one of the four forms.
 
-    within: offsets of a predicate inside the phrase that is no part of it: "the man (born) who built it".
+    within: offsets of a predicate inside the phrase that is not part of it: "the man (born) who built it".
     """
 
     kind: str
@@ -191,7 +191,7 @@ def innermost(text: str) -> Described | None:
     return next((phrase for i in reversed(range(len(units))) if (phrase := _Reader(units, i).read())), None)
 
 
-PAST = Unit("", 0, 0, MARK_UNIT)  # stands behind a question (and so before it), so that no position is outside
+PAST = Unit("", 0, 0, MARK_UNIT)  # stands after a question (and so before it), so that no position is outside
 
 
 class _Reader:
@@ -284,7 +284,7 @@ class _Reader:
         return head + 1 + behind if behind or low in RELATIVES else None
 
     def _behind(self, head: int) -> Described | None:
-        """Read "was the man born who built it": the clause stands behind the predicate, to the end of the question."""
+        """Read "was the man born who built it": the clause follows the predicate, to the end of the question."""
         start = self._clause_start(head + 1) if self.aux and is_aux(self.units[self.first - 1]) else None
         if start is None or not self._modifies(head) or self._clause_end(start) != self.n:
             return None

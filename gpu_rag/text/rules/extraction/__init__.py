@@ -30,9 +30,9 @@ def extract_patterns(title: str, text: str, *, connect: bool = True) -> Extracti
 
     Triples, in text order, each once: the words between two mentions of a sentence if a verb or a preposition is among
     them, at most 8, without articles. A list gives one triple for each item. "X, a town in Y" gives (X, town in, Y).
-    "is a" gives classes of two words or more (X, is, Danish painter); these objects are no entities. Dates in a bracket
-    give born and died. The full name gives (title, also called, full name). The title is the subject of sentences that
-    begin with a pronoun or "The film", and of sentences whose subject is no mention.
+    "is a" gives classes of two words or more (X, is, Danish painter); these objects are not entities. Dates in a
+    bracket give born and died. The full name gives (title, also called, full name). The title is the subject of
+    sentences that begin with a pronoun or "The film", and of sentences whose subject is not a mention.
 
     title: "" for none; longer than 300 characters is ignored. text: any text; clean text works best.
     connect: also add (title, related to, entity) for each entity in no triple, so that a passage's triples form few

@@ -36,7 +36,8 @@ def sentence_triples(text: str, tokens: Sequence[Token], mentions: Sequence[Ment
     """(subject, relation, object) triples of one sentence, in text order; may repeat.
 
     text: the passage. mentions: of `tokens`, left to right, with resolved names. title: the subject of sentences that
-    begin with a pronoun or "The film", and of sentences whose subject is no mention; "" for none. Linear in the tokens.
+    begin with a pronoun or "The film", and of sentences whose subject is not a mention; "" for none. Linear in the
+    tokens.
     """
     walk = _Walk(text, tokens, title)
     mentions = spoken_of(tokens, mentions)
