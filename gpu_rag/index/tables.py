@@ -118,7 +118,7 @@ def read_table(path: Path, schema: pa.Schema, columns: Sequence[str] | None = No
     Each column is one chunk if it fits (2 GiB of text): `take` of a few rows from one of many chunks costs as much as
     copying the column.
     """
-    wanted, kept = [name for name in schema.names if columns is None or name in columns], _kept.get()
+    wanted, kept = schema.names if columns is None else columns, _kept.get()
     columns_of = {} if kept is None else kept
     with _reading(path):
         stamp = os.stat(path)
