@@ -42,6 +42,7 @@ from gpu_rag.index.manifest import COPY, FILE, Manifest, StageRecord, damage, is
 from gpu_rag.index.memory import peak_memory_bytes, reset_peak_memory
 from gpu_rag.index.recorded import write_sources
 from gpu_rag.index.stage import Stage, settle
+from gpu_rag.index.tables import keeping_columns
 from gpu_rag.index.work import Progress, Silent, Sources, StageReport, Work
 from gpu_rag.models.fingerprint import identity
 from gpu_rag.settings import Settings
@@ -126,7 +127,7 @@ def build_index(
     guard_folder(out)
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    with WriteLock(out):
+    with WriteLock(out), keeping_columns():
         if forget_replies:  # before a model opens the reply file
             for end in ("", "-wal", "-shm"):
                 (out / f"replies.sqlite{end}").unlink(missing_ok=True)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -27,6 +29,7 @@ from gpu_rag.index.folder import storage_errors
 from gpu_rag.text.bm25 import narrow as narrow
 
 ROWS_A_GROUP = 8192
+BYTES_KEPT = 1 << 26  # of columns that the stages of a build share
 GROUPS_KEPT = 256  # row groups of a table that stay in memory, if groups are read on demand
 
 DOCUMENTS = pa.schema(
@@ -115,9 +118,36 @@ def read_table(path: Path, schema: pa.Schema, columns: Sequence[str] | None = No
     Each column is one chunk if it fits (2 GiB of text): `take` of a few rows from one of many chunks costs as much as
     copying the column.
     """
-    with _reading(path), pq.ParquetFile(path) as file:
-        check_schema(path, file.schema_arrow, schema)
-        return joined_chunks(file.read(columns=columns))
+    wanted, kept = schema.names if columns is None else columns, _kept.get()
+    columns_of = {} if kept is None else kept
+    with _reading(path):
+        stamp = os.stat(path)
+        keys = {name: (path, stamp.st_ino, stamp.st_mtime_ns, name) for name in wanted}
+        if missing := [name for name, key in keys.items() if key not in columns_of]:
+            with pq.ParquetFile(path) as file:
+                check_schema(path, file.schema_arrow, schema)
+                table = joined_chunks(file.read(columns=missing))
+            columns_of |= {keys[name]: table[name] for name in missing}
+    for key in keys.values():
+        columns_of[key] = columns_of.pop(key)  # the last used ones stay longest
+    arrays, n_bytes = [columns_of[key] for key in keys.values()], sum(column.nbytes for column in columns_of.values())
+    for key in list(columns_of):
+        if n_bytes > BYTES_KEPT:
+            n_bytes -= columns_of.pop(key).nbytes
+    return pa.table(arrays, schema=pa.schema([schema.field(name) for name in wanted]))
+
+
+_kept: ContextVar[dict[tuple[Path, int, int, str], pa.ChunkedArray] | None] = ContextVar("_kept", default=None)
+
+
+@contextmanager
+def keeping_columns() -> Iterator[None]:
+    """Keep columns that `read_table` has read in memory, up to BYTES_KEPT, since the stages of a build share them."""
+    token = _kept.set({})
+    try:
+        yield
+    finally:
+        _kept.reset(token)
 
 
 @contextmanager

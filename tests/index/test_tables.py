@@ -108,3 +108,24 @@ def test_unchanged_rows_are_those_with_equal_texts_and_lists(tmp_path: Path) -> 
         places = {id: place for place, id in enumerate(earlier)}
         expected = [places[id] if earlier.get(id) == row else -1 for id, row in now.items()]
         assert tables.unchanged_rows(tmp_path / "now", tmp_path / "earlier", schema, schema.names).tolist() == expected
+
+
+def test_columns_are_kept_during_a_build_until_the_file_or_the_room_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(ids: list[str]) -> None:
+        tables.write_table(tmp_path / "new", tables.ENTITIES, {**others, "id": ids})
+        (tmp_path / "new").rename(path)
+
+    path, others = tmp_path / "t", {"name": ["a", "b"], "aliases": [[], ["c"]], "n_passages": [1, 2]}
+    write(["x", "y"])
+    with tables.keeping_columns():
+        first = tables.read_table(path, tables.ENTITIES, ["name", "id"])
+        whole = tables.read_table(path, tables.ENTITIES)
+        assert whole.equals(pq.read_table(path)) and first.equals(whole.select(["name", "id"]))
+        assert whole["id"].chunk(0).buffers()[2].address == first["id"].chunk(0).buffers()[2].address
+        write(["x", "z"])
+        assert tables.read_table(path, tables.ENTITIES, ["id"])["id"].to_pylist() == ["x", "z"]
+        monkeypatch.setattr(tables, "BYTES_KEPT", 0)
+        again = [tables.read_table(path, tables.ENTITIES, ["id"])["id"].chunk(0) for _ in range(3)]
+        assert again[1].buffers()[2].address != again[2].buffers()[2].address
