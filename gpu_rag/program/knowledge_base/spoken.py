@@ -248,7 +248,7 @@ async def _contrary(kb: KnowledgeBase, topics: Sequence[TopicRead]) -> dict[int,
 def _anything(kb: KnowledgeBase, topics: Sequence[TopicRead], types: Sequence[int]) -> tuple[Topic, ...]:
     """The topics that stand for all things of a type. If all topics are negated, the things of the one type that is
     asked for are one of them, so that the query has something to rule out from."""
-    anything = [_of_type(topic, kb) for topic in topics if topic.name == ANYTHING and topic.sure]
+    anything = [_of_type(topic, kb) for topic in topics if topic.name == ANYTHING and topic.chains and topic.sure]
     named = [topic for topic in topics if topic.name != ANYTHING]
     all_negated = all(topic.negated for topic in named) and all(topic.negated for topic in anything)
     if len(types) == 1 and all_negated and (anything or not named):
