@@ -28,7 +28,7 @@ from gpu_rag.text.rules.relations import (
     units_of,
     words_of,
 )
-from gpu_rag.text.rules.relations.direction import Side, agree, side_of_head
+from gpu_rag.text.rules.relations.direction import Side, agree, reads_as_verb, side_of_head
 
 MOST_CUES = 7
 MOST_FOLLOWS, MOST_TYPES = 4096, 256  # relations, and sets of types, of which the relations behind them are kept
@@ -295,6 +295,17 @@ class ChainReader:
             cues += [unit] * bool(marks)
             twice -= marks
         return cues[:MOST_CUES]
+
+    def spare(self, text: str) -> list[Unit]:
+        """The units of a question that name neither a relation nor a type."""
+        cues = {(cue.at, cue.stem) for cue in self.cues(text)}
+        return [u for u in units_of(text) if (u.at, u.stem) not in cues and not self.types_of(u)]
+
+    def is_type(self, cue: Unit, words: Sequence[str]) -> bool:
+        """Whether a cue stands as the name of a type among the words of a question; "translated" says more than the
+        type "translator" does."""
+        asked = cue.at > 0 and words[cue.at - 1] in ("what", "which")
+        return bool(self.types_of(cue)) and (asked or not reads_as_verb(words, cue.at, cue.width))
 
     def cover(self, cue: Unit, side: Side, directed: int, meant: float = 0.0) -> list[float]:
         """The degree to which a cue expresses each unit of a relation in a direction. side: of the cue, where the step
