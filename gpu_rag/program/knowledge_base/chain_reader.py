@@ -283,8 +283,9 @@ class ChainReader:
         groups = self.groups | converse_of(self.groups)
         units = [unit for unit in units_of(text) if unit.stem in self._stems or unit.groups & groups]
         silent = spoken_of(units)
-        for unit in units:
-            if unit.groups & silent:
+        for place, unit in enumerate(units):
+            asked = words[max(unit.at - 1, 0)] in ("what", "which")  # "what club is a feeder club of": the second one
+            if unit.groups & silent or (asked and any(unit.stem == other.stem for other in units[place + 1 :])):
                 continue
             joins_last = cues and cues[-1].groups & unit.groups and set(words[end : unit.at]) <= _BETWEEN
             end = unit.at + unit.width
