@@ -117,6 +117,8 @@ def test_edges_that_lead_both_ways_have_no_direction() -> None:
         ("who acted in the films directed by Ann", "Ann", "directed_by backwards, starred_actors"),
         ("who starred in films by the director of F1", "F1", "directed_by, directed_by backwards, starred_actors"),
         ("which films share an actor with F2", "F2", "starred_actors, starred_actors backwards"),
+        ("the film F1 starred which actors", "F1", "starred_actors"),
+        ("who is the director that directed F1", "F1", "directed_by"),
     ],
 )
 def test_hops_follow_the_words_outward_from_the_topic(question: str, topic: str, chain: str) -> None:
@@ -129,6 +131,8 @@ def firms() -> Memory:
     edges = [("Norvex", "acquired", "Orbis"), ("Orbis", "acquired", "Telva"), ("Norway", "capital", "Oslo")]
     edges += [("Ann", "works for", "Orbis"), ("Telva", "owned by", "Orbis"), ("Orbis", "owned by", "Norvex")]
     edges += [("Orbis", "lent money to", "Telva"), ("Norvex", "lent money to", "Orbis")]
+    both = ("was assistant to", "ghostwrote for", "influenced by", "feeder firm of")
+    edges += [pair for name in both for pair in (("Orbis", name, "Telva"), ("Norvex", name, "Orbis"))]
     return Memory(knowledge_base(names, edges))
 
 
@@ -147,6 +151,10 @@ def firms() -> Memory:
         ("Who borrowed from Orbis?", "Orbis", "lent money to"),
         ("Who did Orbis borrow from?", "Orbis", "lent money to backwards"),
         ("Who swallowed Orbis?", "Orbis", "acquired backwards"),
+        ("Who were the assistants of Orbis?", "Orbis", "was assistant to backwards"),
+        ("For whom did Orbis ghostwrite?", "Orbis", "ghostwrote for"),
+        ("Whom did Orbis influence?", "Orbis", "influenced by backwards"),
+        ("Which firm is a feeder firm of Orbis?", "Orbis", "feeder firm of backwards"),
     ],
 )
 def test_direction_is_read_in_a_graph_without_types(question: str, topic: str, chain: str) -> None:

@@ -39,7 +39,7 @@ _MARKS = (".", "/", "#", ":", "__")
 _GROUP = "="  # prefix of a group name, to tell it from a stem
 _SHARED, _COMPANY = frozenset({"share", "shares", "shared", "same"}), frozenset({"co", "together"})
 CLAUSE = frozenset({"is", "are", "was", "were", "did", "does", "do", "has", "have", "had"})
-_BETWEEN = CLAUSE | {"which", "what", "the", "a"}  # words between two cues for one relation ("starred which actors")
+_BETWEEN = CLAUSE | {"which", "what", "the", "a", "that", "who"}  # of cues for one relation: "starred which actors"
 _FOR = frozenset({"for", "against"})
 _ASKS = frozenset({"what", "which", "who", "whom", "whose"})
 NO_TYPE = frozenset({"when", "where", "how", "why"})
@@ -215,7 +215,9 @@ class ChainReader:
         start = next((i for i, word in enumerate(words) if word in _ASKS and words[0] not in ASKS_FOR), 0)
         if any(word in NO_TYPE and _asking(words, i) for i, word in enumerate(words)):
             return set()
-        units = sorted(units_of(text), key=lambda unit: unit.at < start)  # stable
+        behind = [*words[1:], ""]
+        beside = (unit for unit in units_of(text) if unit.at >= start or behind[unit.at] != "#")  # not "the film #"
+        units = sorted(beside, key=lambda unit: unit.at < start)  # stable
         return next((types for unit in units if (types := self.types_of(unit))), set())
 
     def unread_of(self, text: str, order: str) -> tuple[str, ...]:
