@@ -1,6 +1,7 @@
 """Chains of relations that a question asks for: polarity, direction, hops, types, and when they are sure."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, cast
@@ -17,7 +18,8 @@ from gpu_rag.index.knowledge_base import KbSource, KnowledgeBase
 from gpu_rag.program.knowledge_base import chain_reader
 from gpu_rag.program.knowledge_base.chains import Asked, AskedChain, Read, asked_chains, reader_of
 from gpu_rag.program.knowledge_base.query import Query, Topic, values_of
-from gpu_rag.program.knowledge_base.reading import Reading
+from gpu_rag.program.knowledge_base.reading import Reading, words_without_cue
+from gpu_rag.program.knowledge_base.relations import relations_of
 from gpu_rag.program.knowledge_base.spoken import Barred, Named, Spoken, _conditions, stands_as_name
 from gpu_rag.text.rules.relations import spoken_of, stem_of, units_of
 from gpu_rag.text.rules.relations.direction import AGENT, PATIENT, side_of_topic
@@ -115,6 +117,8 @@ def test_edges_that_lead_both_ways_have_no_direction() -> None:
         ("who acted in the films directed by Ann", "Ann", "directed_by backwards, starred_actors"),
         ("who starred in films by the director of F1", "F1", "directed_by, directed_by backwards, starred_actors"),
         ("which films share an actor with F2", "F2", "starred_actors, starred_actors backwards"),
+        ("the film F1 starred which actors", "F1", "starred_actors"),
+        ("who is the director that directed F1", "F1", "directed_by"),
     ],
 )
 def test_hops_follow_the_words_outward_from_the_topic(question: str, topic: str, chain: str) -> None:
@@ -127,6 +131,8 @@ def firms() -> Memory:
     edges = [("Norvex", "acquired", "Orbis"), ("Orbis", "acquired", "Telva"), ("Norway", "capital", "Oslo")]
     edges += [("Ann", "works for", "Orbis"), ("Telva", "owned by", "Orbis"), ("Orbis", "owned by", "Norvex")]
     edges += [("Orbis", "lent money to", "Telva"), ("Norvex", "lent money to", "Orbis")]
+    both = ("was assistant to", "ghostwrote for", "influenced by", "feeder firm of")
+    edges += [pair for name in both for pair in (("Orbis", name, "Telva"), ("Norvex", name, "Orbis"))]
     return Memory(knowledge_base(names, edges))
 
 
@@ -145,6 +151,10 @@ def firms() -> Memory:
         ("Who borrowed from Orbis?", "Orbis", "lent money to"),
         ("Who did Orbis borrow from?", "Orbis", "lent money to backwards"),
         ("Who swallowed Orbis?", "Orbis", "acquired backwards"),
+        ("Who were the assistants of Orbis?", "Orbis", "was assistant to backwards"),
+        ("For whom did Orbis ghostwrite?", "Orbis", "ghostwrote for"),
+        ("Whom did Orbis influence?", "Orbis", "influenced by backwards"),
+        ("Which firm is a feeder firm of Orbis?", "Orbis", "feeder firm of backwards"),
     ],
 )
 def test_direction_is_read_in_a_graph_without_types(question: str, topic: str, chain: str) -> None:
@@ -313,3 +323,35 @@ def test_topics_before_excluded_are_left_out() -> None:
     text = "Which men had the rank of Major, Ann and Bob excluded?"
     spans = [(text.index(name), text.index(name) + len(name)) for name in ("Major", "Ann", "Bob")]
     assert [clause.left_out for clause in operators_of(text, spans).clauses] == [False, True, True]
+
+
+def test_words_are_read_by_meaning_only_if_nearer_to_a_relation_than_relations_are_to_each_other() -> None:
+    planted = {"directed by": (1.0, 0.0, 0.0), "written by": (0.6, 0.8, 0.0), "genre": (0.0, 0.6, 0.8)}
+
+    def unit(word: str, cosine: float) -> tuple[str, np.ndarray]:
+        return word, np.array([cosine, 0.0, -((1 - cosine**2) ** 0.5)], np.float32)
+
+    def embed(texts: Sequence[str]) -> np.ndarray:
+        return np.array([planted.get(text, (0.0, 0.0, 1.0)) for text in texts], np.float32)
+
+    nodes = [("F", "F", "film"), ("Ann", "Ann", "person"), ("g", "drama", "genre")]
+    edges = [("F", "directed by", "Ann"), ("Ann", "written by", "g"), ("F", "genre", "g")]
+    memory = Memory(knowledge_base(nodes, edges, embed=embed))
+    index = cast(Index, memory)
+    assert relations_of(index).apart == pytest.approx(0.6, abs=1e-3)  # the median of .6, .6 and .48
+
+    def unread(text: str, *words: tuple[str, np.ndarray]) -> tuple[str, ...]:
+        asked = Asked(text, (memory.known["kb"].named("F")[0],), 1, words=words)
+        return asked_chains.function(index, [asked], 3, 4)[0].unread
+
+    far, near = unit("isbn", 0.55), unit("filmed", 0.65)
+    other = "scripted", np.array([0.54, 0.8, 0.0], np.float32)
+    assert unread("what is the isbn of #", far) == ("isbn",) and not unread("who filmed #", near)
+    assert not unread("who filmed # in isbn", far, near)  # one word is enough
+    assert unread("who scripted #", other) == ("scripted",)  # it means "written by", which F does not have
+    assert not unread("who directed the isbn of #", far)  # other words say the relation
+    assert not unread("which person is the isbn of #", far)  # only one relation leads to persons
+
+    reader = reader_of(index)
+    assert words_without_cue(reader, "what is the isbn of #") == ["isbn"]
+    assert words_without_cue(reader, "who directed #") == words_without_cue(reader, "who is #") == []

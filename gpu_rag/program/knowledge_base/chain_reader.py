@@ -28,7 +28,7 @@ from gpu_rag.text.rules.relations import (
     units_of,
     words_of,
 )
-from gpu_rag.text.rules.relations.direction import Side, agree, side_of_head
+from gpu_rag.text.rules.relations.direction import Side, agree, reads_as_verb, side_of_head
 
 MOST_CUES = 7
 MOST_FOLLOWS, MOST_TYPES = 4096, 256  # relations, and sets of types, of which the relations behind them are kept
@@ -39,7 +39,7 @@ _MARKS = (".", "/", "#", ":", "__")
 _GROUP = "="  # prefix of a group name, to tell it from a stem
 _SHARED, _COMPANY = frozenset({"share", "shares", "shared", "same"}), frozenset({"co", "together"})
 CLAUSE = frozenset({"is", "are", "was", "were", "did", "does", "do", "has", "have", "had"})
-_BETWEEN = CLAUSE | {"which", "what", "the", "a"}  # words between two cues for one relation ("starred which actors")
+_BETWEEN = CLAUSE | {"which", "what", "the", "a", "that", "who"}  # of cues for one relation: "starred which actors"
 _FOR = frozenset({"for", "against"})
 _ASKS = frozenset({"what", "which", "who", "whom", "whose"})
 NO_TYPE = frozenset({"when", "where", "how", "why"})
@@ -215,7 +215,9 @@ class ChainReader:
         start = next((i for i, word in enumerate(words) if word in _ASKS and words[0] not in ASKS_FOR), 0)
         if any(word in NO_TYPE and _asking(words, i) for i, word in enumerate(words)):
             return set()
-        units = sorted(units_of(text), key=lambda unit: unit.at < start)  # stable
+        behind = [*words[1:], ""]
+        beside = (unit for unit in units_of(text) if unit.at >= start or behind[unit.at] != "#")  # not "the film #"
+        units = sorted(beside, key=lambda unit: unit.at < start)  # stable
         return next((types for unit in units if (types := self.types_of(unit))), set())
 
     def unread_of(self, text: str, order: str) -> tuple[str, ...]:
@@ -283,8 +285,9 @@ class ChainReader:
         groups = self.groups | converse_of(self.groups)
         units = [unit for unit in units_of(text) if unit.stem in self._stems or unit.groups & groups]
         silent = spoken_of(units)
-        for unit in units:
-            if unit.groups & silent:
+        for place, unit in enumerate(units):
+            asked = words[max(unit.at - 1, 0)] in ("what", "which")  # "what club is a feeder club of": the second one
+            if unit.groups & silent or (asked and any(unit.stem == other.stem for other in units[place + 1 :])):
                 continue
             joins_last = cues and cues[-1].groups & unit.groups and set(words[end : unit.at]) <= _BETWEEN
             end = unit.at + unit.width
@@ -295,6 +298,17 @@ class ChainReader:
             cues += [unit] * bool(marks)
             twice -= marks
         return cues[:MOST_CUES]
+
+    def spare(self, text: str) -> list[Unit]:
+        """The units of a question that name neither a relation nor a type."""
+        cues = {(cue.at, cue.stem) for cue in self.cues(text)}
+        return [u for u in units_of(text) if (u.at, u.stem) not in cues and not self.types_of(u)]
+
+    def is_type(self, cue: Unit, words: Sequence[str]) -> bool:
+        """Whether a cue stands as the name of a type among the words of a question; "translated" says more than the
+        type "translator" does."""
+        asked = cue.at > 0 and words[cue.at - 1] in ("what", "which")
+        return bool(self.types_of(cue)) and (asked or not reads_as_verb(words, cue.at, cue.width))
 
     def cover(self, cue: Unit, side: Side, directed: int, meant: float = 0.0) -> list[float]:
         """The degree to which a cue expresses each unit of a relation in a direction. side: of the cue, where the step

@@ -39,7 +39,8 @@ class Asked:
 
     text: with "#" in place of the topic; nodes: of the topic; hops: number of relations that the question names;
     vector: of the question with a word for the topic, None for no cosine; types: of the answers, if they are known;
-    anything: whether the topic stands for all things of a type, so that its nodes may be answers too.
+    anything: whether the topic stands for all things of a type, so that its nodes may be answers too; words: with their
+    vectors, those that may mean a relation, if none names one.
     """
 
     text: str
@@ -48,6 +49,7 @@ class Asked:
     vector: np.ndarray | None = None
     types: frozenset[int] = frozenset()
     anything: bool = False
+    words: tuple[tuple[str, np.ndarray], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,13 +58,15 @@ class Read:
 
     chains: that it may ask for, best first; fitting: relations at the topic that lead to the asked type of node and do
     not mean the contrary; plain: whether the question says little besides relations; lacking: relations that it plainly
-    says and that do not lead from the topic, with their directions.
+    says and that do not lead from the topic, with their directions; unread: words that seem to mean a relation, but
+    none that the question can ask for.
     """
 
     chains: tuple[AskedChain, ...] = ()
     fitting: tuple[int, ...] = ()
     plain: bool = True
     lacking: Steps = ()
+    unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -128,8 +132,20 @@ def asked_chains(index: Index, queries: list[Asked], longest: int, k: int) -> li
             (tuple((d // 2, reader.direction(d)) for d in chain), score, covered, next(nodes))
             for chain, score, covered in own
         ]
-        reads.append(_read(query, reading, first_relations, topic_types, ranked, k))
+        read = _read(query, reading, first_relations, topic_types, ranked, k)
+        reads.append(replace(read, unread=_unread(index, query, reading, read)))
     return reads
+
+
+def _unread(index: Index, query: Asked, reading: Reading, read: Read) -> tuple[str, ...]:
+    """The query's words without a cue, if none of them is as near to a relation as relations usually are to each other,
+    and neither the rest of the question nor a type that it names says the relation."""
+    is_fitting = len(read.fitting) == 1 and bool(reading.wanted) and not reading.implied
+    if is_fitting or (read.chains and read.chains[0].sure) or not (query.words and reading.near):
+        return ()
+    relations = relations_of(index)
+    cosines = relations.cosines([vector for _, vector in query.words])[:, list(reading.near)]
+    return () if float(cosines.max()) >= relations.apart else tuple(word for word, _ in query.words)
 
 
 Ranked = tuple[Steps, float, float, np.ndarray]

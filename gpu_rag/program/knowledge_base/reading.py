@@ -45,6 +45,16 @@ MEANS, NEAR, SPREAD = 0.6, 0.3, 0.12  # of this cue: its cover of the nearest re
 DirectedChain = tuple[int, ...]  # directed relations: 2 r from the head of relation r to its tail, 2 r + 1 back
 
 
+def words_without_cue(reader: ChainReader, text: str) -> list[str]:
+    """The words of a question that may mean a relation, if none of its words names one."""
+    words, asks = words_of(text), _SERVES | NO_TYPE | VALUE_OF.keys()
+    for cue in reader.cues(text):
+        says_all = any(len(units) == 1 and says(cue, units[0]) for units in reader.units)
+        if cue.stem not in NO_TYPE and (says_all or not reader.is_type(cue, words)):
+            return []
+    return [" ".join(words[u.at : u.at + u.width]) for u in reader.spare(text) if u.stem not in asks]
+
+
 def orders_of(cues: Sequence[Unit], words: Sequence[str], topic: int) -> list[tuple[list[int], float]]:
     """The orders in which cues may describe a chain from the topic at a place, with the cost of each.
 
@@ -100,21 +110,20 @@ class Reading:
     ):
         words = words_of(text)
         self.reader, self.cues, self.cosines = reader, reader.cues(text), np.array(cosines)
-        places = {(cue.at, cue.stem) for cue in self.cues}
         units = [unit for unit in units_of(text) if not reader.types_of(unit)]
-        spare = [unit for unit in units if (unit.at, unit.stem) not in places]
-        self.meant = _meant(self.cosines, near)
+        spare = reader.spare(text)
+        self.near, self.meant = near, _meant(self.cosines, near)
         if spare and self.meant.any() and sum(cue.stem not in NO_TYPE for cue in self.cues) < hops:
             self.cues = sorted([*self.cues, _spare_cue(spare, words)], key=lambda cue: cue.at)
         self.orders = orders_of(self.cues, words, words.index("#") if "#" in words else len(words))
         self.sides = [side_of_topic(words, cue.at, cue.width) for cue in self.cues]
         self.wanted, self.asks_value = set(types) or reader.asked_types(text), reader.asks_value(text)
-        implied = not types and words[:1] and words[0] in VALUE_OF
-        self.type_worth = TYPE * (WHO if implied else 1.0)
+        self.implied = not types and bool(words[:1]) and words[0] in VALUE_OF
+        self.type_worth = TYPE * (WHO if self.implied else 1.0)
         self.says_no_relation = all(unit.stem in _SERVES for unit in units)
         self.spare = len(spare)
         askers = {"what", "which"}  # a word behind them may name a relation or not, as may a type
-        names_type = [bool(reader.types_of(cue)) for cue in self.cues]
+        names_type = [reader.is_type(cue, words) for cue in self.cues]
         free = (words[max(cue.at - 1, 0)] in askers or of_type for cue, of_type in zip(self.cues, names_type))
         self.names_type = names_type
         self.missed = np.array(

@@ -30,6 +30,7 @@ from gpu_rag.program.search import Ranking, stacked
 from gpu_rag.runtime.step import batched
 
 MOST_PAIRS = 3  # type pairs shown per relation
+CHUNK = 1024  # relations compared with all others at a time
 _LAST_PART = re.compile(r"[^./#:]+$")
 
 
@@ -93,6 +94,17 @@ class Relations:
     def cosines(self, vectors: Sequence[np.ndarray]) -> torch.Tensor:
         """f32[B, R]: the cosine of each unit vector and each relation's words, on the host."""
         return (on_grid(stacked(vectors, self.kb.device)) @ self._grid.T).float().cpu()
+
+    @cached_property
+    def apart(self) -> float:
+        """The usual cosine of a relation and the one nearest to it, which means another thing; -1 if there is one only:
+        the median over all relations. Words that are less near to a relation do not mean it."""
+        rows, nearest = self._grid, [torch.full((1,), -1.0, dtype=self._grid.dtype)]
+        for start in range(0, len(rows) if len(rows) > 1 else 0, CHUNK):
+            cosines = rows[start : start + CHUNK] @ rows.T
+            cosines.diagonal(start).fill_(-1.0)
+            nearest.append(cosines.amax(1).cpu())
+        return float(torch.cat(nearest[1:] or nearest).float().median())
 
     def ranked(
         self, groups: Sequence[Sequence[int]], vectors: Sequence[np.ndarray], radius: int, k: int

@@ -31,6 +31,7 @@ from gpu_rag.program.knowledge_base.query import (
     operations_of,
     part_of,
 )
+from gpu_rag.program.knowledge_base.reading import words_without_cue
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.steps import embed_texts
 from gpu_rag.runtime.gather import gather
@@ -159,8 +160,12 @@ async def spoken_of(
     for place, clause in enumerate(() if plain else operators.clauses[: len(places)]):
         asked[place] = replace(asked[place], text=clause.text, hops=n_relations(clause.text, []))
     types_of = [kb.type_names[kb.node_type[ask.nodes[0]]] if ask.nodes else "" for ask in asked]
-    vectors = await embed_texts(tuple(ask.text.replace("#", type) for ask, type in zip(asked, types_of)))
-    asked = [replace(ask, vector=vector) for ask, vector in zip(asked, vectors)]
+    words = [words_without_cue(reader, ask.text) if i < len(places) else [] for i, ask in enumerate(asked)]
+    flat = [word for own in words for word in own]
+    texts = (*(ask.text.replace("#", type) for ask, type in zip(asked, types_of)), *flat)
+    vectors = iter(await embed_texts(texts))
+    asked = [replace(ask, vector=next(vectors)) for ask in asked]
+    asked = [replace(ask, words=tuple((word, next(vectors)) for word in own)) for ask, own in zip(asked, words)]
     reads = await _chains_of(kb, asked, len(places), longest, k)
     topic_reads = [
         TopicRead(named.name, named.nodes, _ITSELF if clause.itself else read, clause.negated, clause.left_out)
@@ -180,14 +185,16 @@ async def spoken_of(
     named_reads = tuple(topic for topic in own if topic.name != ANYTHING)
     unsaid = _beside(index, text, places) if reader.denials and not asks_harm else []
     barred = await _contrary(kb, (*named_reads, *unsaid))
-    spoken = Spoken(named_reads, other_reads, types=types, barred=barred, plain=plain)
+    unheard = [topic.read.unread for topic in own if not topic.left_out]
+    unread = tuple(dict.fromkeys(word for words in unheard for word in words)) if all(unheard) else ()
+    spoken = Spoken(named_reads, other_reads, unread=unread, types=types, barred=barred, plain=plain)
     if plain:
         return spoken
     spoken = replace(spoken, anything=_anything(kb, own, types))
-    operations, unread = await operations_of((operators, _plan(kb, spoken)))
+    operations, not_compared = await operations_of((operators, _plan(kb, spoken)))
     unsure = any(topic.negated and not topic.sure for topic in own)
     narrower = reader.unread_of(operators.words, operators.order)
-    unread = tuple(dict.fromkeys((*unread, *narrower, *(["not"] if unsure else []))))
+    unread = tuple(dict.fromkeys((*unread, *not_compared, *narrower, *(["not"] if unsure else []))))
     return replace(spoken, operations=_by_source(operations, source, newest), unread=unread)
 
 
@@ -248,7 +255,7 @@ async def _contrary(kb: KnowledgeBase, topics: Sequence[TopicRead]) -> dict[int,
 def _anything(kb: KnowledgeBase, topics: Sequence[TopicRead], types: Sequence[int]) -> tuple[Topic, ...]:
     """The topics that stand for all things of a type. If all topics are negated, the things of the one type that is
     asked for are one of them, so that the query has something to rule out from."""
-    anything = [_of_type(topic, kb) for topic in topics if topic.name == ANYTHING and topic.sure]
+    anything = [_of_type(topic, kb) for topic in topics if topic.name == ANYTHING and topic.chains and topic.sure]
     named = [topic for topic in topics if topic.name != ANYTHING]
     all_negated = all(topic.negated for topic in named) and all(topic.negated for topic in anything)
     if len(types) == 1 and all_negated and (anything or not named):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -25,6 +25,7 @@ _DENYING_WORDS = frozenset({"not", "no", "never", "non", "without", "absent", "l
 _AGENT = re.compile(r"(\w{4,})[eo]r")  # "founder"
 _NO_AGENTS = frozenset({"former", "number", "member", "order", "quarter"})
 _WINDOW = 4  # maximum words of a phrase
+_LEAST_FORM = 4  # letters of an irregular form at the end of a compound
 ASKS_FOR = frozenset({"name", "list", "give", "tell", "find", "identify", "show", "count"})
 _EMPTY = ASKS_FOR | {"please", "thing", "one", "people"}
 
@@ -62,7 +63,7 @@ def _table() -> _Table:
     irregular = {form: verb for verb, *forms in verbs for form in forms}
     for group, says in rows["groups"].items():
         for phrase in says:
-            phrases[tuple(_stem(irregular.get(word, word)) for word in words_of(phrase))].add(group)
+            phrases[tuple(_stem(_base(word, irregular)) for word in words_of(phrase))].add(group)
     return _Table(
         {key: frozenset(groups) for key, groups in phrases.items()},
         _both_ways(rows["inverse"]),
@@ -85,8 +86,15 @@ def words_of(text: str) -> list[str]:
 
 @lru_cache(1 << 16)
 def base_of(word: str) -> str:
-    """The verb of an irregular form ("teach" of "taught"); any other word unchanged."""
-    return _table().irregular.get(word, word)
+    """The verb of an irregular form ("teach" of "taught", "ghostwrite" of "ghostwrote"); any other word unchanged."""
+    return _base(word, _table().irregular)
+
+
+def _base(word: str, irregular: Mapping[str, str]) -> str:
+    """`base_of` by a table; the verb of a compound changes as the verb alone."""
+    cuts = (i for i in range(len(word) - _LEAST_FORM + 1) if i != 1 and word[i:] in irregular)
+    cut = next(cuts, None)
+    return irregular.get(word, word) if cut is None else word[:cut] + irregular[word[cut:]]
 
 
 @lru_cache(1 << 16)
@@ -124,7 +132,8 @@ def units_of(text: str) -> list[Unit]:
         )
         if width:
             key = tuple(stems[i : i + width])
-            units.append(Unit(" ".join(key), table.phrases[key], i, width))
+            stem = " ".join(key[:-1] if key[-1] == "by" else key)  # "influenced by" says the same verb
+            units.append(Unit(stem, table.phrases[key], i, width))
         elif len(words[i]) > 1 and words[i] not in STOP_WORDS and words[i] not in _EMPTY:
             units.append(Unit(stems[i], frozenset(), i))
         i += max(width, 1)

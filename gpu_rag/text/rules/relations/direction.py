@@ -37,6 +37,7 @@ _NOT_AGENTS = word_set(
 )
 _SUPERIORS = word_set("boss bosses rival rivals apprentice apprentices superior superiors subordinate subordinates")
 _OF_VERBS = ("ion", "ment", "ing", "use")  # nouns whose "of" means either side
+_ARTICLES = word_set("the a an")
 _LEAST_SHARED = 3  # letters at the beginning of two forms of one word
 
 
@@ -70,14 +71,15 @@ def side_of_head(words: Sequence[str], place: int, width: int) -> Side:
     word, behind = words[place], list(words[place + (width if is_role else 1) :])
     if is_role:
         owner = _owner(words[place + width - 1])
-        side = -owner if behind == ["of"] else owner if behind[:1] in ([], ["of"]) else OPEN
+        fills = behind == ["of"] or (behind == ["to"] and is_person(word))  # "was assistant to"
+        side = -owner if fills else owner if behind[:1] in ([], ["of"]) else OPEN
     elif behind[:1] == ["by"]:
         side = PATIENT
     elif behind[:1] and behind[0] in _COMPLEMENT:
         side = PATIENT if _is_participle(word) and word not in _INTRANSITIVE else AGENT
     else:
-        side = OPEN if behind else AGENT
-    to = next((word for word in words[place + 1 :] if word in _COMPLEMENT), "")
+        side = OPEN if behind and behind[0] not in _ARTICLES else AGENT  # "saved the life of"
+    to = next((word for word in reversed(words[place + 1 :]) if word in _COMPLEMENT), "")  # "split off from"
     return Side(side, word, is_role, to, 1)
 
 
