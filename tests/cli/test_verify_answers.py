@@ -241,7 +241,8 @@ def test_every_edit_of_a_real_models_answers_is_refused(run, index, cli, tmp_pat
     asked, model = cli.write_rows(tmp_path / "q.jsonl", cli.QUESTIONS[:3]), ("--set", "models.llm=smollm2")
     assert run("answer", index, asked, "--method", "ppr", "--out", out, *cli.HASH, *model).status == 0
     opened, replies = Index.open(index), out.with_name(f"{out.name}.replies.sqlite")
-    assert (rows := [row for row in cli.read_rows(out) if row["answer"]])
+    rows = [row for row in cli.read_rows(out) if row["answer"]]
+    assert rows
     edits = [lambda _: None]
     edits += [change for name, (change, where, _) in DAMAGES.items() if name != "an id twice" and "path" not in where]
     edits += [put("grounding", "status", mark) for mark in ("supported", "mentioned", "unsupported")]
