@@ -230,3 +230,25 @@ def test_bad_input(run, out, index, tmp_path):
     assert run("verify-answers", out, index, "--corpus", tmp_path / "none").status == 2
     shutil.rmtree(next((index / "stages").glob("passages-*")))
     assert run("verify-answers", out, index).status == 1
+
+
+@pytest.mark.slow
+def test_every_edit_of_a_real_models_answers_is_refused(run, index, cli, tmp_path):
+    from gpu_rag import Index
+    from gpu_rag.evaluation.verify_answers import check_answers
+
+    out = tmp_path / "real.jsonl"
+    asked, model = cli.write_rows(tmp_path / "q.jsonl", cli.QUESTIONS[:3]), ("--set", "models.llm=smollm2")
+    assert run("answer", index, asked, "--method", "ppr", "--out", out, *cli.HASH, *model).status == 0
+    opened, replies = Index.open(index), out.with_name(f"{out.name}.replies.sqlite")
+    rows = [row for row in cli.read_rows(out) if row["answer"]]
+    assert rows
+    edits = [lambda _: None]
+    edits += [change for name, (change, where, _) in DAMAGES.items() if name != "an id twice" and "path" not in where]
+    edits += [put("grounding", "status", mark) for mark in ("supported", "mentioned", "unsupported")]
+    edits += [put("answer", edit) for edit in ("{}.".format, " {}".format, str.swapcase, "{} 1812".format)]
+    for edit in edits:
+        for row in rows:
+            edit(edited := json.loads(json.dumps(row)))
+            differences = check_answers([(edited, edited)], opened, replies)[1]
+            assert bool(differences) == (edited != row), (edits.index(edit), row["answer"])

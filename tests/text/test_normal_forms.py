@@ -40,7 +40,6 @@ SENTENCES = [
     ("Am Montag, den 2. April kam er. Er blieb.", ["Am Montag, den 2. April kam er.", "Er blieb."]),
     ("Tools\nlathe\tK1\nsaw\tK3\n\nThe\nend.", ["Tools", "lathe\tK1", "saw\tK3", "The\nend."]),
     ("They\nmet at\nnoon, 12:01:02.", ["They\nmet at\nnoon, 12:01:02."]),
-    ("INFO up\n  then\nWARNING: hot", ["INFO up\n  then", "WARNING: hot"]),
     ("They said no. The vote failed.", ["They said no.", "The vote failed."]),
     ("山がある。川もある。", ["山がある。", "川もある。"]),
     ("यह पुल है। नदी भी है॥ हाँ", ["यह पुल है।", "नदी भी है॥", "हाँ"]),

@@ -56,11 +56,11 @@ def test_about_half_of_the_right_answers_of_the_blind_pairs_are_supported_and_fe
 
 def test_half_of_the_right_answers_about_passages_of_datasets_are_supported_and_few_wrong_ones(shared_data):
     """Answers are offsets, or words of their writer's own; most wrong ones are of the right one's sentence."""
-    rows, marks = {}, {"right": [], "wrong": []}
+    files = {name: shared_data / name / "corpus.jsonl.gz" for name in ("hotpotqa", "musique", "2wikimultihopqa")}
+    rows = {name: gzip.decompress(file.read_bytes()).splitlines() for name, file in files.items()}
+    marks = {"right": [], "wrong": []}
     for line in (DATA / "support_offsets.tsv").read_text(encoding="utf-8").splitlines():
         name, number, label, question, answer = line.split("\t")
-        if name not in rows:
-            rows[name] = gzip.decompress((shared_data / name / "corpus.jsonl.gz").read_bytes()).splitlines()
         row, place = json.loads(rows[name][int(number)]), re.fullmatch(r"(\d+)-(\d+)", answer)
         answer = row["text"][int(place[1]) : int(place[2])] if place else answer
         evidence = [Evidence("p", row["title"], row["text"], 0, len(row["text"]), 1.0)]
