@@ -1,10 +1,10 @@
 """The cost of a build: tokens, seconds and memory by stage, and disk, predicted from samples that are really indexed.
 
-A cost is a straight line through the smaller and the larger sample, in the size that the stage grows with. Memory grows
-by a power of that size, at most by its square root, because stages read tables in parts. The number of names grows by a
-power of the number of names written in the whole corpus: a sample does not show which names its passages share with
-others. The number of relations grows by a power of the passages (Heaps' law). Two stages compare all pairs; for them
-the number of pairs, divided by this machine's pairs per second, is added to the line.
+A cost is a straight line through the smaller and the larger sample, in the size that the stage grows with. Memory above
+that before the stage grows by the power MEMORY_GROWTH of that size, because stages read tables in parts. The number of
+names grows by a power of the number of names written in the whole corpus: a sample does not show which names its
+passages share with others. The number of relations grows by a power of the passages (Heaps' law). Two stages compare
+all pairs; for them the number of pairs, divided by this machine's pairs per second, is added to the line.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LONG_S = 3.0  # a run on at least LEAST that takes longer is the last one, unles
 N_TRIPLES = 100_000  # triples of each knowledge base source that are really read, linked and written
 N_ASKED = 8  # passages of the sample when an LLM is used
 N_FRESH = 4  # new replies needed to measure the time of one
-MOST_MEMORY = 0.5  # largest exponent of memory
+MEMORY_GROWTH = 0.6  # exponent of memory above that before a stage, between 128 and 189,000 passages
 COUNTING = ("passages", "extraction", "entities")  # these stages always run on the whole sample, since they are quick
 MIN_SHARE = 0.2  # minimum share of a cost that grows, however flat two noisy measurements look
 FOUND = ("entities", "relations", "mentions")
@@ -95,6 +95,7 @@ def plan_index(job: BuildJob, *, n_sample: int | None = None, progress: Progress
     counts, corpus, drawn = trial.read_corpus(job.sources, job.settings, n_sample or DEFAULT_SAMPLE, progress)
     read_s = time.perf_counter() - reading
     n_names = corpus.n_written_names() if any(stage.name == "entities" for stage in job.stages) else 0
+    del corpus  # its text is no memory of the stages that are tried
     with storage_errors(job.out):
         job.out.mkdir(parents=True, exist_ok=True)
     job = replace(job, settings=settle(job.stages, job.settings, job.models))
@@ -131,7 +132,7 @@ def _tried(
     takes longer is the last one.
 
     first, warm: runs on one sample, the first one in this process, with real LLM requests; small, full: runs on the
-    smallest and the largest sample.
+    smallest and the largest sample; largest: the same as full, but for stages that run on the whole sample.
     """
     settings = job.settings.changed("index", min_yield=0.0)  # a low yield is only reported
     n_triples = trial.count_triples(job.sources.of_kind("kg", "skb"))
@@ -164,13 +165,16 @@ def _tried(
             break
     last = len(runs) - 1
     named = {"first": first, "warm": runs[0 if llm is None else -1], "small": runs[0], "full": runs[-1]}
+    named["largest"] = runs[-1]
     n_read = sum(math.ceil(n / divisors[last]) for n in read.values())
     times = sum(n_triples.values()) / n_read if n_read else 0.0
     small, near, full = (trial.sizes_of(runs[k], samples[k]) for k in (0, last - 1, last))
     far = full
     if last + 1 < len(samples) and COUNTING[-1] in runs[last]:
         counting = [stage for stage in job.stages if stage.name in COUNTING]
-        counted = trial.sizes_of(run("counts", 1, samples[-1], counting), samples[-1])
+        costs = run("counts", 1, samples[-1], counting)
+        named["largest"] = {**runs[-1], **costs}
+        counted = trial.sizes_of(costs, samples[-1])
         counted = {name: n for name, n in counted.items() if n}
         near, far = near | {name: full.get(name, 0) for name in counted}, full | counted
     return _Plan(job, llm, counts, n_names, samples[last], named, small, near, far, full, times)
@@ -276,10 +280,10 @@ class _Plan:
         name, settings, sizes = stage.name, self.job.settings, self.sizes
         grows_with = stage.size
         n_small, n_full, n = (part[grows_with] for part in (self.small, self.full, sizes))
-        first, warm, small, full = (run[name] for run in self.runs.values())
+        first, warm, small, full, largest = (run[name] for run in self.runs.values())
         disk_bytes = round(on_line(n_small, small.disk_bytes, n_full, full.disk_bytes, n))
-        law = growth(n_small, small.peak_memory_bytes, n_full, full.peak_memory_bytes, 0.0, MOST_MEMORY)
-        grown = law["k"] * n ** law["beta"] if n else full.peak_memory_bytes
+        n_largest = (self.far if name in COUNTING else self.full)[grows_with]
+        grown = largest.peak_memory_bytes * (n / max(n_largest, 1)) ** MEMORY_GROWTH if n else full.peak_memory_bytes
         least, pairs_s = MIN_SHARE, [0.0, 0.0, 0.0]
         if name == "extraction" and settings.index.extractor == "import":
             grows_with, least = "the file of --openie", 0.0  # read whole for any sample

@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from gpu_rag.index.work import Silent, Sources
 from gpu_rag.methods.hoprag.stages import edges
 from gpu_rag.methods.registry import all_stages
 from gpu_rag.models.set import ModelSet
-from gpu_rag.plan import index_plan
+from gpu_rag.plan import index_plan, trial
 from gpu_rag.plan.index_plan import MIN_SHARE, growth, on_line, plan_index
 from gpu_rag.plan.trial import BuildJob, read_corpus
 from gpu_rag.settings import make_settings
@@ -134,6 +135,26 @@ def test_names_are_counted_on_the_whole_sample(tmp_path: Path, monkeypatch: pyte
     assert (short["entities"], short["relations"]) == (whole["entities"], whole["relations"]) != (0, 0)
     monkeypatch.setattr(index_plan, "COUNTING", ("",))
     assert plan_index(job)["relations"] != whole["relations"], "the smaller sample tells it too"
+
+
+def test_memory_grows_from_the_largest_run_of_each_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    really = trial.run_stages
+
+    def run_stages(*args: Any) -> dict[str, trial.Cost]:
+        costs = really(*args)
+        for cost in costs.values():
+            cost.base_bytes, cost.peak_memory_bytes = 100, 1000 * len(args[-1])
+        return costs
+
+    monkeypatch.setattr(trial, "run_stages", run_stages)
+    for name, value in {"DEFAULT_SAMPLE": 64, "LEAST": 1, "LONG_S": -1.0}.items():
+        monkeypatch.setattr(index_plan, name, value)
+    chosen = make_settings({"models": {"embedder": "hash", "llm": "none"}})
+    layers = [all_stages()[name] for name in ("passages", "bm25", "extraction", "entities")]
+    job = BuildJob(tmp_path / "ix", layers, chosen, Sources((rows(tmp_path, 256),)), ModelSet(chosen.models))
+    stages = plan_index(job)["stages"]
+    assert stages["passages"]["peak_memory_bytes"] == pytest.approx(100 + 64_000 * 4**0.6, rel=0.05)
+    assert stages["bm25"]["peak_memory_bytes"] == pytest.approx(100 + 4_000 * 64**0.6, rel=0.05)  # ran on 4 at most
 
 
 def hop_plan(folder: Path, corpus: Path, **hops: int) -> dict[str, float]:

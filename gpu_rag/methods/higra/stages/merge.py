@@ -45,7 +45,7 @@ from gpu_rag.text.rules.extraction import title_name
 from gpu_rag.text.rules.same_name import NameRules, numbers_differ
 
 BY_HAND, BY_LLM = "by hand", "the model's group"
-_WINDOWS, _PAIRS = 1 << 10, 1 << 15  # windows compared, and pairs whose names are read, at a time: they bound memory
+_WINDOWS, _PAIRS = 1 << 10, 1 << 16  # windows compared, and pairs whose names are read, at a time: they bound memory
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
