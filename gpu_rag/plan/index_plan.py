@@ -95,6 +95,7 @@ def plan_index(job: BuildJob, *, n_sample: int | None = None, progress: Progress
     counts, corpus, drawn = trial.read_corpus(job.sources, job.settings, n_sample or DEFAULT_SAMPLE, progress)
     read_s = time.perf_counter() - reading
     n_names = corpus.n_written_names() if any(stage.name == "entities" for stage in job.stages) else 0
+    del corpus  # its text is no memory of the stages that are tried
     with storage_errors(job.out):
         job.out.mkdir(parents=True, exist_ok=True)
     job = replace(job, settings=settle(job.stages, job.settings, job.models))
