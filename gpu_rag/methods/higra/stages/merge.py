@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,9 +79,9 @@ def merge_stage(work: Work) -> dict[str, int]:
     """Write the tables `entities` (HIGRA_ENTITIES), `became` (the entity that each exact entity is now), `sources`
     (where they were extracted) and `merges`: all merges, and their reasons."""
     exact = work.stage_folders["higra_exact"]
-    entities = EntityRows(exact)
-    decisions, counts = _decided(work, entities)
-    table = entities.table
+    decisions, counts = _decided(work)
+    table = read(exact, "higra_exact_entities")
+    entities = EntityRows(table)
     chosen = work.settings.section(AlignmentSettings)
     limit = chosen.max_cluster if chosen.aliases == "unambiguous" else len(entities)
     edits = merges.read_edits(merges.file_of(work.sources))
@@ -109,15 +107,10 @@ def merge_stage(work: Work) -> dict[str, int]:
 
 
 class EntityRows(Sequence[Row]):
-    """Rows of EXACT_ENTITIES in the folder of their stage, which become Python objects when read."""
+    """Rows of EXACT_ENTITIES, which become Python objects when read."""
 
-    def __init__(self, folder: Path):
-        self._folder = folder
-
-    @cached_property
-    def table(self) -> pa.Table:
-        """The whole table, read at first use."""
-        return read(self._folder, "higra_exact_entities")
+    def __init__(self, table: pa.Table):
+        self.table = table
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -138,7 +131,7 @@ class SameEntity:
     score: float
 
 
-def _decided(work: Work, entities: EntityRows) -> tuple[list[SameEntity], dict[str, int]]:
+def _decided(work: Work) -> tuple[list[SameEntity], dict[str, int]]:
     chosen = work.settings.section(AlignmentSettings)
     arrays = tables.read_arrays(work.stage_folders["higra_exact_vectors"] / "vectors.safetensors")
     vectors = torch.from_numpy(arrays["vectors"])
@@ -147,7 +140,7 @@ def _decided(work: Work, entities: EntityRows) -> tuple[list[SameEntity], dict[s
     work.progress.start("higra_merge", len(vectors), "entities")
     shown = entity_windows(work, vectors, chosen.tau)
     release_memory()  # the windows leave holes of hundreds of MB at a million entities, before the names are read
-    counts: dict[str, int] = {}
+    entities, counts = EntityRows(read(work.stage_folders["higra_exact"], "higra_exact_entities")), dict[str, int]()
     if roles_of(work.settings):
         decisions, counts = by_llm(work, entities, vectors, shown.windows)
     else:
