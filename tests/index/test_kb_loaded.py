@@ -80,6 +80,8 @@ def test_a_qualifier_in_brackets_may_be_left_out():
     assert named("Salt", "b") == ["Salt (band)"] and named("Salt (film)") == ["Salt (film)"]
     assert named("mercury") == ["Mercury", "Mercury (planet)"] and named("Mercury (planet)") == ["Mercury (planet)"]
     assert named("") == [] and named("Hello") == ["(Hello)"]
+    keys = {name_key(name) for name in (*names, "gout", "salt")}
+    assert kb.keys_of_names() == sorted(keys) and all(map(kb.named, keys))  # "gout" stands in a question
 
 
 @few

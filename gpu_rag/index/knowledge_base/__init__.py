@@ -128,6 +128,10 @@ class KnowledgeBase:
         rows = self._named.rows(name_key(name))
         return rows if type is None else [row for row in rows if self.type_names[self.node_type[row]] == type]
 
+    def keys_of_names(self) -> list[str]:
+        """The names for which `named` has nodes, in the form of `name_key`, each once, ascending."""
+        return self._named.keys()
+
     def nodes_of_type(self, type: str) -> np.ndarray:
         """Nodes of a type: i64, ascending; none for an unknown type."""
         return np.flatnonzero(self.node_type == self._type_rows.get(type, -1))

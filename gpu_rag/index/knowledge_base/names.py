@@ -51,6 +51,10 @@ class NameTable:
         self._keys: TextColumn[str] = TextColumn(pa.chunked_array([keys.take(order)]))
         self._rows = row[order.to_numpy()]
 
+    def keys(self) -> list[str]:
+        """All keys but the empty one, each once, ascending."""
+        return [key for key in dict.fromkeys(self._keys) if key]
+
     def rows(self, key: str) -> list[int]:
         """Rows with a name of this key, ascending, each once; none for the empty key."""
         if not key:

@@ -8,7 +8,7 @@ import torch
 from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
-from gpu_rag.index.knowledge_base import KnowledgeBase, name_key
+from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.methods.hydrarag.batched.prune import GRID, on_grid
 from gpu_rag.methods.hydrarag.state import Match
 from gpu_rag.program.kinds import GRAPH, TEXT
@@ -23,17 +23,15 @@ _PART = 1 << 22  # vector components multiplied at a time
 
 @batched(TEXT, name="name_nodes")
 def names_in(index: Index, texts: list[str]) -> list[list[str]]:
-    """The names and aliases of nodes that occur in each text, in the form of `name_key`. At each word the longest name
-    wins, see `text.mentions`."""
+    """The names of nodes that occur in each text, as `KnowledgeBase.keys_of_names` has them. At each word the longest
+    name wins, see `text.mentions`."""
     known, keys = index.loaded("keys of names", _keys)
     return [[keys[row] for row in mentioned_names(text, known)] for text in texts]
 
 
 def _keys(index: Index) -> tuple[dict[str, int], list[str]]:
-    """All names in the form of `name_key`: {key: row}, and the keys in row order."""
-    kb = kb_of(index)
-    names = (name for spellings in zip(kb.node_names, kb.node_aliases) for name in (spellings[0], *spellings[1]))
-    keys = list(dict.fromkeys(map(name_key, names)))
+    """{key of a name: row}, and the keys in row order."""
+    keys = kb_of(index).keys_of_names()
     return {key: row for row, key in enumerate(keys)}, keys
 
 
