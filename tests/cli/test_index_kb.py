@@ -131,11 +131,11 @@ def test_answers_from_paths_of_a_graph_are_checked(run, cli, kg, tmp_path):
     right = ["Marta Orlo", "born in", "Tamsin", "facts.tsv:1"]
     edges = {"q1": right, "q2": [*right[:3], "facts.tsv:2"], "q3": ["Tamsin", "born in", "Ves", "facts.tsv:2"]}
     usage = dict.fromkeys(("llm_calls", "prompt_tokens", "cached_tokens", "generated_tokens", "malformed", "cut"), 0)
-    usage |= dict.fromkeys(("llm_s", "graph_s", "embed_s", "wall_s"), 0)
+    usage |= dict.fromkeys(("llm_s", "graph_s", "embed_s", "wall_s", "replies_read"), 0) | {"fallbacks": {}}
     rows = [
         {"id": id, "question": "?", "method": "m", "status": "answered", "answer": "Tamsin", "evidence": [],
          "paths": [{"text": "", "edges": [edge], "source": "facts"}], "trace": [], "usage": usage, "error": None,
-         "config_hash": ""}
+         "config_hash": "", "fallbacks": {}, "grounding": {"status": "none", "sentences": []}}
         for id, edge in edges.items()
     ]  # fmt: skip
     answers = cli.write_rows(tmp_path / "a.jsonl", rows)

@@ -229,7 +229,7 @@ def test_nodes_of_other_types_are_left_out_where_a_question_says_so(index, tmp_p
 
 @pytest.mark.parametrize(
     ("types", "said"),
-    [(["lake"], "no types of the know"), ("town", "no types"), ([], "no types"), (["river"], "of none of the")],
+    [(["lake"], "not types of the know"), ("town", "not types"), ([], "not types"), (["river"], "of none of the")],
 )
 def test_answer_types_that_cannot_be_are_refused(index, tmp_path, types, said):
     row = {"id": "1", "question": "?", "answer_ids": ["n0"], "answer_types": types}

@@ -102,7 +102,7 @@ def test_more_samples_than_rows_are_noise(implementation: str, min_samples: int)
 
 def test_rankings_of_other_ids_are_refused() -> None:
     scores = torch.zeros(1, 2)
-    for ids, what in ((torch.tensor([[2**33 + 1, 5]]), "too large"), (torch.tensor([[1.7, 5.0]]), "no integers")):
+    for ids, what in ((torch.tensor([[2**33 + 1, 5]]), "too large"), (torch.tensor([[1.7, 5.0]]), "not integers")):
         with pytest.raises(BadInput, match=what):
             rrf([TopK(ids, scores)], 2, constants=[60])
 

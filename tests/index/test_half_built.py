@@ -51,6 +51,6 @@ def test_a_view_reads_its_own_file_in_any_folder(tmp_path: Path, name: str) -> N
     for folder, value in (("ix1", 999), (name, 1)):
         (tmp_path / folder).mkdir()
         pq.write_table(pa.table({"passage": pa.array([value], pa.int32())}), tmp_path / folder / "f.parquet")
-    db = Database(duckdb.connect(), 1 << 30)
+    db = Database(duckdb.connect())
     db.view("v", tmp_path / name / "f.parquet")
     assert db.column("SELECT passage FROM v").tolist() == [1]

@@ -263,9 +263,9 @@ test_bad_input = refusals(
     [
         ("not in its block", lambda: bubble_expansion(BLOCKS, COSTS, FAR, GROUPS)),
         ("is no group", lambda: bubble_expansion(BLOCKS, COSTS, ANCHORS, ragged([[0, 16], []]))),
-        ("no integers of the nodes", lambda: bubble_expansion(BLOCKS, COSTS[:-1], ANCHORS, GROUPS)),
+        ("not integers of the nodes", lambda: bubble_expansion(BLOCKS, COSTS[:-1], ANCHORS, GROUPS)),
         ("cost too much", lambda: bubble_expansion(BLOCKS, COSTS * 2**30, ANCHORS, GROUPS)),
-        ("no integers of the pairs", lambda: localise(BLOCKS.csr, FAR, lambda q, v: v[:0], limit=1)),
+        ("not integers of the pairs", lambda: localise(BLOCKS.csr, FAR, lambda q, v: v[:0], limit=1)),
         ("not unit rows", lambda: node_costs(EYE, EYE * torch.inf, ONE, ONE)),
     ]
 )

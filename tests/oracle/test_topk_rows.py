@@ -136,7 +136,7 @@ test_scores_that_cannot_be_ranked_are_refused = refusals(
     [
         ("NaN in row 1", lambda: topk_rows(torch.tensor([[1.0, 2.0], [0.0, NAN]]), 1)),
         ("NaN in row 1", lambda: topk_rows(torch.tensor([[1.0] * 4, [1.0, NAN, 2.0, 3.0]]), 1)),
-        ("no matrix", lambda: topk_rows(torch.zeros(3), 1)),
+        ("not a matrix", lambda: topk_rows(torch.zeros(3), 1)),
         ("out of range", lambda: topk_rows(torch.zeros(1, 3), -1)),
     ]
 )

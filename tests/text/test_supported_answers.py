@@ -66,7 +66,7 @@ def test_half_of_the_right_answers_about_passages_of_datasets_are_supported_and_
         evidence = [Evidence("p", row["title"], row["text"], 0, len(row["text"]), 1.0)]
         marks[label].append(grounded(question, answer, evidence, ()).status == "supported")
     assert [len(marks["right"]), len(marks["wrong"])] == [90, 90]
-    assert sum(marks["right"]) >= 41 and sum(marks["wrong"]) <= 8, {label: sum(m) for label, m in marks.items()}
+    assert sum(marks["right"]) >= 40 and sum(marks["wrong"]) <= 8, {label: sum(m) for label, m in marks.items()}
 
 
 def test_other_names_dates_and_numbers_of_the_evidence_are_seldom_supported():

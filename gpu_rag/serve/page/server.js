@@ -29,8 +29,8 @@ const PLAIN = {
 
 // The response to a request. Raises Failure for a status that is an error.
 async function responded(path, { body, method, signal, headers = {} } = {}) {
-  const sent = { ...headers };
-  if (key()) sent.Authorization = "Bearer " + key();
+  const sent = { ...headers }, own = key();
+  if (own) sent.Authorization = "Bearer " + own;
   if (body !== undefined) sent["Content-Type"] = "application/json";
   let response;
   try {
@@ -46,7 +46,7 @@ async function responded(path, { body, method, signal, headers = {} } = {}) {
   }
   if (response.ok) return response;
   const { error } = await response.json().catch(() => ({}));
-  if (response.status === 401) server.onKeyWanted();
+  if (response.status === 401 && own === key()) server.onKeyWanted(); // else a new key was given meanwhile
   const wait = response.headers.get("Retry-After");
   const later = wait ? ` Try again in ${wait} s.` : "";
   const said = [PLAIN[response.status], error?.message ?? response.statusText].filter(Boolean).join(" ");
