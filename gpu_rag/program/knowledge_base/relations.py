@@ -99,12 +99,14 @@ class Relations:
     def apart(self) -> float:
         """The usual cosine of a relation and the one nearest to it, which means another thing; -1 if there is one only:
         the median over all relations. Words that are less near to a relation do not mean it."""
-        rows, nearest = self._grid, [torch.full((1,), -1.0, dtype=self._grid.dtype)]
-        for start in range(0, len(rows) if len(rows) > 1 else 0, CHUNK):
+        rows, nearest = self._grid, list[torch.Tensor]()
+        if len(rows) < 2:
+            return -1.0
+        for start in range(0, len(rows), CHUNK):
             cosines = rows[start : start + CHUNK] @ rows.T
             cosines.diagonal(start).fill_(-1.0)
             nearest.append(cosines.amax(1).cpu())
-        return float(torch.cat(nearest[1:] or nearest).float().median())
+        return float(torch.cat(nearest).float().median())
 
     def ranked(
         self, groups: Sequence[Sequence[int]], vectors: Sequence[np.ndarray], radius: int, k: int

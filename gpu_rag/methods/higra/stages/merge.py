@@ -164,8 +164,8 @@ def agreeing(
 def _rules(entities: EntityRows, pairs: np.ndarray, work: Work | None = None) -> list[str]:
     """The rule that makes each pair one entity, "" if there is none. Without `work` a rule holds if other names and
     passages may allow it."""
-    rows = np.unique(pairs)
-    shown = entities.table.select(["name", "aliases", "types", "passages"]).take(pa.array(rows))
+    rows, columns = np.unique(pairs), ["name", "aliases", "types", *(["passages"] if work else [])]
+    shown = entities.table.select(columns).take(pa.array(rows))
     near = dict(zip(rows.tolist(), shown.to_pylist()))
     others, named = (_ways(entities), _named(work, near)) if work else ((), {row: {0} for row in near})
     rules = NameRules({row: [entity["name"], *entity["aliases"]] for row, entity in near.items()}, others)

@@ -25,7 +25,7 @@ _DENYING_WORDS = frozenset({"not", "no", "never", "non", "without", "absent", "l
 _AGENT = re.compile(r"(\w{4,})[eo]r")  # "founder"
 _NO_AGENTS = frozenset({"former", "number", "member", "order", "quarter"})
 _WINDOW = 4  # maximum words of a phrase
-_LEAST_FORM = 4  # letters of an irregular form at the end of a compound
+_MIN_FORM = 4  # letters of an irregular form at the end of a compound
 ASKS_FOR = frozenset({"name", "list", "give", "tell", "find", "identify", "show", "count"})
 _EMPTY = ASKS_FOR | {"please", "thing", "one", "people"}
 
@@ -92,7 +92,7 @@ def base_of(word: str) -> str:
 
 def _base(word: str, irregular: Mapping[str, str]) -> str:
     """`base_of` by a table; the verb of a compound changes as the verb alone."""
-    cuts = (i for i in range(len(word) - _LEAST_FORM + 1) if i != 1 and word[i:] in irregular)
+    cuts = (i for i in range(len(word) - _MIN_FORM + 1) if i != 1 and word[i:] in irregular)
     cut = next(cuts, None)
     return irregular.get(word, word) if cut is None else word[:cut] + irregular[word[cut:]]
 
