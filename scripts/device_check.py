@@ -10,7 +10,7 @@ packages are missing is reported as absent. Nothing is downloaded: inputs are th
 Sections, in this order: machine; ceilings (8 GB copy, 8192^3 product in bf16); smoke (the sample built and asked by
 every method here and on the CPU: rankings equal but for ties); each kernel on graphs of 10^6 and 10^8 drawn edges;
 solve (PageRank from seeds to ranks, 1000 and 64 questions); index (18,920 passages: seconds by stage); methods (each
-over them: questions a second, the GPU's busy share, waits, bytes copied); million (a tile of ppr over 10^6 drawn
+over them: questions a second, the GPU's busy share, waits, bytes copied); million (the step of ppr over 10^6 drawn
 passages); embedding (packaged MiniLM: passages a second); memory (ops where little memory is left); ops (gpu-rag
 bench); tests (tests/triton on the device); cugraph (components by cuGraph beside our own); sanitizer (memcheck
 and racecheck over every kernel on its smallest case). A kernel is checked before it is timed, with fresh memory full of
@@ -71,6 +71,7 @@ from gpu_rag.graph.csr import csr_from_edges, row_of_entry  # noqa: E402
 from gpu_rag.graph.ego import checked, ego_balls  # noqa: E402
 from gpu_rag.graph.nearest import nearest  # noqa: E402
 from gpu_rag.graph.pagerank import PageRankGraph, personalized_pagerank, prepare  # noqa: E402
+from gpu_rag.program.walk import walk_tile  # noqa: E402
 from gpu_rag.types import CSR, Ragged  # noqa: E402
 
 Outputs = tuple[torch.Tensor, ...]
@@ -632,10 +633,10 @@ def skewed(n: int, power: float, size: int, g: torch.Generator) -> torch.Tensor:
 
 
 class Drawn:
-    """An index as `ppr` reads it, whose names no question has: entities with hubs, words by a power law."""
+    """An index as `ppr` reads it: entities with hubs, words by a power law, and names of two words for each entity and
+    title. A question is a number, three names and two titles."""
 
     threads = 1
-    entity_n_passages = np.zeros(0, np.int64)
 
     def __init__(self, sizes: Sizes, device: torch.device):
         g, self.device, self.n_passages, self.n_entities = (
@@ -663,6 +664,28 @@ class Drawn:
             "indices": (keys % sizes.passages).int().cpu().numpy(), "data": scores.cpu().numpy(),
         }  # fmt: skip
         self.asked = skewed(sizes.vocabulary, 2.0, 64 * 12, g).view(64, 12).tolist()
+        self.entity_n_passages = torch.bincount(mentioned, minlength=sizes.entities).cpu().numpy()
+        self._name(sizes)
+
+    def _name(self, sizes: Sizes) -> None:
+        """Make the tables of names, as an index holds them in memory."""
+        import pyarrow as pa
+
+        from gpu_rag.index.name_table import NameTable
+        from gpu_rag.program.seeds import Titles
+
+        tables = []
+        for kind, n in (("Person", sizes.entities), ("Place", sizes.passages)):
+            names = pa.array([f"{kind}{row % 1000} {kind}{row // 1000}" for row in range(n)])
+            tables.append((NameTable.of(names, np.arange(n)), names))
+        self._loaded["names of entities"] = tables[0][0]
+        self._loaded["names of titles"] = Titles(tables[1][0], pa.chunked_array([tables[1][1]]))
+        r, (entities, titles) = np.random.default_rng(3), (tables[0][1], tables[1][1])
+        self.questions = [
+            f"{i % 64} who met {' and '.join(entities[int(e)].as_py() for e in r.integers(sizes.entities, size=3))} at "
+            f"{' or '.join(titles[int(t)].as_py() for t in r.integers(sizes.passages, size=2))}?"
+            for i in range(1024)
+        ]
 
     @staticmethod
     def _rows(n: int, dims: int, g: torch.Generator) -> torch.Tensor:
@@ -678,7 +701,7 @@ class Drawn:
         return self
 
     def ids(self, text: str) -> list[int]:
-        return list(self.asked[int(text)])
+        return list(self.asked[int(text.split()[0])])
 
     def all_scores(self) -> np.ndarray:
         return self.arrays["data"]
@@ -699,7 +722,7 @@ class Drawn:
 
 
 def million(plan: Plan) -> Result:
-    """Time a tile of 64 questions of `ppr` over 19,000 and 10^6 drawn passages, without names, which are the host's."""
+    """Time the step of `ppr` over 19,000 and 10^6 drawn passages: a tile, and 1,024 questions."""
     from gpu_rag.methods.ppr import batched
 
     small = (Sizes(40, 90, 120, 3, 8, 50, 8),)
@@ -707,21 +730,20 @@ def million(plan: Plan) -> Result:
 
     def one(sizes: Sizes) -> Result:
         index: Any = Drawn(sizes, plan.device)
-        vectors = unit_rows(64, sizes.dims, 9, plan.device).float().cpu().numpy()
-        queries = [(str(i), vector) for i, vector in enumerate(vectors)]
-        result = profiled(lambda: batched.rank_by_graph.function(index, queries, batched.Params(), 10), plan)
+        n = 64 if plan.small else 1024
+        vectors = unit_rows(n, sizes.dims, 9, plan.device).float().cpu().numpy()
+        queries = list(zip(index.questions, vectors))
+        key, tile = (batched.Params(), 10), walk_tile(index)
+        result = profiled(lambda: batched.rank_by_graph.run(index, queries[:tile], key), plan)
         facts = {"nodes": index.graph.n, "entries": index.graph.pull.m, "postings": len(index.arrays["data"])}
-        return {"ok": True, **facts, **result, "questions/s": 64 / result["ms"] * 1e3}
+        result |= {"tile": tile, "questions/s of a tile": tile / result["ms"] * 1e3}
+        began = time.perf_counter()
+        ranked = batched.rank_by_graph.run(index, queries, key)
+        result["questions/s"] = n / (time.perf_counter() - began)
+        again = batched.rank_by_graph.run(index, queries[tile - 1 : tile], key)
+        return {"ok": again == ranked[tile - 1 : tile], **facts, **result}
 
-    names = ("entity_names", "entity_seeds", "title_names", "title_seeds")
-    kept = {name: getattr(batched, name) for name in names}
-    try:
-        for name in names:
-            setattr(batched, name, lambda *given: [{} for _ in given[1]] if len(given) > 1 else None)
-        return plan.parts((f"{s.passages} passages", partial(one, s)) for s in (small if plan.small else large))
-    finally:
-        for name, function in kept.items():
-            setattr(batched, name, function)
+    return plan.parts((f"{s.passages} passages", partial(one, s)) for s in (small if plan.small else large))
 
 
 # --- graph ops -------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from gpu_rag_kernels.dispatch import is_cpu
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import Array, to_device
@@ -31,7 +32,8 @@ from gpu_rag.index.index import Index
 from gpu_rag.program.search import Ranking, best_by_words, rankings, stage_rows
 from gpu_rag.types import TopK
 
-TILE = 64  # questions that are ranked together
+TILE = 64  # questions that are ranked together on a CPU, and rows of a product of fixed shape
+GPU_TILE = 128  # the same on a GPU, where a tile has about 500 launches whatever its size
 TITLE_SHARE = 0.5  # share of the restart on passages for titles that a question names
 _ROWS = 1 << 16  # f16 vectors converted to f32 at a time
 _FLOOR = 1e-12  # minimum of a probability before its logarithm
@@ -53,13 +55,20 @@ class Seeds:
     weights: torch.Tensor
 
 
+def walk_tile(index: Index) -> int:
+    """The number of questions that are ranked together on the device of the index."""
+    return TILE if is_cpu(torch.device(index.device)) else GPU_TILE
+
+
 def passage_cosines(index: Index, queries: torch.Tensor) -> torch.Tensor:
-    """f32[B, P]: the cosines of B <= TILE questions, f32[B, D], with all passages. They are as exact as f32 products,
-    even for f16 rows; a cosine rounded to f16 would be off by up to 2^-12."""
-    padded = torch.zeros((TILE, queries.shape[1]), dtype=torch.float32, device=queries.device)
-    padded[: len(queries)] = queries  # fixed shape: same bits in any batch
-    base = index.vectors("passage_vectors")
-    return torch.cat([products(padded, rows) for rows in base.split(_ROWS)], 1)[: len(queries)]
+    """f32[B, P]: the cosines of B questions, f32[B, D], with all passages. They are as exact as f32 products, even for
+    f16 rows; a cosine rounded to f16 would be off by up to 2^-12."""
+    base, cosines = index.vectors("passage_vectors"), []
+    for part in queries.split(TILE):
+        padded = torch.zeros((TILE, part.shape[1]), dtype=torch.float32, device=part.device)
+        padded[: len(part)] = part  # fixed shape: same bits in any batch
+        cosines.append(torch.cat([products(padded, rows) for rows in base.split(_ROWS)], 1)[: len(part)])
+    return cosines[0] if len(cosines) == 1 else torch.cat(cosines)
 
 
 def word_weights(index: Index, texts: Sequence[str], n_words: int = 20) -> tuple[torch.Tensor, torch.Tensor]:

@@ -62,17 +62,20 @@ class Metered(Generic[A]):
 
 Answers = Sequence[A | Metered[A] | GpuRagError]
 Function = Callable[Concatenate[R, list[Q], P], Answers[A]]
+Tile = int | Callable[[R], int] | None  # queries of one call of a function: a number, or one for each resource
 
 
 class Step(Generic[R, Q, P, A]):
     """A step made by `batched`; calling it makes a `Call` to await. Equal only to itself."""
 
-    def __init__(self, function: Function[R, Q, P, A], kind: Kind[R], tile: int | None = None, name: str | None = None):
+    def __init__(
+        self, function: Function[R, Q, P, A], kind: Kind[R], tile: Tile[R] = None, name: str | None = None
+    ):  # fmt: skip
         key = list(inspect.signature(function).parameters.values())[2:]
         if any(p.kind is not p.POSITIONAL_OR_KEYWORD for p in key):
             given = str(inspect.signature(function))
             raise UsageError("the parameters of a step have no star and no slash", given=given)
-        if tile is not None and tile < 1:
+        if isinstance(tile, int) and tile < 1:
             raise UsageError("a tile has room for a query", given=f"tile={tile}", expected=">= 1")
         self.function, self.kind, self.tile = function, kind, tile
         self.name: str = name or function.__name__  # type: ignore[attr-defined]
@@ -104,7 +107,7 @@ class Step(Generic[R, Q, P, A]):
 
         Raises GpuRagError if the function returns another number of answers than queries.
         """
-        size = self.tile or max(len(queries), 1)
+        size = (self.tile(resource) if callable(self.tile) else self.tile) or max(len(queries), 1)
         function: Any = self.function
         answers: list[A | Metered[A] | GpuRagError] = []
         for start in range(0, len(queries), size):
@@ -132,7 +135,7 @@ class Call(Generic[A]):
 
 
 def batched(
-    kind: Kind[R], *, tile: int | None = None, name: str | None = None
+    kind: Kind[R], *, tile: Tile[R] = None, name: str | None = None
 ) -> Callable[[Function[R, Q, P, A]], Step[R, Q, P, A]]:
     """Turn a function `(resource, queries, ...) -> answers` into a `Step`.
 
@@ -140,7 +143,8 @@ def batched(
     failed alone. An exception that it raises fails every call of the batch, except ModelError, Cancelled and
     KeyboardInterrupt, which stop the run. Answers must not depend on which queries share a batch. A function that
     meters must be typed `-> Sequence[A | Metered[A]]`: type checkers cannot find A in `Metered[A]` alone. tile: limits
-    the queries per call of the function, not the driver's batch. name: in statistics, else the function's.
+    the queries per call of the function, not the driver's batch; a number, or a function of the resource. name: in
+    statistics, else the function's.
     """
 
     def made(function: Function[R, Q, P, A]) -> Step[R, Q, P, A]:

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.graph.common.arrays import ANY_FLOAT, check_form, to_host
-from gpu_rag.graph.common.segments import row_sums
+from gpu_rag.graph.common.arrays import ANY_FLOAT, check_form, to_device, to_host
+from gpu_rag.graph.common.segments import SegmentSum, row_sums
 from gpu_rag.graph.csr import check_csr, degrees, transpose
 from gpu_rag.graph.ragged import check_ragged
 from gpu_rag.lazy import torch
 from gpu_rag.types import CSR, Ragged
 
 Array = np.ndarray[Any, Any]
+SUMMED = 1 << 25  # numbers of a restart that are in f64 at a time
 
 
 @dataclass(frozen=True)
@@ -170,9 +171,14 @@ def teleport_of_prior(graph: PageRankGraph, prior: torch.Tensor | Restarts) -> T
 
 
 def _sums_of_rows(rows: torch.Tensor) -> torch.Tensor:
-    """Sums f64[B], one row at a time: a device may sum several rows in a way that depends on their number."""
-    sums = [row.contiguous().sum(dtype=torch.float64) for row in rows]
-    return torch.stack(sums) if sums else torch.zeros(0, dtype=torch.float64, device=rows.device)
+    """Sums f64[B] in an order that does not depend on the number of rows, as a device's own sum may."""
+    width = rows.shape[1]
+    parts = rows.split(max(SUMMED // max(width, 1), 1))
+    sums = [
+        SegmentSum(torch.full((len(part),), width, device=rows.device), part.numel())(part.double().reshape(-1))
+        for part in parts
+    ]
+    return torch.cat(sums)
 
 
 def teleport_of(
@@ -195,9 +201,12 @@ def restart_rows(
     if teleport.spread is None:
         node, lane, mass = teleport.entries(questions)
         nodes, row = np.unique(node, return_inverse=True)
-        pi = np.zeros((len(nodes), width))
-        np.add.at(pi, (row, lane), mass)
-        return torch.from_numpy(nodes).to(graph.device), torch.from_numpy(pi).to(graph.device)
+        places, entry = np.unique(row * width + lane, return_inverse=True)  # a node may be in a list twice
+        pi = torch.zeros(len(nodes), width, dtype=torch.float64, device=graph.device)
+        summed = np.bincount(entry, mass, len(places))
+        on_device, place, value = to_device(graph.device, nodes, places, summed)
+        pi.view(-1)[place] = value
+        return on_device, pi
     part, total = teleport.shares(questions)
     few_nodes, place = torch.unique(part.nodes, return_inverse=True)
     last = torch.arange(graph.n - part.last.shape[1], graph.n, device=graph.device)

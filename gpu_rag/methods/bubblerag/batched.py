@@ -57,6 +57,7 @@ from gpu_rag.program.walk import (
     restarts_of,
     seeds_of,
     uploaded,
+    walk_tile,
     word_weights,
 )
 from gpu_rag.runtime.step import batched
@@ -163,7 +164,7 @@ def bubble_anchors(index: Index, queries: list[np.ndarray], k: int) -> list[list
     return [anchors[a:b] for a, b in pairwise(cuts)]
 
 
-@batched(GRAPH, tile=TILE)
+@batched(GRAPH, tile=walk_tile)
 @trusted()
 def bubble_anchors_near(index: Index, queries: list[Around], radius: int, limit: int, k: int) -> list[list[Ranking]]:
     """For each vector, the k relations of highest cosine within `radius` steps of the query's nodes. If more than
@@ -179,7 +180,7 @@ def bubble_anchors_near(index: Index, queries: list[Around], radius: int, limit:
     return [anchors[a:b] for a, b in pairwise(np.cumsum([0, *sizes]).tolist())]
 
 
-@batched(WALK, tile=TILE)  # after the anchors of all questions
+@batched(WALK, tile=walk_tile)  # after the anchors of all questions
 @trusted()
 def bubble_trees(index: Index, queries: list[Growing], params: Params) -> list[tuple[Tree, ...]]:
     """The candidate trees that join a question's groups of anchors, in the order of `bubble_expansion`. A question
@@ -221,7 +222,7 @@ def bubble_neighbours(index: Index, queries: list[Frontier], k: int) -> list[Ran
     return _ranked(Cosines(graph, vectors), keys // n, keys % n, out, len(queries), k)
 
 
-@batched(WALK, tile=TILE)  # after the growth of all trees
+@batched(WALK, tile=walk_tile)  # after the growth of all trees
 def bubble_passages(index: Index, queries: list[OfTrees], order: str, k: int) -> list[list[TreePassage]]:
     """The first k passages of each query's nodes. They are ordered by (tree, -weight, -cosine, row) if `order` is
     "walk"; if it is "trees", -n_nodes replaces -weight. A node in half of the corpus says little about one passage, so
@@ -258,7 +259,7 @@ def _spans(starts: np.ndarray, lists: Sequence[Sequence[int]]) -> tuple[np.ndarr
     return owners, starts[nodes], starts[nodes + 1]
 
 
-@batched(WALK, tile=TILE)
+@batched(WALK, tile=walk_tile)
 @halved
 def bubble_walk(index: Index, queries: list[FromTrees], k: int) -> list[Ranking]:
     """The k best passages of each query by the random walk from its nodes, see the docstring of the module."""

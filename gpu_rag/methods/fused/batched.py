@@ -49,7 +49,6 @@ from gpu_rag.program.kinds import WALK
 from gpu_rag.program.search import Ranking, best_by_words
 from gpu_rag.program.seeds import entity_names, entity_seeds, spread, title_names, title_seeds
 from gpu_rag.program.walk import (
-    TILE,
     TITLE_SHARE,
     Seeds,
     blended,
@@ -61,6 +60,7 @@ from gpu_rag.program.walk import (
     restarts_of,
     seeds_of,
     uploaded,
+    walk_tile,
     word_weights,
 )
 from gpu_rag.runtime.step import batched
@@ -125,7 +125,7 @@ def columns(lists: Sequence[str]) -> tuple[str, ...]:
     return (*NAMES, *(name for feature in lists for name in (feature, f"{feature} rank")))
 
 
-@batched(WALK, tile=TILE)
+@batched(WALK, tile=walk_tile)
 def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -> list[Candidates]:
     """At least k passages of each question (if there are enough), and the features of the first ones, see the module.
     n_lists: the number of lists of each query."""

@@ -47,7 +47,6 @@ from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking, best_by_words, fused, nearest_rows, rankings, stacked
 from gpu_rag.program.seeds import spread, title_names, title_seeds
 from gpu_rag.program.walk import (
-    TILE,
     TITLE_SHARE,
     blended,
     ends_of,
@@ -62,6 +61,7 @@ from gpu_rag.program.walk import (
     restarts_of,
     seeds_of,
     uploaded,
+    walk_tile,
     word_weights,
 )
 from gpu_rag.runtime.step import batched
@@ -166,7 +166,7 @@ class HigraRanking:
     n_passages: int
 
 
-@batched(GRAPH, tile=TILE)
+@batched(GRAPH, tile=walk_tile)
 @trusted()
 def higra_rank(
     index: Index, queries: list[Seeded], radius: int, damping: float, constants: tuple[float, float]
@@ -197,7 +197,7 @@ class Walked:
     relations: tuple[int, ...]
 
 
-@batched(GRAPH, tile=TILE)
+@batched(GRAPH, tile=walk_tile)
 @halved
 def higra_walk(
     index: Index,

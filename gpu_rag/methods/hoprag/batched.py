@@ -48,7 +48,7 @@ from gpu_rag.methods.hoprag.tables import EDGES, KEYWORDS, LISTS, QUESTIONS, VER
 from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking, rankings, stacked
 from gpu_rag.program.seeds import spread, title_names, title_seeds
-from gpu_rag.program.walk import TILE, TITLE_SHARE, blended, passages_of, ranked, restart, word_weights
+from gpu_rag.program.walk import TITLE_SHARE, blended, passages_of, ranked, restart, walk_tile, word_weights
 from gpu_rag.runtime.step import batched
 from gpu_rag.types import CSR, Ragged
 
@@ -207,7 +207,7 @@ class OutEdge:
     score: float
 
 
-@batched(GRAPH, tile=TILE)
+@batched(GRAPH, tile=walk_tile)
 @halved
 def walk_hops(index: Index, queries: list[tuple[str, HopQuestion]], about: str, k: int) -> list[Ranking]:
     """The k best vertices by the random walk from each text and its question, see the module."""
@@ -229,7 +229,7 @@ def walk_hops(index: Index, queries: list[tuple[str, HopQuestion]], about: str, 
     return passages_of(*to_host(top.ids, top.scores))
 
 
-@batched(GRAPH, tile=TILE)
+@batched(GRAPH, tile=walk_tile)
 @trusted()
 def enter_hops(index: Index, queries: list[HopQuestion], k: int) -> list[Ranking]:
     """The first k distinct end vertices in the ranking of all edges by (-SIM(q, edge), edge)."""

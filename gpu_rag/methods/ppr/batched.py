@@ -31,7 +31,6 @@ from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.search import Ranking
 from gpu_rag.program.seeds import entity_names, entity_seeds, spread, title_names, title_seeds
 from gpu_rag.program.walk import (
-    TILE,
     TITLE_SHARE,
     blended,
     ends_of,
@@ -45,6 +44,7 @@ from gpu_rag.program.walk import (
     restarts_of,
     seeds_of,
     uploaded,
+    walk_tile,
     word_weights,
 )
 from gpu_rag.runtime.step import batched
@@ -84,7 +84,7 @@ class GraphRanking(Ranking):
     facts: tuple[int, ...] = ()
 
 
-@batched(GRAPH, tile=TILE)
+@batched(GRAPH, tile=walk_tile)
 @halved
 def rank_by_graph(index: Index, queries: list[Query], params: Params, k: int) -> list[GraphRanking]:
     """The k passages of highest score for each question, see the module. Inputs go to a GPU in two copies, words

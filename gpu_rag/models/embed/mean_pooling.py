@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, groupby
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,7 @@ CPU_TOKENS = 2048  # tokens computed together: more is no faster
 GPU_TOKENS = 1 << 15  # tokens per batch, padding included: enough to fill a GPU
 GPU_PIECE_CHARS = 1 << 21  # characters tokenized together for a GPU: large, for few padded batches and few waits
 CENTRE = "centre.f32"  # f32[D]; not in the content hash, since its rounding differs by machine
+AHEAD = 2  # pieces that are tokenized while another is computed, a thread each
 LENGTH_STEP = 8  # padded lengths on a GPU are multiples of this
 
 Ids = Sequence[Sequence[int]]
@@ -41,7 +44,7 @@ class MeanPoolingEmbedder:
       sees each text by itself (see `BertEncoder`);
     - on a GPU a batch has one padded length, a multiple of 8, and as many rows as make 32,768 tokens. The host waits
       once per piece of the texts: batches are copied from pinned memory while others are computed.
-    A thread tokenizes the next piece meanwhile. Hidden states are in `dtype` (bfloat16 if the processor computes in
+    Threads tokenize the next pieces meanwhile. Hidden states are in `dtype` (bfloat16 if the processor computes in
     it), pooling and scaling in float32.
     """
 
@@ -51,6 +54,7 @@ class MeanPoolingEmbedder:
         self.name, self.device, self.n_truncated, self.row_identical = name, device, 0, True
         self.dtype = choose_dtype(self._torch_device, dtype)
         self.max_tokens, self._prefix, self._centre = _settings(folder)
+        self._counting = Lock()  # of `n_truncated`, by threads that tokenize
         centred = {} if self._centre is None else {"centred": True}
         settings = {"pooling": "mean", "max_tokens": self.max_tokens, **centred}
         self.content_hash = folder_hash(folder, CODE_VERSION, settings)
@@ -72,12 +76,12 @@ class MeanPoolingEmbedder:
         """(rows, f32[len(rows), D]) of distinct texts, one piece of similar lengths at a time, shortest first."""
         chars = PIECE_CHARS if self._torch_device.type == "cpu" else GPU_PIECE_CHARS
         pieces, n_done = pieces_by_length(texts, chars), 0
-        with ThreadPoolExecutor(1, "tokenizer") as ahead:
-            waiting = [ahead.submit(self.token_ids, [texts[row] for row in piece]) for piece in pieces[:1]]
+        with ThreadPoolExecutor(AHEAD, "tokenizer") as ahead:
+            waiting = deque[Future[list[list[int]]]]()
             for number, rows in enumerate(pieces):
-                ids = waiting.pop().result()
-                if number + 1 < len(pieces):
-                    waiting.append(ahead.submit(self.token_ids, [texts[row] for row in pieces[number + 1]]))
+                for piece in pieces[number + len(waiting) : number + 1 + AHEAD]:
+                    waiting.append(ahead.submit(self.token_ids, [texts[row] for row in piece]))
+                ids = waiting.popleft().result()
                 before = n_done
                 report = None if on_batch is None else (lambda n, before=before: on_batch(before + n))
                 yield rows, self.embed_ids(ids, report)
@@ -98,7 +102,8 @@ class MeanPoolingEmbedder:
         plain = [self._prefix + text.encode("utf-8", "replace").decode("utf-8") for text in texts]
         limit = self.max_tokens - 2
         encoded = [row.ids for row in self._tokenizer.encode_batch_fast(plain, add_special_tokens=False)]
-        self.n_truncated += sum(len(row) > limit for row in encoded)
+        with self._counting:
+            self.n_truncated += sum(len(row) > limit for row in encoded)
         return [[self._cls, *row[:limit], self._sep] for row in encoded]
 
     # --- on a CPU: texts end to end ---
