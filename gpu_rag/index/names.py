@@ -76,11 +76,12 @@ class SortedRows(Mapping[str, int]):
         return iter(self._texts)
 
     def __getitem__(self, text: str) -> int:
-        end = bisect_right(self._firsts, text) * _BLOCK  # texts of a column cost ten times those of a list
-        row = bisect_left(self._texts, text, max(end - _BLOCK, 0), min(end, len(self)))
-        if row == len(self._texts) or self._texts[row] != text:
+        start = max(bisect_right(self._firsts, text) - 1, 0) * _BLOCK
+        block = self._texts[start : start + _BLOCK]  # costs less than a search among entries of the column
+        place = bisect_left(block, text)
+        if place == len(block) or block[place] != text:
             raise KeyError(text)
-        return row
+        return start + place
 
 
 def normalised(names: pa.Array) -> pa.LargeStringArray:
