@@ -1,4 +1,4 @@
-"""Score hydrarag and hybgrag, deciding by rules, on fresh questions over eighteen knowledge bases.
+"""Score hydrarag and hybgrag, deciding by rules, on fresh questions over twenty-one knowledge bases.
 
 usage: python tests/fresh/score.py DATA OUT [--set fms] [--graph company,...] [--limit N] [--method M,...]
     [--gold] [--perfect]
@@ -6,11 +6,11 @@ usage: python tests/fresh/score.py DATA OUT [--set fms] [--graph company,...] [-
 DATA is the folder of benchmark data with `zsre` and `primekg_partial`; OUT keeps the indexes and `rows.jsonl`. The
 graphs `company` and `music` are invented and lie beside this file, with two further sources each whose facts may
 differ; so are `harbour`, `orchestra` and `clinic`, for the second set, `college` and `space`, for the fourth,
-`festival`, `rescue` and `railway`, for the fifth, `league`, `press` and `survey`, for the sixth, and `seedbank`,
-`clocks` and `courts`, for the seventh. --set names sets by the letters that begin their ids; the third set (`tu`), the
-fourth (`vw`), the fifth (`xy`), the sixth (`za`) and the seventh (`bc`), written by people who had not seen the rules,
-are left out unless asked for. The questions hold no text of the data: a template's names are sha1 hashes of nodes'
-names, filled in at run time.
+`festival`, `rescue` and `railway`, for the fifth, `league`, `press` and `survey`, for the sixth, `seedbank`, `clocks`
+and `courts`, for the seventh, and `zoo`, `embassies` and `kitchens`, for the eighth. --set names sets by the letters
+that begin their ids; the third set (`tu`), the fourth (`vw`), the fifth (`xy`), the sixth (`za`), the seventh (`bc`)
+and the eighth (`de`), written by people who had not seen the rules, are left out unless asked for. The questions hold
+no text of the data: a template's names are sha1 hashes of nodes' names, filled in at run time.
 Gold is an expression that `Graph.gold` computes from the edges alone; --gold prints it and its question.
 --perfect: the expression is the reply of a perfect reader, see `perfect`; the questions that it cannot say are counted
 apart.
@@ -47,14 +47,16 @@ from perfect import PLAIN, PerfectReader, Unsayable, said  # noqa: E402
 SETS = {"f": "questions", "m": "medicine", "s": "second set", "t": "third set", "u": "third set, medicine"}
 SETS |= {"v": "fourth set", "w": "fourth set, medicine", "x": "fifth set", "y": "fifth set, medicine"}
 SETS |= {"z": "sixth set", "a": "sixth set, medicine", "b": "seventh set", "c": "seventh set, medicine"}
+SETS |= {"d": "eighth set", "e": "eighth set, medicine"}
 VERDICTS = ("right", "wrong answered", "wrong retrieved", "refused")
 NUMBER = re.compile(r"\d+(\.\d+)?")
 DATE = re.compile(r"\d{4}-\d\d-\d\d")
 INVENTED = "company,music,harbour,orchestra,clinic,college,space,festival,rescue,railway,league,press,survey"
-INVENTED += ",seedbank,clocks,courts"  # graphs beside this file
+INVENTED += ",seedbank,clocks,courts,zoo,embassies,kitchens"  # graphs beside this file
 FURTHER = ("register", "gazette", "handbook", "bulletin", "manifest", "almanac", "playbill", "yearbook", "logbook")
 FURTHER += ("circular", "timetable", "ledger", "programme", "annual", "catalogue", "newsletter", "memoir")
-FURTHER += ("fieldbook", "inventory", "digest", "guidebook", "accessions", "docket", "herald")  # further sources
+FURTHER += ("fieldbook", "inventory", "digest", "guidebook", "accessions", "docket", "herald")
+FURTHER += ("stockbook", "pamphlet", "whitebook", "dispatch", "guide", "tattler")  # further sources
 Edge = tuple[str, str, str, str]  # head, relation, tail, provenance
 
 
