@@ -37,7 +37,9 @@ class Words:
 def words_of(text: str) -> Words:
     """The words of a text: runs of letters and digits, and each character of a script without spaces."""
     if not text.isascii():
-        text = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+        text = unicodedata.normalize("NFKD", text)
+        for mark in filter(unicodedata.combining, {*text}):
+            text = text.replace(mark, "")
     words = _WORD.findall(text)
     cased = any(word[0].isupper() for word in words[1:])
     return Words([word.casefold() for word in words], [not (cased and word[0].islower()) for word in words])

@@ -349,22 +349,9 @@ class _Array(msgspec.Struct, forbid_unknown_fields=True):
         return data[start:end].view(kind).reshape(self.shape)
 
 
-_FORM = {"compression": "zstd", "compression_level": 6, "version": "2.6"}  # level 6: 7 % smaller than level 1
+# Level 1 without encodings of differences: as small as level 6 with them, and written in a third of the time.
+_FORM = {"compression": "zstd", "compression_level": 1, "version": "2.6", "use_dictionary": False}
 _GROUPS = 8  # row groups cast and written at a time: their texts must stay below 2 GiB
-
-
-_ENCODINGS = {pa.string(): "DELTA_BYTE_ARRAY", pa.int32(): "DELTA_BINARY_PACKED", pa.int64(): "DELTA_BINARY_PACKED"}
-
-
-def _encodings(schema: pa.Schema) -> dict[str, Any]:
-    """Options of a writer: differences for integers and shared beginnings for texts, since most tables are sorted."""
-    encodings = {}
-    for field in schema:
-        path, kind = field.name, field.type
-        while pa.types.is_list(kind):
-            path, kind = f"{path}.list.element", kind.value_type
-        encodings[path] = _ENCODINGS.get(kind, "PLAIN")
-    return {"use_dictionary": False, "column_encoding": encodings}
 
 
 class TableWriter:
@@ -375,7 +362,7 @@ class TableWriter:
         self._waiting: list[pa.RecordBatch] = []
         self._n_waiting, self._wrote = 0, False
         with storage_errors(path):
-            self._writer = pq.ParquetWriter(path, schema, **_FORM, **_encodings(schema))
+            self._writer = pq.ParquetWriter(path, schema, **_FORM)
 
     def __enter__(self) -> TableWriter:
         return self

@@ -121,8 +121,9 @@ def _joins(character: str) -> bool:
 def _joined_table(limit: int) -> np.ndarray:
     """Whether each code point joins a word: bool[limit]."""
     joined = np.char.isalnum(np.arange(limit, dtype=np.uint32).view("U1"))
-    others = np.flatnonzero(~joined)  # one by one, which is slow
-    joined[others] = [_joins(chr(code)) for code in others.tolist()]
+    others = np.flatnonzero(~joined)
+    joined[others] = [kind[0] == "M" for kind in map(unicodedata.category, map(chr, others.tolist()))]
+    joined[ord("_")] = True
     for first, last in _WITHOUT_SPACES:
         joined[ord(first) : ord(last) + 1] = False
     return joined

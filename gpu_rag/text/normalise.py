@@ -51,6 +51,8 @@ def _is_outer(char: str) -> bool:
 
 def _strip_outer(s: str) -> str:
     """`s` without punctuation and space at its ends; balanced brackets are kept."""
+    if s[:1].isalnum() and s[-1:].isalnum():  # nearly all names
+        return s
     partner = _partners(s)
     start, end = 0, len(s)
     while start < end:
