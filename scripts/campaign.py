@@ -94,7 +94,6 @@ class Campaign:
         pid, bad_file = os.fork(), self.bad_file
         if pid == 0:
             from gpu_rag.models.misbehave import FAULTS, Manners, MisbehavingServer
-            from gpu_rag.models.misbehave.personas import PERSONAS
 
             log, bad_log = (
                 os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for path in (self.asked_file, self.bad_log)
@@ -108,9 +107,8 @@ class Campaign:
                 def next_fault(self, body: bytes) -> str:
                     if not bad_file.exists():
                         return super().next_fault(body)
-                    name, seed = bad_file.read_text().split()
-                    self.persona = PERSONAS[name]
-                    fault = Manners(int(seed), 0.35, BAD_200).fault(body, random.getrandbits(16))
+                    seed = int(bad_file.read_text())
+                    fault = Manners(seed, 0.35, BAD_200).fault(body, random.getrandbits(16))
                     if fault:
                         os.write(bad_log, b"x")
                     return fault
@@ -441,11 +439,8 @@ class Campaign:
 
     def bad200(self, job: str, number: int) -> None:
         """Use a server that sends 35 % errors with status 200, then a sound one: the undisturbed result must follow."""
-        from gpu_rag.models.misbehave.personas import PERSONAS
-
         self.fresh(job)
-        persona = sorted(name for name, p in PERSONAS.items() if p.unknown is None and p.counts and not p.model_name)
-        self.bad_file.write_text(f"{persona[number % len(persona)]} {number}")
+        self.bad_file.write_text(str(number))
         try:
             for argv in self.steps(job):
                 ended = self.run(argv, setup=_impatient)

@@ -10,14 +10,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.cli.options import add_settings, api_key, names, say, settings_of, table
+from gpu_rag.cli.options import add_settings, api_key, say, settings_of, table
 from gpu_rag.errors import UsageError
 
 HELP = "Convert the packaged model, fetch another, probe what a model can do, or serve a misbehaving model."
 EXAMPLE = "gpu-rag models convert --out smollm2"
 ACTIONS = ("convert", "fetch", "probe", "misbehave")
 OPTIONS = {"name": ("fetch", "probe"), "out": ("convert", "fetch"), "fresh": ("probe",)}  # options and their actions
-OPTIONS |= dict.fromkeys(("port", "seed", "share", "faults", "thinks", "upstream", "persona"), ("misbehave",))
+OPTIONS |= dict.fromkeys(("port", "seed", "share"), ("misbehave",))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,12 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, metavar="P", help="misbehave: port to listen on (default 8000; 0: any)")
     parser.add_argument("--seed", type=int, metavar="N", help="misbehave: seed of the choice of faults (default 0)")
     parser.add_argument("--share", type=float, metavar="S", help="misbehave: share of wrong requests (default .3)")
-    parser.add_argument("--faults", metavar="F,...", help="misbehave: which faults (default all)")
-    parser.add_argument("--thinks", action="store_true", help="misbehave: every reply begins with a thought")
-    words = "misbehave: as this server does: vllm, ollama, llama.cpp, lmstudio, tgi or proxy"
-    parser.add_argument("--persona", metavar="NAME", default="", help=words)
-    words = "misbehave: spoil the replies of this server, up to and with /v1, in place of invented ones"
-    parser.add_argument("--upstream", metavar="URL", default="", help=words)
     add_settings(parser)
 
 
@@ -94,13 +88,12 @@ def _fetch(options: argparse.Namespace) -> tuple[Path, bool]:
 
 def _misbehave(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Serve until Ctrl-C. The document counts requests and faults."""
-    from gpu_rag.models.misbehave import FAULTS, Manners, MisbehavingServer
+    from gpu_rag.models.misbehave import Manners, MisbehavingServer
 
-    faults = tuple(names(options.faults)) if options.faults else FAULTS
     share = 0.3 if options.share is None else options.share
-    manners = Manners(options.seed or 0, share, faults, options.thinks, options.upstream, options.persona)
+    manners = Manners(options.seed or 0, share)
     server = MisbehavingServer(manners, port=8000 if options.port is None else options.port)
-    say(f"misbehaving at {server.url} (seed {manners.seed}, share {share:g}): {', '.join(faults)}; Ctrl-C stops")
+    say(f"misbehaving at {server.url} (seed {manners.seed}, share {share:g}); Ctrl-C stops")
     try:
         threading.Event().wait()
     except KeyboardInterrupt:

@@ -1,8 +1,7 @@
 """A model server that misbehaves on purpose: OpenAI chat completions with faulty replies and connections.
 
 The fault of a request is a hash of the seed, its body and how often that body was sent. So the order of arrival does
-not matter, and the same run gets the same faults. Good replies come from `replies.well_formed`, or from a server behind
-this one.
+not matter, and the same run gets the same faults. Good replies come from `replies.well_formed`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import socket
 import struct
 import threading
 import time
-import urllib.request
 from collections import Counter
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -20,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from gpu_rag.errors import BadInput
-from gpu_rag.models.misbehave.personas import PERSONAS, Persona
+from gpu_rag.models.misbehave.persona import Persona
 from gpu_rag.models.misbehave.replies import completion, reasons, spoil, well_formed
 
 MODEL = "misbehaving-7B"
@@ -36,22 +34,15 @@ DRIP_S = 1.0  # between bytes
 @dataclass(frozen=True)
 class Manners:
     """Configuration of the faults. share: of the requests, in [0, 1]; faults: chosen evenly; thinks: every reply
-    thinks.
-
-    persona: the kind of server, see `personas`; "" for one that understands all forms. upstream: an address up to and
-    with /v1 whose replies are spoiled instead of our own.
-    """
+    thinks; persona: the kind of server, by default one that understands all forms."""
 
     seed: int = 0
     share: float = 0.3
     faults: tuple[str, ...] = FAULTS
     thinks: bool = False
-    upstream: str = ""
-    persona: str = ""
+    persona: Persona = field(default_factory=lambda: Persona({"max_model_len": 32768}))
 
     def __post_init__(self) -> None:
-        if self.persona not in ("", *PERSONAS):
-            raise BadInput("no such kind of server", given=self.persona, expected=", ".join(PERSONAS))
         if not 0 <= self.share <= 1:
             raise BadInput("not a share", given=self.share, expected="0 to 1")
         if unknown := set(self.faults) - {*FAULTS, *NAMED}:
@@ -78,7 +69,7 @@ class MisbehavingServer:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._seen: Counter[bytes] = Counter()
-        self.persona = PERSONAS.get(self.manners.persona, Persona({"max_model_len": 32768}))
+        self.persona = self.manners.persona
         self._n_loads = self.persona.n_loading
         self._httpd = _Server(self)
         self.url = f"http://{self.host}:{self._httpd.server_address[1]}/v1"
@@ -112,13 +103,7 @@ class MisbehavingServer:
 
     def reply_to(self, body: dict[str, Any], raw: bytes) -> dict[str, Any]:
         """A well-formed chat completion."""
-        if not self.manners.upstream:
-            return completion(body, well_formed(body))
-        address = f"{self.manners.upstream.rstrip('/')}/chat/completions"
-        request = urllib.request.Request(address, raw, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=600) as answer:
-            reply: dict[str, Any] = json.load(answer)
-        return reply
+        return completion(body, well_formed(body))
 
 
 class _Server(ThreadingHTTPServer):
@@ -139,8 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         server = self.server.owner
-        model = server.manners.upstream or MODEL
-        card = {"id": model, "object": "model", **server.persona.card}
+        card = {"id": MODEL, "object": "model", **server.persona.card}
         self._send(200, json.dumps({"object": "list", "data": [card]}).encode())
 
     def do_POST(self) -> None:
