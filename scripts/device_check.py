@@ -873,7 +873,7 @@ def ops(plan: Plan) -> Result:
     device, few = plan.device.type, plan.small and plan.device.type == "cpu"  # tests bench the others there
     config = Config(
         sizes=(DRY[0],) if plan.small else (10_000, 1_000_000), batches=(3,) if plan.small else (1, 64, 1000),
-        dampings=(DAMPING,), index=None, generated=True, peers=False, device=device, threads=1,
+        dampings=(DAMPING,), peers=False, device=device, threads=1,
         rounds=1,
     )  # fmt: skip
 

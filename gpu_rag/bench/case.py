@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from functools import wraps
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any, ParamSpec
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -23,17 +19,11 @@ REFUSED = "refused: "  # prefix of the note of an op that failed its check and w
 
 @dataclass(frozen=True)
 class Config:
-    """The settings of a run. Raises UsageError if one is out of range.
-
-    sizes: nodes or vectors; index: an index folder whose graph is measured,
-    or None; generated: whether PageRank is also measured on generated graphs.
-    """
+    """The settings of a run. sizes: nodes or vectors. Raises UsageError if one is out of range."""
 
     sizes: tuple[int, ...]
     batches: tuple[int, ...]
     dampings: tuple[float, ...] = (0.5, 0.85)
-    index: Path | None = None
-    generated: bool = True
     peers: bool = False
     device: str = "cpu"
     threads: int = 1
@@ -130,7 +120,7 @@ class Row:
     """One op at one size and batch, compared with one peer. None: does not apply, or was not measured; `note` gives the
     reason.
 
-    graph: its kind, or "index"; n: nodes or vectors; m: stored entries of the graph; B: questions of a call;
+    graph: its kind; n: nodes or vectors; m: stored entries of the graph; B: questions of a call;
     hops: radius; ms: time of a call: the mean over the `asked` questions of a round, then the median over
     rounds; bytes: what a call must move; pct_of_copy_bandwidth: 100 * bytes / ms / the bandwidth of a plain copy with
     as many threads in the same rounds (copy_gb_s); peer_ms: the peer's time for B questions, scaled from `sampled`
@@ -175,62 +165,9 @@ class Row:
         return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in fields}
 
 
-DISTRIBUTIONS = {"faiss": "faiss-cpu", "sklearn": "scikit-learn", "torch_geometric": "torch-geometric"}
-NETWORKX_NODES = 100_000  # graphs are dictionaries: larger ones take minutes to build
-
-Given = ParamSpec("Given")
-
-
-def peer(
-    name: str, needs: str = "", one_thread: bool = False
-) -> Callable[[Callable[Given, Peer]], Callable[Given, Peer]]:
-    """Name the peer that a function makes. The function is not called if the module `needs` is not installed, or, with
-    `one_thread`, if OpenMP has more threads: they wait for one another, and on shared cores igraph was five times
-    slower with two than with one."""
-
-    def named(make: Callable[Given, Peer]) -> Callable[Given, Peer]:
-        @wraps(make)
-        def made(*given: Given.args, **options: Given.kwargs) -> Peer:
-            if needs and find_spec(needs) is None:
-                distribution = DISTRIBUTIONS.get(needs, needs)
-                note = f"{name} is not installed: pip install {distribution}, or 'gpu-rag[bench]'"
-                return Peer(name, note=note, missing=True)
-            if one_thread and not single_openmp_thread():
-                threads = os.environ.get("OMP_NUM_THREADS", "not set")
-                note = (
-                    f"not timed: OMP_NUM_THREADS is {threads}, and more than one thread slows igraph down; set it to 1"
-                )
-                return Peer(name, note=note)
-            return replace(make(*given, **options), name=name)
-
-        return made
-
-    return named
-
-
-def alone(inputs: Callable[[int, int], Any], run: Callable[[Any], Any], note: str = "") -> Peer:
-    """A peer that takes one question at a time: `run` is called for each input."""
-    return Peer(
-        "", inputs, lambda given: [run(question) for question in given], note, max_questions=MAX_ALONE, alone=True
-    )
-
-
-def single_openmp_thread() -> bool:
-    """Whether OpenMP libraries were started with one thread."""
-    return os.environ.get("OMP_NUM_THREADS") == "1"
-
-
 def adjacency(csr: CSR) -> Any:
     """The matrix as a scipy CSR matrix in f64."""
     from scipy.sparse import csr_matrix
 
     weight = np.ones(csr.m) if csr.weight is None else csr.weight.cpu().double().numpy()
     return csr_matrix((weight, csr.indices.cpu().numpy(), csr.indptr.cpu().numpy()), shape=(csr.n, csr.n))
-
-
-def igraph_of(matrix: Any, directed: bool = True) -> Any:
-    """The igraph graph of a sparse matrix's entries, without their values."""
-    import igraph
-
-    entries = matrix.tocoo()
-    return igraph.Graph(matrix.shape[0], edges=np.stack([entries.row, entries.col], 1), directed=directed)

@@ -9,7 +9,7 @@ import torch
 
 from gpu_rag.bench.case import Config
 from gpu_rag.errors import UsageError
-from gpu_rag.graph.csr import csr_from_edges, transpose
+from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.memory import free_bytes
 from gpu_rag.graph.ragged import part_of
 from gpu_rag.types import CSR, Ragged
@@ -23,13 +23,8 @@ def seeded(config: Config) -> torch.Generator:
 
 
 def measured_graphs(config: Config) -> Iterator[tuple[str, CSR]]:
-    """(kind, adjacency) of the index, if one is given, and of the generated graphs. Raises BadInput, MissingLayer."""
-    if config.index is not None:
-        from gpu_rag.index.index import Index
-
-        graph = Index.open(str(config.index)).graph
-        yield "index", graph.pull if graph.symmetric else transpose(graph.pull)
-    for n in config.sizes if config.generated else ():
+    """(kind, adjacency) of the generated graphs."""
+    for n in config.sizes:
         yield POWER_LAW, power_law(n, config.seed)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from gpu_rag.errors import MissingBackend
 
 FOLDER = Path(__file__).resolve().parents[2] / "scripts" / "bench_peers"
+_PACKAGE = "gpu_rag_bench_peers"
 
 
 def check_peers() -> None:
@@ -27,8 +29,9 @@ def check_peers() -> None:
 def peer_file(name: str) -> Any:
     """The module of the peers of one folder of ops. Raises MissingBackend."""
     check_peers()
-    spec = importlib.util.spec_from_file_location(f"gpu_rag_bench_peers_{name}", FOLDER / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(_PACKAGE, FOLDER / "__init__.py")
     assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    if _PACKAGE not in sys.modules:
+        sys.modules[_PACKAGE] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[_PACKAGE])
+    return importlib.import_module(f"{_PACKAGE}.{name}")

@@ -7,7 +7,6 @@ import datetime
 import os
 import shlex
 import sys
-from pathlib import Path
 from typing import Any
 
 from gpu_rag.bench import OPS
@@ -28,10 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peers", action="store_true", help="time other libraries too; names the missing ones")
     parser.add_argument("--quick", action="store_true", help="10,000 nodes, B 1 and 64, damping .85, one round")
     parser.add_argument("--device", default="cpu", metavar="D", help="cpu, cuda or cuda:N (peers run on the CPU)")
-    parser.add_argument("--sizes", metavar="N,...", help="nodes or vectors (100000,1000000; none with --index)")
+    parser.add_argument("--sizes", metavar="N,...", help="nodes or vectors (default 100000,1000000)")
     parser.add_argument("--batch", metavar="B,...", help="questions in a call (default 1,16,64,256,1000)")
     parser.add_argument("--damping", metavar="D,...", help="factors of PageRank (default 0.5,0.85)")
-    parser.add_argument("--index", type=Path, metavar="DIR", help="PageRank on the graph of this index")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads of ops and copies (default 1)")
     parser.add_argument("--rounds", type=int, metavar="N", help="interleaved rounds (default 3)")
 
@@ -53,8 +51,6 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         sizes=tuple(numbers(chosen["sizes"])),
         batches=tuple(numbers(chosen["batch"])),
         dampings=tuple(_fraction(text) for text in names(chosen["damping"])),
-        index=options.index,
-        generated=options.index is None or options.sizes is not None,
         peers=options.peers,
         device=str(check_device(options.device)),
         threads=options.threads,
@@ -95,7 +91,7 @@ def _fraction(text: str) -> float:
 def command_line(options: argparse.Namespace) -> str:
     """The command that measures the same again, without --json."""
     words = ["gpu-rag", "bench", *options.ops, *(f"--{name}" for name in ("peers", "quick") if getattr(options, name))]
-    for name in ("index", "sizes", "batch", "damping", "device", "threads", "rounds"):
+    for name in ("sizes", "batch", "damping", "device", "threads", "rounds"):
         value = getattr(options, name)
         words += [] if value is None else [f"--{name}", str(value)]
     return shlex.join(words)

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from gpu_rag.bench.case import Peer, alone, peer
+from gpu_rag.bench.case import Peer
 from gpu_rag.graph.bubble.bench import GROUPS, Given
 from gpu_rag.graph.ego import local_nodes
+
+from . import alone, peer
 
 NOTE = "distances of every group to every node, no trees"
 

@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import torch
 
-from gpu_rag.bench.case import NETWORKX_NODES, Peer, adjacency, alone, igraph_of, peer
+from gpu_rag.bench.case import Peer, adjacency
 from gpu_rag.graph.csr import row_of_entry
 from gpu_rag.graph.ego.bench import Ball, cut_by_scipy
 from gpu_rag.types import CSR
+
+from . import NETWORKX_NODES, alone, igraph_of, peer
 
 Inputs = Callable[[int, int], list[int]]
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from gpu_rag.bench.case import MAX_TILED, Peer, peer, single_openmp_thread
+from gpu_rag.bench.case import MAX_TILED, Peer
 from gpu_rag.types import TopK
+
+from . import peer, single_openmp_thread
 
 
 @peer("faiss flat", needs="faiss")

@@ -4,13 +4,58 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 
-from gpu_rag.bench.case import MAX_TILED, NETWORKX_NODES, Peer, alone, peer
-from gpu_rag.graph.pagerank.bench import TOL, Problem
+from gpu_rag.bench.case import MAX_TILED, Peer, adjacency
+from gpu_rag.graph.pagerank.bench import TOL, dense_columns, row_normalised
+from gpu_rag.types import CSR, Ragged
+
+from . import NETWORKX_NODES, alone, igraph_of, peer
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A graph with a pool of questions, and its forms for other libraries, each converted once."""
+
+    csr: CSR
+    seeds: Ragged
+    weights: Ragged
+    symmetric: bool
+
+    def columns(self, start: int, count: int, dtype: Any) -> np.ndarray:
+        """The restart distributions of questions start..start+count as columns."""
+        return dense_columns(self.seeds, self.weights, np.arange(start, start + count), self.csr.n, dtype)
+
+    @cached_property
+    def matrix(self) -> Any:
+        """The adjacency as a scipy CSR matrix."""
+        return adjacency(self.csr)
+
+    @cached_property
+    def pull(self) -> tuple[Any, np.ndarray]:
+        """P^T in f32, and the rows without weight."""
+        pull, dangling = row_normalised(self.matrix)
+        return pull.astype(np.float32), np.flatnonzero(dangling)
+
+    @cached_property
+    def igraph(self) -> tuple[Any, list[float] | None]:
+        """The igraph graph, and its edge weights."""
+        from scipy.sparse import triu
+
+        entries = triu(self.matrix, format="coo") if self.symmetric else self.matrix.tocoo()
+        return igraph_of(entries, not self.symmetric), None if self.csr.weight is None else entries.data.tolist()
+
+    @cached_property
+    def networkx(self) -> Any:
+        """The networkx graph."""
+        import networkx as nx
+
+        return nx.from_scipy_sparse_array(self.matrix, create_using=nx.Graph if self.symmetric else nx.DiGraph)
 
 
 def prpack(damping: float, directed: bool, graph: Any, reset: list[float], weights: list[float] | None) -> list[float]:

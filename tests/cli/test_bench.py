@@ -2,12 +2,12 @@
 
 import importlib.util
 import os
+import sys
 
 import numpy as np
 import pytest
 import torch
 
-from gpu_rag.bench import case
 from gpu_rag.bench import peers as peers_module
 from gpu_rag.bench import run as runner
 from gpu_rag.bench.inputs import power_law
@@ -56,7 +56,7 @@ def test_all_ops_beside_their_peers(run):
 
 
 def test_a_missing_peer_is_named(run, monkeypatch):
-    monkeypatch.setattr(case, "find_spec", lambda name: None)
+    monkeypatch.setattr(sys.modules[peer_file("pagerank").__package__], "find_spec", lambda name: None)
     document = run("bench", "pagerank", "nearest", "--peers", "--damping", "0.5", *TINY).document
     missing = [row for row in document["rows"] if row["peer"] is None]
     assert {row["note"].split(" is not")[0] for row in missing} == {"igraph prpack", "networkx", "faiss flat"}
@@ -113,7 +113,6 @@ def test_what_does_not_fit_is_said(run, monkeypatch):
         ("bench", "pagerank", "--damping", "1"),
         ("bench", "pagerank", "walk"),
         ("bench", "nearest", "--device", "abacus"),
-        ("bench", "pagerank", "--index", "/no/such/index"),
     ],
 )
 def test_bad_usage(arguments, run):
@@ -193,7 +192,7 @@ def test_peers_solve_the_same_equation(undirected, weighted):
     pi = np.zeros((40, 2))
     pi[1, 0], pi[5, 1], pi[9, 1] = 1, 0.25, 0.75
     exact = solve_exactly(csr, pi, 0.85).T
-    problem = pagerank.Problem(csr, seeds, mass, undirected)
+    problem = peer_file("pagerank").Problem(csr, seeds, mass, undirected)
     for make in peer_file("pagerank").PEERS:
         peer = make(problem, 0.85)
         found = np.asarray(peer.run(peer.inputs(0, 2)))

@@ -17,11 +17,6 @@ SEVERAL = ("bubble",)  # whose function is called for the inputs or the check to
 pytestmark = pytest.mark.usefixtures("small_bench")
 
 
-def test_the_graph_of_an_index(run, index):
-    document = run("bench", "bubble", "--index", index, "--batch", 2, "--quick", "--json").document
-    assert [(row["graph"], row["B"], row["rounds"]) for row in document["rows"]] == [("index", 2, 1)]
-
-
 OPS = {
     "pagerank": (pagerank, "personalized_pagerank"),
     "nearest": (nearest, "nearest"),

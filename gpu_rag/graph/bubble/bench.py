@@ -46,7 +46,7 @@ class Given:
 
 
 def cases(config: Config) -> Iterator[Case]:
-    """Random anchors with edges, random costs; on the index graph and the generated graphs."""
+    """Random anchors with edges, random costs; on the generated graphs."""
     device = torch.device(config.device)
     for name, csr in measured_graphs(config):
         graph = checked(csr_on(csr, device))

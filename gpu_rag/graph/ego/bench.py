@@ -28,7 +28,7 @@ Ball = tuple[list[int], int]  # ascending nodes, and the number of entries betwe
 
 
 def cases(config: Config) -> Iterator[Case]:
-    """Seeds with edges that are not hubs; on the index graph and the generated graphs."""
+    """Seeds with edges that are not hubs; on the generated graphs."""
     for name, csr in measured_graphs(config):
         degrees = csr.indptr.diff()
         nodes = ((degrees > 0) & (degrees <= HUBS)).nonzero()[:, 0].cpu()

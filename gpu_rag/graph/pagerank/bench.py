@@ -5,21 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
-from gpu_rag.bench.case import (
-    Case,
-    Checked,
-    Config,
-    adjacency,
-    igraph_of,
-)
+from gpu_rag.bench.case import Case, Checked, Config, adjacency
 from gpu_rag.bench.inputs import csr_on, drawn, linked_nodes, lists_of, measured_graphs, part
 from gpu_rag.bench.peers import peer_file
 from gpu_rag.graph.pagerank import STATES, Job, Options, personalized_pagerank, pick_implementation, prepare
@@ -36,55 +29,16 @@ BLOCK = 64
 Given = tuple[Ragged, Ragged]
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A graph with a pool of questions, and its forms for other libraries, each converted once."""
-
-    csr: CSR
-    seeds: Ragged
-    weights: Ragged
-    symmetric: bool
-
-    def columns(self, start: int, count: int, dtype: Any) -> np.ndarray:
-        """The restart distributions of questions start..start+count as columns."""
-        return dense_columns(self.seeds, self.weights, np.arange(start, start + count), self.csr.n, dtype)
-
-    @cached_property
-    def matrix(self) -> Any:
-        """The adjacency as a scipy CSR matrix."""
-        return adjacency(self.csr)
-
-    @cached_property
-    def pull(self) -> tuple[Any, np.ndarray]:
-        """P^T in f32, and the rows without weight."""
-        pull, dangling = row_normalised(self.matrix)
-        return pull.astype(np.float32), np.flatnonzero(dangling)
-
-    @cached_property
-    def igraph(self) -> tuple[Any, list[float] | None]:
-        """The igraph graph, and its edge weights."""
-        from scipy.sparse import triu
-
-        entries = triu(self.matrix, format="coo") if self.symmetric else self.matrix.tocoo()
-        return igraph_of(entries, not self.symmetric), None if self.csr.weight is None else entries.data.tolist()
-
-    @cached_property
-    def networkx(self) -> Any:
-        """The networkx graph."""
-        import networkx as nx
-
-        return nx.from_scipy_sparse_array(self.matrix, create_using=nx.Graph if self.symmetric else nx.DiGraph)
-
-
 def cases(config: Config) -> Iterator[Case]:
-    """The index graph and the generated graphs, at every damping. With torch on a GPU: f32 states and, as
+    """The generated graphs, at every damping. With torch on a GPU: f32 states and, as
     implementation `torch f16`, first steps in f16."""
     for name, csr in measured_graphs(config):
         graph = prepare(csr_on(csr, torch.device(config.device)))
-        problem = Problem(csr, *seeded_questions(csr, config.pool, config.seed), graph.symmetric)
+        pool = csr, *seeded_questions(csr, config.pool, config.seed)
+        problem = peer_file("pagerank").Problem(*pool, graph.symmetric) if config.peers else None
         for damping in config.dampings:
             for state in STATES if pick_implementation(graph) == "torch" else STATES[:1]:
-                yield _case(name, graph, problem, damping, state, config)
+                yield _case(name, graph, pool, problem, damping, state, config)
 
 
 def seeded_questions(csr: CSR, count: int, seed: int) -> tuple[Ragged, Ragged]:
@@ -94,8 +48,11 @@ def seeded_questions(csr: CSR, count: int, seed: int) -> tuple[Ragged, Ragged]:
     return lists_of(nodes, cpu), lists_of(1 - torch.rand(count, SEEDS, generator=generator), cpu)
 
 
-def _case(name: str, graph: PageRankGraph, problem: Problem, damping: float, state: str, config: Config) -> Case:
-    csr, seeds, weights = problem.csr, problem.seeds, problem.weights
+def _case(
+    name: str, graph: PageRankGraph, pool: tuple[CSR, Ragged, Ragged], problem: Any, damping: float, state: str,
+    config: Config,
+) -> Case:  # fmt: skip
+    csr, seeds, weights = pool
     implementation = pick_implementation(graph)
     options = Options(damping, TOL, MAX_ITER, BLOCK, config.threads, state)
 
