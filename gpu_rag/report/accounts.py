@@ -89,21 +89,13 @@ def llm_account(stats: RunStats) -> dict[str, Any]:
     llm: Occupancy = stats.llm
     prompt = sum(cost.prompt_tokens for cost in stats.stages.values())
     cached = sum(cost.cached_tokens for cost in stats.stages.values())
-    mean_open = llm.mean_open
     return {
         "idle_share": llm.share,
         "busy_s": llm.busy_s,
         "idle_s": {name: llm.idle_s.get(cause, 0.0) for name, (cause, _) in CAUSES.items()},
         "prefix_hit_rate": cached / prompt if prompt else None,
-        "mean_open": mean_open,
-        "second_server_saves_s": second_server_saves_s(llm.busy_s, mean_open),
+        "mean_open": llm.mean_open,
     }
-
-
-def second_server_saves_s(busy_s: float, mean_open: float) -> float:
-    """Upper bound of the seconds that a second, equal server would save: half of the busy time; less if fewer than two
-    requests were open on average, since a single request is no faster on two servers."""
-    return busy_s * (1 - 1 / min(max(mean_open, 1.0), 2.0))
 
 
 def idle_line(account: Mapping[str, Any]) -> str:
@@ -117,9 +109,7 @@ def idle_line(account: Mapping[str, Any]) -> str:
     rate = account["prefix_hit_rate"]
     hits = "" if rate is None else f"; prefix cache hit rate {100 * rate:.0f} %"
     queue = f"; {account['mean_open']:.1f} requests open on average"
-    saves = account["second_server_saves_s"]
-    second = f"; a second server would save at most {saves:.1f} s" if saves >= 0.05 * wall else ""
-    return f"LLM idle {100 * account['idle_share']:.1f} % of {wall:.1f} s{because}{queue}{hits}{second}"
+    return f"LLM idle {100 * account['idle_share']:.1f} % of {wall:.1f} s{because}{queue}{hits}"
 
 
 def fallbacks_line(fallbacks: Mapping[str, Mapping[str, int]], n_read: int) -> str:
