@@ -134,31 +134,42 @@ def make_server(
     in_words: the explanation of an answer. method: of search, answer and explain. Concurrent calls share batches.
     """
     server = MCPServer("gpu-rag", title="gpu-rag", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
-    given = {**options, "method": method}
+    hints = ToolAnnotations(read_only_hint=True, open_world_hint=False, idempotent_hint=True)
+    tools = _Tools(index, {**options, "method": method}, in_words)
+    for tool in (tools.search, tools.fetch, tools.answer, tools.explain, tools.neighbours, tools.paths):
+        server.add_tool(_reported(tool), annotations=hints)
+    return server
+
+
+class _Tools:
+    """The tools over an index. given: keyword arguments of the calls that ask a method."""
+
+    def __init__(self, index: Index, given: Mapping[str, Any], in_words: Callable[[Answer], str]):
+        self._index, self._given, self._in_words = index, given, in_words
 
     async def search(
-        query: str, k: Count = 10, where: Filter = "", max_tokens: Tokens = DEFAULT_TOKENS
+        self, query: str, k: Count = 10, where: Filter = "", max_tokens: Tokens = DEFAULT_TOKENS
     ) -> Annotated[CallToolResult, SearchResult]:
         """Find the passages that bear on a question, best first, by the graph and by meaning. Returns their ids for
         fetch."""
-        result: Any = await index.aretrieve(query, k=k, where=where, **given)
+        result: Any = await self._index.aretrieve(query, k=k, where=where, **self._given)
         _check(result)
         results = [_passage(item, score=item.score, text=item.text) for item in result.evidence]
         return _listed({}, "results", results, max_tokens)
 
     async def fetch(
-        id: str, start: Annotated[int, Field(ge=0)] = 0, max_tokens: Tokens = DEFAULT_TOKENS
+        self, id: str, start: Annotated[int, Field(ge=0)] = 0, max_tokens: Tokens = DEFAULT_TOKENS
     ) -> Annotated[CallToolResult, FetchResult]:
         """Read one passage in full. start: the character to begin at, to read on after a truncated text."""
-        item = await asyncio.to_thread(index.passage, id)
+        item = await asyncio.to_thread(self._index.passage, id)
         metadata = {**item.metadata, "file": item.file, "place": item.place}
         return _text(_passage(item, start=start, metadata=metadata), item.text[start:], max_tokens)
 
     async def answer(
-        question: str, where: Filter = "", max_tokens: Tokens = DEFAULT_TOKENS
+        self, question: str, where: Filter = "", max_tokens: Tokens = DEFAULT_TOKENS
     ) -> Annotated[CallToolResult, AnswerResult]:
         """Answer a question from the documents, with the sentences that support it and their places in passages."""
-        result = await index.aask(question, where=where, **given)
+        result = await self._index.aask(question, where=where, **self._given)
         _check(result)
         head = {
             "question": question, "answer": result.text or "", "status": result.status, "method": result.method,
@@ -167,20 +178,21 @@ def make_server(
         return _listed(head, "citations", _citations(result), max_tokens)
 
     async def explain(
-        question: str, where: Filter = "", max_tokens: Tokens = DEFAULT_TOKENS
+        self, question: str, where: Filter = "", max_tokens: Tokens = DEFAULT_TOKENS
     ) -> Annotated[CallToolResult, ExplainResult]:
         """Answer a question, and tell how: each decision, the paths in the graph, the evidence and its files."""
-        result = await index.aask(question, where=where, **given)
-        return _text({}, in_words(result), max_tokens)
+        result = await self._index.aask(question, where=where, **self._given)
+        return _text({}, self._in_words(result), max_tokens)
 
     async def neighbours(
-        name: str, k: Count = 20, max_tokens: Tokens = DEFAULT_TOKENS
+        self, name: str, k: Count = 20, max_tokens: Tokens = DEFAULT_TOKENS
     ) -> Annotated[CallToolResult, NeighboursResult]:
         """Facts around a name of the graph: who or what it is joined to, and where that is stated."""
-        facts = await asyncio.to_thread(index.neighbours, name, k=k)
+        facts = await asyncio.to_thread(self._index.neighbours, name, k=k)
         return _listed({}, "facts", [vars(fact) for fact in facts], max_tokens)
 
     async def paths(
+        self,
         start: str,
         end: str,
         k: Count = 5,
@@ -188,13 +200,8 @@ def make_server(
         max_tokens: Tokens = DEFAULT_TOKENS,
     ) -> Annotated[CallToolResult, PathsResult]:
         """Chains of facts between two names of the graph, shortest first."""
-        chains = await asyncio.to_thread(index.paths, start, end, k=k, hops=hops)
+        chains = await asyncio.to_thread(self._index.paths, start, end, k=k, hops=hops)
         return _listed({}, "paths", [_chain(chain) for chain in chains], max_tokens)
-
-    hints = ToolAnnotations(read_only_hint=True, open_world_hint=False, idempotent_hint=True)
-    for tool in (search, fetch, answer, explain, neighbours, paths):
-        server.add_tool(_reported(tool), annotations=hints)
-    return server
 
 
 def _reported(tool: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +65,7 @@ def evaluate(
     decider, p_oracle, only = decider_of(decider)
     given, model = checked_settings(settings, chosen.manifest.defaults(), llm=llm, embedder=embedder)
     given = given.changed("models", decider=decider) if decider else given
-    rejects: list[Reject] = []
-    if isinstance(questions, (str, Path)):
-        rows, rejects = load_questions(checked_path("questions", questions), checked_count("limit", limit))
-    else:
-        rows = list(questions)
+    rows, rejects = _rows(questions, limit)
     names = checked_names("methods", methods)
     for name in names:  # check all methods before the first one runs
         checked_method(chosen, name)
@@ -78,9 +74,7 @@ def evaluate(
     kept, key, bars = _path("replies", replies), checked_key(api_key), _Bars(progress or Silent(), len(rows))
     engine = chosen.engine(given, replies=kept, llm=model, api_key=key)
     verdicts = _path("judge_replies", judge_replies) or kept
-    opened: AbstractContextManager[Judge | None] = nullcontext()
-    if judge:
-        opened = open_judge(engine, replies=verdicts, api_key=key)
+    opened = open_judge(engine, replies=verdicts, api_key=key) if judge else nullcontext()
     with closing(engine.models), opened as judging:
         bars.listen(engine, judging)
         comparison = compare(
@@ -93,6 +87,12 @@ def evaluate(
     wall_s = sum(entry["wall_s"] for entry in document["methods"].values())
     document.update(servers_document(engine.models.servers(), wall_s))
     return comparison
+
+
+def _rows(questions: PathLike | Iterable[QuestionRow], limit: int | None) -> tuple[list[QuestionRow], list[Reject]]:
+    if isinstance(questions, (str, Path)):
+        return load_questions(checked_path("questions", questions), checked_count("limit", limit))
+    return list(questions), []
 
 
 def _path(name: str, given: PathLike | None) -> Path | None:

@@ -484,15 +484,17 @@ def _fits(
 
     objects = _OBJECTS.intersection(token.low for token in tokens[place[1] + 1 : place[1] + 2])
     is_direct = is_agent or any(objects and place[1] in places for places in verbs)  # "only the Ott leaves it"
+    both = [*nouns, *verbs]
+    return not any(
+        _nearness(sentence, rival, both) >= _nearness(sentence, place, both)
+        or (not is_direct and _nearness(sentence, rival, nouns) > _nearness(sentence, place, nouns))
+        for rival in rivals
+    )
 
-    def nearness(place: Place, anchors: Sequence[Sequence[int]]) -> float:
-        return sum(1 / (1 + min(sentence.distance(i, place) for i in places)) for places in anchors)
 
-    def is_nearer(rival: Place) -> bool:
-        both = nearness(rival, [*nouns, *verbs]) >= nearness(place, [*nouns, *verbs])
-        return both or (not is_direct and nearness(rival, nouns) > nearness(place, nouns))
-
-    return not any(map(is_nearer, rivals))
+def _nearness(sentence: _Sentence, place: Place, anchors: Sequence[Sequence[int]]) -> float:
+    """The sum over anchors of 1 / (1 + distance of their nearest token)."""
+    return sum(1 / (1 + min(sentence.distance(i, place) for i in places)) for places in anchors)
 
 
 def _anchors(

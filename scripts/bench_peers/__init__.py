@@ -1,4 +1,4 @@
-"""How peers are made: their names, the libraries that they need, and graphs in the form of igraph."""
+"""Peers: their names, the libraries that they need, and graphs in the form of igraph."""
 
 from __future__ import annotations
 

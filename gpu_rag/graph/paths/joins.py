@@ -106,13 +106,19 @@ def path_parts(
             parts.append(replace(ended, group=slot[ended.group] + 1))
         else:
             parts.append(PathSet(slot[ended.group], ended.question, ended.nodes.flip(1), ended.edges.flip(1)))
-    for (left, right), (ours, theirs, free), n in zip(backs, tried, kept):
-        places = places_of(free, n)
-        ours, theirs = ours[places], theirs[places]
-        nodes = torch.cat([left.nodes[ours], right.nodes[theirs].flip(1)[:, 1:]], 1)
-        edges = torch.cat([left.edges[ours], right.edges[theirs].flip(1)], 1)
-        parts.append(PathSet(slot[left.group[ours]] + 1, left.question[ours], nodes, edges))
+    for (left, right), pairs, n in zip(backs, tried, kept):
+        parts.append(_met(left, right, pairs, n, slot))
     return in_order(_together([paths for paths in parts if paths.size] or parts[:1], empty=0))
+
+
+def _met(left: PathSet, right: PathSet, pairs: Sequence[torch.Tensor], n: int, slot: torch.Tensor) -> PathSet:
+    """The n pairs that share no other node, as parts: a path from one topic, then one from the next, turned round.
+    pairs: rows of left, rows of right, and which pairs these are."""
+    places = places_of(pairs[2], n)
+    ours, theirs = pairs[0][places], pairs[1][places]
+    nodes = torch.cat([left.nodes[ours], right.nodes[theirs].flip(1)[:, 1:]], 1)
+    edges = torch.cat([left.edges[ours], right.edges[theirs].flip(1)], 1)
+    return PathSet(slot[left.group[ours]] + 1, left.question[ours], nodes, edges)
 
 
 def check_ends(topics: Ragged, ends: Ends) -> None:
@@ -227,28 +233,14 @@ def chain_paths(
         bounds = (window.least.contiguous().numpy(), window.longest.contiguous().numpy())
         return _chain_by_numba(arrays, parts, topics, step, ends.first.numpy(), ends.last.numpy(), bounds, max_pairs)
     opens, closes = checked_ends(topics, ends)
-    slot = topics.offsets[parts.question] + parts.question + step
-    size, device = topics.offsets.diff(), topics.offsets.device
-    is_added, is_closed = parts.group == slot, (size > 0) & ~opens
+    size = topics.offsets.diff()
+    is_added = parts.group == topics.offsets[parts.question] + parts.question + step
     if step == 0 or whole is None:
-        n_added, n_closed = torch.stack([is_added.sum(), is_closed.sum()]).tolist()
-        added = parts.rows(places_of(is_added, n_added))
-        closed = places_of(is_closed, n_closed)
-        topic = topics.values[topics.offsets[closed]].int()[:, None]
-        sets = [replace(added, group=added.question), PathSet(closed, closed, topic, topic[:, :0])]
+        sets = _beginnings(parts, is_added, topics, (size > 0) & ~opens)
     else:
-        size_of, closes_of = size[whole.question], closes[whole.question]
-        keep = (size_of < step) | ((size_of == step) & ~closes_of)
-        length = torch.where(
-            keep, whole.edges.shape[1] + 1, whole.lengths
-        )  # one more: these paths are kept as they are
-        by_length = torch.zeros(whole.edges.shape[1] + 2, dtype=torch.int64, device=device)
-        by_length.index_add_(0, length, torch.ones_like(length))
-        n_added, *n_by_length, n_kept = torch.cat([is_added.sum()[None], by_length]).tolist()
-        added = parts.rows(places_of(is_added, n_added))
-        sets = [whole.rows(places_of(keep, n_kept))]
-        lefts = [(h, whole.rows(places_of(length == h, n))) for h, n in enumerate(n_by_length) if n]
-        sets += _extended(lefts, added, max_pairs)
+        size_of = size[whole.question]
+        is_whole = (size_of < step) | ((size_of == step) & ~closes[whole.question])
+        sets = _continued(whole, is_whole, parts, is_added, max_pairs)
     longer = _together(sets)
     length = longer.lengths
     allowed = length <= window.longest[longer.question]
@@ -257,6 +249,28 @@ def chain_paths(
     n_allowed, hops = torch.stack([allowed.sum(), widest]).tolist()
     kept = longer.rows(places_of(allowed, n_allowed))
     return in_order(PathSet(kept.group, kept.question, kept.nodes[:, : hops + 1], kept.edges[:, :hops]))
+
+
+def _beginnings(parts: PathSet, is_added: torch.Tensor, topics: Ragged, is_closed: torch.Tensor) -> list[PathSet]:
+    """The parts marked in bool[P], and the first topic alone for the questions marked in bool[B]."""
+    n_added, n_closed = torch.stack([is_added.sum(), is_closed.sum()]).tolist()
+    added, closed = parts.rows(places_of(is_added, n_added)), places_of(is_closed, n_closed)
+    topic = topics.values[topics.offsets[closed]].int()[:, None]
+    return [replace(added, group=added.question), PathSet(closed, closed, topic, topic[:, :0])]
+
+
+def _continued(
+    whole: PathSet, is_whole: torch.Tensor, parts: PathSet, is_added: torch.Tensor, max_pairs: int
+) -> list[PathSet]:
+    """The paths marked in bool[W] as they are, and the others joined with the parts marked in bool[P]."""
+    longest = whole.edges.shape[1]
+    length = torch.where(is_whole, longest + 1, whole.lengths)  # the last class: paths that are kept
+    by_length = torch.zeros(longest + 2, dtype=torch.int64, device=length.device)
+    by_length.index_add_(0, length, torch.ones_like(length))
+    n_added, *n_by_length, n_kept = torch.cat([is_added.sum()[None], by_length]).tolist()
+    added = parts.rows(places_of(is_added, n_added))
+    lefts = [(h, whole.rows(places_of(length == h, n))) for h, n in enumerate(n_by_length) if n]
+    return [whole.rows(places_of(is_whole, n_kept)), *_extended(lefts, added, max_pairs)]
 
 
 def _check_window(window: Window, topics: Ragged) -> None:
