@@ -76,12 +76,20 @@ class SortedRows(Mapping[str, int]):
         return iter(self._texts)
 
     def __getitem__(self, text: str) -> int:
+        row, first = self.first_from(text)
+        if row == len(self) or first != text:
+            raise KeyError(text)
+        return row
+
+    def first_from(self, text: str) -> tuple[int, str]:
+        """(row, text) of the first row whose text is not before `text`; (number of rows, "") if there is none."""
         start = max(bisect_right(self._firsts, text) - 1, 0) * _BLOCK
         block = self._texts[start : start + _BLOCK]  # costs less than a search among entries of the column
         place = bisect_left(block, text)
-        if place == len(block) or block[place] != text:
-            raise KeyError(text)
-        return start + place
+        if place < len(block):
+            return start + place, block[place]
+        row = start + len(block)
+        return row, self._texts[row] if row < len(self) else ""
 
 
 def normalised(names: pa.Array) -> pa.LargeStringArray:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import Protocol
 
 import numpy as np
 
@@ -266,8 +267,16 @@ _WORD = re.compile(rf"[{SINGLE_CHARACTER_SCRIPTS}]|{_LETTER}+(?:['’.\-&]{_LETT
 _POSSESSIVE = re.compile(r"['’]s$")
 
 
-def mentioned_names(text: str, known: Mapping[str, int]) -> list[int]:
-    """The distinct values of `known` (normalised name -> row) whose names occur in `text`, ascending.
+class Ascending(Protocol):
+    """Distinct texts in ascending order."""
+
+    def first_from(self, text: str) -> tuple[int, str]:
+        """(place, text) of the first of them that is not before `text`; (their number, "") if there is none."""
+        ...
+
+
+def mentioned_names(text: str, known: Ascending) -> list[int]:
+    """The places in `known`, normalised names, of those that occur in `text`, ascending.
 
     At each word the longest name of at most MAX_WORDS words is taken, and the words inside it are skipped. A possessive
     's at its end is ignored. Names of stop words only, of digits only, or of one or two letters never count. Each
@@ -275,23 +284,31 @@ def mentioned_names(text: str, known: Mapping[str, int]) -> list[int]:
     """
     flat = normalise_name(text)
     words = [match.span() for match in _WORD.finditer(flat)]
-    rows: set[int] = set()
+    places: set[int] = set()
     first = 0
     while first < len(words):
-        length = _longest(flat, words, first, known, rows)
+        length, place = _longest(flat, words[first : first + MAX_WORDS], known)
+        if length:
+            places.add(place)
         first += max(length, 1)
-    return sorted(rows)
+    return sorted(places)
 
 
-def _longest(flat: str, words: list[tuple[int, int]], first: int, known: Mapping[str, int], rows: set[int]) -> int:
-    """Add the longest name that begins at word `first`; return its number of words, or 0."""
-    for last in range(min(len(words), first + MAX_WORDS) - 1, first - 1, -1):
-        span = flat[words[first][0] : words[last][1]]
-        for name in dict.fromkeys((span, _POSSESSIVE.sub("", span))):
-            if name in known and _says_something(name):
-                rows.add(known[name])
-                return last - first + 1
-    return 0
+def _longest(flat: str, words: list[tuple[int, int]], known: Ascending) -> tuple[int, int]:
+    """(number of words, place) of the longest name that begins at the first word; (0, 0) if none does."""
+    best = 0, 0
+    for length, (_, end) in enumerate(words, 1):
+        span = flat[words[0][0] : end]
+        next_name = known.first_from(span)
+        owner = _POSSESSIVE.sub("", span)
+        of_owner = next_name if owner == span else known.first_from(owner)
+        for name, (place, same) in ((span, next_name), (owner, of_owner)):
+            if same == name and _says_something(name):
+                best = length, place
+                break
+        if not next_name[1].startswith(span):  # no longer name begins so
+            break
+    return best
 
 
 def _says_something(name: str) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
+from gpu_rag.index.names import SortedRows
 from gpu_rag.methods.hydrarag.batched.prune import GRID, on_grid
 from gpu_rag.methods.hydrarag.state import Match
 from gpu_rag.program.kinds import GRAPH, TEXT
@@ -25,14 +27,12 @@ _PART = 1 << 22  # vector components multiplied at a time
 def names_in(index: Index, texts: list[str]) -> list[list[str]]:
     """The names of nodes that occur in each text, as `KnowledgeBase.keys_of_names` has them. At each word the longest
     name wins, see `text.mentions`."""
-    known, keys = index.loaded("keys of names", _keys)
-    return [[keys[row] for row in mentioned_names(text, known)] for text in texts]
+    known = index.loaded("keys of names", _keys)
+    return [[known.column[row].as_py() for row in mentioned_names(text, known)] for text in texts]
 
 
-def _keys(index: Index) -> tuple[dict[str, int], list[str]]:
-    """{key of a name: row}, and the keys in row order."""
-    keys = kb_of(index).keys_of_names()
-    return {key: row for row, key in enumerate(keys)}, keys
+def _keys(index: Index) -> SortedRows:
+    return SortedRows(pa.chunked_array([pa.array(kb_of(index).keys_of_names(), pa.large_string())]))
 
 
 Named = tuple[tuple[str, ...], np.ndarray]  # the names of one question, and their unit vectors f32[M, D]
