@@ -271,10 +271,11 @@ def count_words(
         token = np.repeat(np.arange(len(tokens), dtype=np.int32), np.diff(earlier.indptr))
         kept = np.stack([token, passage, earlier.frequency])[:, passage >= 0]
         parts = np.concatenate([kept, parts], 1)
-    df = np.bincount(parts[0], minlength=len(numbers))
-    used = sorted(token for token, number in numbers.items() if df[number])  # passages may have taken tokens with them
+    df, names = np.bincount(parts[0], minlength=len(numbers)), [*numbers]
+    # passages may have taken tokens with them; the earlier tokens are sorted, so that this is a merge
+    number = np.array(sorted(np.flatnonzero(df).tolist(), key=names.__getitem__), np.int64)
+    used = [names[token] for token in number.tolist()]
     rank = np.empty(len(numbers), np.int32)
-    number = np.array([numbers[token] for token in used], np.int64)
     rank[number] = np.arange(len(used))
     order = np.argsort(rank[parts[0]].astype(np.int64) << 32 | parts[1], kind="stable")  # fast: mostly sorted
     passage, frequency = parts[1][order], parts[2][order]

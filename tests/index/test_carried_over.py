@@ -455,7 +455,7 @@ def test_mentions(
     now |= {name: ids for name, ids in then.items() if draw.random() < 0.7}
     before = put_mentions(next(benches), old, then, aliases[0])
     bench, other = (put_mentions(next(benches), new, now, aliases[1]) for _ in range(2))
-    with patch.object(mentions, "MAX_PASSAGES_OF_A_SEARCHED_NAME", most), patch.object(mentions, "_ROWS", most):
+    with patch.multiple(mentions, MAX_PASSAGES_OF_A_SEARCHED_NAME=most, _ROWS=most, _TOGETHER=most):
         files_of(before, mentions.mentions_stage)
         assert files_of(bench, mentions.mentions_stage, before) == files_of(other, mentions.mentions_stage)
     assert bench.report.reused == len(old.items() & new.items())

@@ -103,7 +103,7 @@ def test_tables_of_an_earlier_run_are_brought_up_to_date(
 
 X: Any = (["York", "Orlo"], [("York", "in", "Orlo")])
 CHANGES: dict[str, tuple[list[Any], list[Any]]] = {
-    "copies": ([X, X, (["Orlo"], [])], [X, (["Orlo"], [])]),
+    "copies": ([(["York"], []), X, X, (["Orlo"], [])], [(["Orlo"], []), X, (["York"], [])]),
     "triples": ([X, X], [X, (X[0], [("York", "near", "Orlo")])]),
     "others": ([X, X], [X, X, (["YORK"], [])]),
 }

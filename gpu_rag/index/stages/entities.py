@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -252,7 +252,7 @@ def _updated(work: Work) -> dict[str, int] | None:
     if earlier is None:
         return None
     now, ids = earlier.now, one_array(earlier.entities["id"])
-    passage_now = _same_rows(_row_hashes(earlier.old), _row_hashes(now))
+    passage_now = _kept_rows(earlier.old.select(_NAMED), now.select(_NAMED))
     is_new, is_gone = np.ones(len(now) + 1, bool), passage_now < 0
     is_new[passage_now[~is_gone]] = False
     if is_new[:-1].sum() + is_gone.sum() > _MAX_CHANGED * len(now):
@@ -364,9 +364,10 @@ def _write_updated_relations(
     rank[pc.sort_indices(encoded.dictionary).to_numpy()] = np.arange(len(rank))
     label = rank[encoded.indices.to_numpy()]
     subject, object_ = (np.append(*both) for both in zip(ends, new_ends))
-    order = np.lexsort((passages, object_[rows], label[rows], subject[rows]))
+    stated_by, about = object_[rows] << 32 | passages, subject[rows] << 32 | label[rows]
+    order = np.lexsort((stated_by, about))  # two keys take half the time of four
     rows, passages = rows[order], passages[order]
-    key = np.stack([subject[rows], label[rows], object_[rows]])
+    key = np.stack([about[order], object_[rows]])
     starts = np.flatnonzero(np.append(True, (key[:, 1:] != key[:, :-1]).any(0))[: len(rows)])
     firsts = rows[starts]
     lists = pa.ListArray.from_arrays(pa.array(np.append(starts, len(rows)), pa.int32()), pa.array(passages, pa.int32()))
@@ -375,10 +376,13 @@ def _write_updated_relations(
     return tables.write_columns(work.out / "relations.parquet", tables.RELATIONS, [*columns, origins])
 
 
+_NAMED = ["entities", "triples"]
+
+
 def _row_hashes(extractions: pa.Table) -> np.ndarray:
     """A hash of the names and triples of each row for `_same_rows`, i64[n]. Python's hash has a secret key, so that
     nobody can prepare two rows with one hash."""
-    both = zip(*(_bytes_of_lists(extractions[name].chunk(0)) for name in ("entities", "triples")))
+    both = zip(*(_bytes_of_lists(column.combine_chunks()) for column in extractions.columns))
     return np.fromiter(map(hash, both), np.int64, len(extractions))
 
 
@@ -394,8 +398,30 @@ def _bytes_of_lists(column: pa.ListArray) -> Iterator[tuple[bytes, bytes]]:
         yield bytes(text[first:last]), bytes(lengths[4 * a : 4 * b])
 
 
+def _kept_rows(before: pa.Table, now: pa.Table) -> np.ndarray:
+    """i64[M]: for each of M earlier rows an equal row, each at most once; -1 if there is none left. Rows before the
+    first difference, and behind the last one, are not hashed."""
+    least = min(len(before), len(now))
+    first = _n_same(least, lambda start, stop: (t.slice(start, stop - start) for t in (before, now)))
+    last = _n_same(least - first, lambda start, stop: (t.slice(len(t) - stop, stop - start) for t in (before, now)))
+    hashes = (_row_hashes(table.slice(first, len(table) - first - last)) for table in (before, now))
+    between = _same_rows(*hashes)
+    between[between >= 0] += first
+    return np.concatenate([np.arange(first), between, np.arange(len(now) - last, len(now))])
+
+
+def _n_same(most: int, both: Callable[[int, int], Iterable[pa.Table]]) -> int:
+    """The number of rows, at most `most`, up to which two tables are equal. both(start, stop): rows of the two."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        before, now = both(low, middle)
+        low, high = (middle, high) if before.equals(now) else (low, middle - 1)
+    return low
+
+
 def _same_rows(before: np.ndarray, now: np.ndarray) -> np.ndarray:
-    """i64[M]: for each of M earlier rows a row with the same hash, each at most once; -1 if there is none left."""
+    """`_kept_rows` from a hash of each row."""
     keys = []
     for hashes in (before, now):
         order = np.argsort(hashes, kind="stable")

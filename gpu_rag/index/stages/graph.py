@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gpu_rag.graph.nearest.pairs import distinct
 from gpu_rag.index import tables
 from gpu_rag.index.database import memory_limit
 from gpu_rag.index.folder import storage_errors
@@ -21,7 +22,7 @@ from gpu_rag.index.titles import TITLE_WEIGHT, title_edges
 from gpu_rag.index.walk import stored
 from gpu_rag.index.work import Work
 
-Edges = tuple[np.ndarray, np.ndarray, np.ndarray | float]  # both ends, and the weights, which may be one for all
+Edges = tuple[np.ndarray, np.ndarray, np.ndarray | int]  # both ends, and the weights, or 1 for all
 _SORTED = 64  # bytes of memory an entry that is sorted
 
 
@@ -103,7 +104,7 @@ def walk_arrays(
     """
     titles = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES, ["title"])["title"]
     node, passage = title_edges(titles, names, rows)
-    n, titled = first + len(titles), (node, passage + first, 0.0)
+    n, titled = first + len(titles), (node, passage + first, np.zeros(len(node), np.float32))
 
     def both_ways() -> Iterator[Edges]:
         for a, b, weight in chain(edges(), (titled,)):
@@ -124,16 +125,24 @@ def walk_arrays(
 
 def _entries(edges: Iterable[Edges], titled: Edges, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
     """(source << 32 | target, i64, ascending; weight f32) of the entries of the nodes from low to high."""
-    keys, weights = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
+    plain, keys, weights = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
     for source, target, weight in edges:
         kept = (source >= low) & (source < high) & (source != target)
-        keys.append(source[kept].astype(np.int64) << 32 | target[kept])
-        weights.append(np.broadcast_to(np.asarray(weight, np.float32), kept.shape)[kept])
-    key = np.concatenate(keys)
-    order = np.argsort(key)
-    key = key[order]
-    firsts = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
-    key, weight = key[firsts], np.maximum.reduceat(np.concatenate(weights)[order], firsts)
+        key = source[kept].astype(np.int64) << 32 | target[kept]
+        if isinstance(weight, np.ndarray):
+            keys.append(key)
+            weights.append(weight[kept])
+        else:
+            plain.append(key)
+    ones, weighted = distinct(np.concatenate(plain)), np.concatenate(keys)  # sorting without weights is much faster
+    order = np.argsort(weighted)
+    weighted = weighted[order]
+    firsts = np.flatnonzero(np.diff(weighted, prepend=-1))
+    weighted, most = weighted[firsts], np.maximum.reduceat(np.concatenate(weights)[order], firsts)
+    key = distinct(np.concatenate([ones, weighted]))
+    weight = np.ones(len(key), np.float32)
+    is_one = np.append(ones, -1)[np.searchsorted(ones, weighted)] == weighted
+    weight[np.searchsorted(key, weighted)] = np.where(is_one, np.maximum(most, 1), most)
     ends = np.stack(titled[:2]).astype(np.int64)
     for source, target in (ends, ends[::-1]):
         kept = (source >= low) & (source < high)
