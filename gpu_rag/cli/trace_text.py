@@ -87,7 +87,7 @@ def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | N
             lines.append(f"  {number}. {node['name']}   [{node['id']}, {node['type']}]  score {node['score']:.3f}")
     lines.append("\nevidence" if row["evidence"] else "\nevidence  no passages")
     for number, item in enumerate(row["evidence"][:evidence], 1):
-        lines.append(f"  {number}. {item['title']}   [{_place(item)}]  score {item['score']:.3f}: {item['why']}")
+        lines.append(f"  {number}. {_title(item)}   [{_place(item)}]  score {item['score']:.3f}: {item['why']}")
         if item.get("metadata"):
             lines.append(_wrapped(in_words(item["metadata"]), "     "))
         text = textwrap.shorten(item["text"], _MAX_CHARS, placeholder=" ...", break_on_hyphens=False)

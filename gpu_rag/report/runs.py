@@ -31,16 +31,17 @@ _MAX_KINDS = 10_000
 
 
 def reject_kinds(rejects: Iterable[Mapping[str, Any]]) -> list[tuple[str, int, list[str]]]:
-    """(reason without names and numbers, number of rejects, places of the first three) of rejects by kind, the most
-    frequent first."""
-    kinds: dict[str, tuple[int, list[str]]] = {}
+    """(reason, number of rejects, places of the first three) of rejects by kind, the most frequent first. Reasons of
+    several have no names and numbers."""
+    kinds: dict[str, tuple[str, int, list[str]]] = {}
     for reject in rejects:
         kind = _VARYING.sub("...", str(reject["reason"]))
         kind = kind if kind in kinds or len(kinds) < _MAX_KINDS else "other reasons"
-        n, places = kinds.get(kind, (0, []))
+        _, n, places = kinds.get(kind, ("", 0, []))
         place = f"{reject['file']}:{reject['line']}" if reject["line"] else str(reject["file"])
-        kinds[kind] = (n + 1, [*places, place] if len(places) < 3 else places)
-    return sorted(((kind, *entry) for kind, entry in kinds.items()), key=lambda entry: -entry[1])
+        reason = kind if n else str(reject["reason"])
+        kinds[kind] = (reason, n + 1, [*places, place] if len(places) < 3 else places)
+    return sorted(kinds.values(), key=lambda entry: -entry[1])
 
 
 # --- predicted against actual ---------------------------------------------------------------------

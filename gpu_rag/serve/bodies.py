@@ -13,7 +13,7 @@ from gpu_rag.index.where import MAX_CHARS
 from gpu_rag.methods.registry import AUTO, load_method
 from gpu_rag.program.history import Turn
 from gpu_rag.serve.refusal import Refusal
-from gpu_rag.settings.check import declared
+from gpu_rag.settings.check import declared, unknown_name
 from gpu_rag.settings.sections import ServeSettings
 from gpu_rag.sources.rows import Limits, RowError, clean_string, decode_utf8, document_text, id_text, kind, question_id
 from gpu_rag.text.strict_json import JsonError, loads
@@ -100,8 +100,9 @@ def read_ask(raw: bytes, settable: Collection[str], *, retrieval: bool) -> tuple
     settable: method parameters that a client may set.
     """
     given = read_object(raw)
-    if not retrieval and "passages" in given:
-        raise _bad("unknown key", given="passages", expected="only in /v1/retrieve")
+    known = ["question", "id", *(key for key in AskBody.__struct_fields__ if retrieval or key != "passages")]
+    if unknown := next((key for key in given if key not in known), None):
+        raise unknown_name("key", unknown[:80], known)
     single = "questions" not in given
     if single:
         asked = {name: given.pop(name) for name in ("id", "question") if name in given}

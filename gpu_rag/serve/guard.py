@@ -158,8 +158,8 @@ class Guard:
                     raise
                 if isinstance(error, HTTPException):
                     given = f"{scope['method']} {scope['path']}"[:120]
-                    more = dict(error.headers or {})
-                    refusal = Refusal(error.status_code, error.detail, given=given, headers=more)
+                    more, do = dict(error.headers or {}), "GET /openapi.json lists the routes"
+                    refusal = Refusal(error.status_code, error.detail, given=given, do=do, headers=more)
                 else:
                     refusal = refusal_of(error)
                 body = error_body(refusal, _BELOW.sub("", scope["path"]))

@@ -47,7 +47,8 @@ def read_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
             number += 1
             yield attempted(path, number, _row, number, element)
     except (JsonError, RowError) as error:
-        yield Reject(shown(path), number + 1 if number else 0, f"{error}; what follows in this file is not read")
+        end = "; what follows in this file is not read" if number else ""
+        yield Reject(shown(path), number + 1 if number else 0, f"{error}{end}")
 
 
 def read_object(path: Path, limits: Limits, what: str = "an object") -> dict[str, Any]:

@@ -58,7 +58,7 @@ def iter_array(text: str) -> Iterator[Any]:
     decoder = _Decoder()
     position = _skip_space(text, 0)
     if text[position : position + 1] != "[":
-        raise JsonError("the JSON text is not an array")
+        raise JsonError("the JSON text is not an array: write [{...}, ...], or an object a line in a file named .jsonl")
     position = _skip_space(text, position + 1)
     closed = text[position : position + 1] == "]"
     while not closed:

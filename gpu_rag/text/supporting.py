@@ -10,7 +10,8 @@ A sentence supports a short answer if it holds
   `rules/relations/phrases.toml`; half of the words, if the evidence has the others nowhere, and no verb, if no other
   name, date or number could be the answer;
 
-and if no other name, date or number in it is nearer to these words. Commas and conjunctions count as distance.
+and if no other name, date or number in it is nearer to these words, or alone in the clause of the verbs. Commas and
+conjunctions count as distance.
 
 The sentences of one path support an answer together: they share these words, and the sentence with the answer has none
 of the question's names, but a name that joins it to another sentence. So do two sentences without a path, if the one
@@ -362,9 +363,9 @@ def _span(number: int, sentence: _Sentence, place: Place) -> Span:
 
 
 def _wanted(asked: _Question, answer: str, evidence: Set[str]) -> list[tuple[str, ...]]:
-    """The terms of an answer that the question has in no form, in order; then the terms of its core: names and
-    numbers, a number's next word, and for a question of no known type all words of the evidence, if most are. None if
-    the answer is of another type."""
+    """The terms of an answer that the question has in no form, in order, but not for a date or a number; then the terms
+    of its core: names and numbers, a number's next word, and for a question of no known type all words of the evidence,
+    if most are. None if the answer is of another type."""
     terms = _sequence(answer)
     asking = [*(word for word, _ in asked.words), *asked.optional]
     units = [(low, unit) for low in answer.casefold().split() for unit in _units(low)]
@@ -384,7 +385,8 @@ def _wanted(asked: _Question, answer: str, evidence: Set[str]) -> list[tuple[str
     elif asked.kind == "other":
         core = evidence | core if 3 * len(evidence & {*new}) >= 2 * len(new) else frozenset()
     core_terms = tuple(term for term in new if term in core)
-    return [wanted for wanted in dict.fromkeys((new, core_terms)) if fits and 0 < len(wanted) <= _MAX_WORDS]
+    forms = (core_terms,) if core_terms and asked.kind in ("date", "number") else (new, core_terms)
+    return [wanted for wanted in dict.fromkeys(forms) if fits and 0 < len(wanted) <= _MAX_WORDS]
 
 
 def _places(sentence: _Sentence, wanted: Sequence[str], in_order: bool) -> list[Place]:
@@ -485,11 +487,21 @@ def _fits(
     objects = _OBJECTS.intersection(token.low for token in tokens[place[1] + 1 : place[1] + 2])
     is_direct = is_agent or any(objects and place[1] in places for places in verbs)  # "only the Ott leaves it"
     both = [*nouns, *verbs]
-    return not any(
-        _nearness(sentence, rival, both) >= _nearness(sentence, place, both)
-        or (not is_direct and _nearness(sentence, rival, nouns) > _nearness(sentence, place, nouns))
-        for rival in rivals
-    )
+    is_beside = _is_beside(sentence, place, verbs)
+
+    def is_nearer(rival: Place) -> bool:
+        if _is_beside(sentence, rival, verbs) is not is_beside:
+            return not is_beside
+        if _nearness(sentence, rival, both) >= _nearness(sentence, place, both):
+            return True
+        return not is_direct and _nearness(sentence, rival, nouns) > _nearness(sentence, place, nouns)
+
+    return not any(map(is_nearer, rivals))
+
+
+def _is_beside(sentence: _Sentence, place: Place, verbs: Sequence[Sequence[int]]) -> bool:
+    """Whether a place is beside all verbs: "opened in 1802 and closed in 1949" has one date for each verb."""
+    return bool(verbs) and all(min(sentence.distance(i, place) for i in places) <= _BOUNDARY for places in verbs)
 
 
 def _nearness(sentence: _Sentence, place: Place, anchors: Sequence[Sequence[int]]) -> float:

@@ -45,6 +45,8 @@ USAGE = {
     "missing questions": (["eval", "{index}", "{tmp}/no.jsonl", "--retrieval-only"], "{tmp}/no.jsonl"),
     "missing answers": (["explain", "{tmp}/no.jsonl", "q1"], "{tmp}/no.jsonl"),
     "missing profile": (["doctor", "--profile", "{tmp}/no.toml"], "{tmp}/no.toml"),
+    "misspelt option": (["ask", "{index}", "Who?", "--methd=ppr"], "did you mean --method?"),
+    "question without quotes": (["ask", "{index}", "Who", "built", "it?"], "needs quotes"),
     "unknown method": (["ask", "{index}", "Who?", "--method", "ppt"], "did you mean ppr?"),
     "unknown second method": (["eval", "{index}", "{questions}", "--method", "bm25,denes"], "did you mean dense?"),
     "unknown method to build for": (["index", "{questions}", "--out", "{tmp}/new", "--for", "ppr,bm52"], "bm25?"),

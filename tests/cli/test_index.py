@@ -190,14 +190,16 @@ def test_rejects_are_shown_by_kind_the_most_frequent_first():
 
     rows = [
         ("a.csv", 2, "the row has 3 cells for 2 columns"),
-        ("b.pdf", 0, "no page"),
+        ("b.pdf", 0, "page 7 is broken"),
         *(("a.csv", n, f"the row has {n} cells for 2 columns") for n in range(4, 9)),
         ("c.jsonl", 3, "duplicate of 'x' in a.csv line 7"),
         ("c.jsonl", 4, "duplicate of 'y\u0085z' in b/a.csv line 12"),
     ]
     kinds = reject_kinds({"file": file, "line": line, "reason": reason} for file, line, reason in rows)
+    assert kinds[0][0] == "the row has ... cells for ... columns"
     assert [(n, places) for _, n, places in kinds] == [
         (6, ["a.csv:2", "a.csv:4", "a.csv:5"]),
         (2, ["c.jsonl:3", "c.jsonl:4"]),
         (1, ["b.pdf"]),
     ]
+    assert kinds[2][0] == "page 7 is broken"

@@ -191,13 +191,15 @@ def test_offsets_into_documents_of_many_passages(run, cli, tmp_path):
     assert run(*given).status == 1
 
 
-def test_answers_of_another_state_of_the_index_are_told(run, out, index, tiny_corpus, cli):
+def test_answers_of_another_state_of_the_index_are_told(run, answer, out, index, tiny_corpus, cli):
     rows = cli.read_rows(tiny_corpus)
     cli.write_rows(tiny_corpus, [*rows, {"id": "d9", "title": "Moon", "text": "The moon is grey."}])
     assert run("index", tiny_corpus, "--out", index, *cli.NO_LLM, "--for", ",".join(cli.METHODS)).status == 0
     result = run("verify-answers", out, index, "--json")
     assert "another state of this index" in result.err and result.document["same_index"] is False
     assert {d["what"].split(":", 1)[1][:20] for d in result.document["differences"]} <= {" it stands in tiny.js"}
+    refused = answer("--limit", 1).error
+    assert "another state of the index" in refused and refused.endswith("choose another --out")
 
 
 def test_an_openai_batch_is_checked_inside_and_outside(run, index, replay, cli, tmp_path):
@@ -226,6 +228,8 @@ def test_an_openai_batch_is_checked_inside_and_outside(run, index, replay, cli, 
 
 def test_bad_input(run, out, index, tmp_path):
     assert run("verify-answers", tmp_path / "none.jsonl", index).status == 2
+    (tmp_path / "no.jsonl").touch()
+    assert "no answers" in run("verify-answers", tmp_path / "no.jsonl", index).error
     assert run("verify-answers", out, tmp_path).status == 2
     assert run("verify-answers", out, index, "--corpus", tmp_path / "none").status == 2
     shutil.rmtree(next((index / "stages").glob("passages-*")))

@@ -89,6 +89,9 @@ def test_the_core_of_a_sentence_is_enough_but_another_name_in_it_is_not() -> Non
         ("Ott was the teacher of Ilse Brandt.", "Who was the teacher of Ilse Brandt?", "Ilse Brandt", "Ott"),
         ("His rug belongs to his pupil Hana Ito.", "Who taught him?", "Hana Ito", None),
         ("Nur Ves is a 1931 German film directed by Ott.", "Who directed Nur Ves?", "1931 German", None),
+        ("The red mine of Ott opened in 1802 and shut in 1949.", "When did the red mine of Ott shut?", "1802", "1949"),
+        ("The mine of Ott opened in 1802, shut in 1949.", "When did the mine shut?", "It opened in 1802", "1949"),
+        ("Old Ott House was built by Ito and burnt by Ves.", "Who burnt Old Ott House?", "Ito", "Ves"),
         ("Ott (born 2 May 1971) is a Danish poet.", "What is the birth date of Ott?", "Danish", "2 May 1971"),
     ],
 )
