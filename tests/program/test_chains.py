@@ -287,7 +287,7 @@ def test_a_disease_that_nothing_is_asked_for_is_a_condition(question: str, condi
 @pytest.mark.parametrize("said", [True, False])
 @pytest.mark.parametrize("relation", ["indication", "contraindication"])
 def test_only_a_sure_query_asks_for_what_the_question_leaves_open(sure: bool, said: bool, relation: str) -> None:
-    spoken = Spoken(barred={3: Barred("contraindication of glaucoma", "contraindication", said)})
+    spoken = Spoken(barred={3: [Barred("contraindication of glaucoma", said)]})
     topic = Topic("glaucoma", "disease", (relation,), ("in",))
     allowed = sure and not said and relation == "contraindication"
     assert spoken.ruled_out(Query((topic,), sure)) == ({} if allowed else {3: "contraindication of glaucoma"})

@@ -23,7 +23,7 @@ from gpu_rag.methods.hydrarag.asks import FOLLOW_UP, KNOWLEDGE, PREDICT
 from gpu_rag.methods.hydrarag.chains import realised
 from gpu_rag.methods.hydrarag.evidence import MAX_ANSWERS, evidence_of
 from gpu_rag.methods.hydrarag.graphs import Depth, explore_graphs
-from gpu_rag.methods.hydrarag.pruning import pruned
+from gpu_rag.methods.hydrarag.pruning import allowed, pruned
 from gpu_rag.methods.hydrarag.replies import FollowUp, Prediction
 from gpu_rag.methods.hydrarag.state import (
     ANSWER,
@@ -70,7 +70,9 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
     phases = ((INITIAL, _initial), (REFINED, _refined), (PREDICTED, _predicted))[: search.params.phases]
     for name, phase in phases:
         (query,) = await embed([analysis.indicator])
-        paths = [*(realising if name == INITIAL else ()), *await phase(analysis, sources, query, search)]
+        paths = allowed(
+            [*(realising if name == INITIAL else ()), *await phase(analysis, sources, query, search)], search
+        )
         search.found.extend(paths)
         chosen = await pruned(analysis, paths, query, name, search)
         search.chosen.extend(chosen)
@@ -115,7 +117,9 @@ def _ended(tried: Attempt, chosen: list[FoundPath], phase: str, sources: Sources
     paths, pools = tuple(map(_path, chosen)), tuple(search.pools)
     if query.query is not None and query.count:
         paths = (count_path(query.query, len(query.nodes)), *paths)
-    return Draft(tried.text, evidence, paths, status, tried.nodes, pools, **remarks)
+    ids = {search.kb.node_ids[node] for node in query.barred}
+    nodes = tuple(node for node in tried.nodes if node.id not in ids)  # a reader may name one
+    return Draft(tried.text, evidence, paths, status, nodes, pools, **remarks)
 
 
 def _path(path: FoundPath) -> Path:

@@ -32,7 +32,7 @@ async def pruned(
     analysis: Analysis, paths: Sequence[FoundPath], query: np.ndarray, phase: str, search: Search
 ) -> list[FoundPath]:
     """The at most w_max remaining paths, best first. Intermediate results are recorded in `search`."""
-    paths, params = once(_allowed(paths, search)), search.params
+    paths, params = once(paths), search.params
     _pool(f"{phase} found", paths, search)
     if not paths:
         for step in ("w1", "w2", "w_max"):
@@ -54,14 +54,14 @@ async def pruned(
     return remaining
 
 
-def _allowed(paths: Sequence[FoundPath], search: Search) -> list[FoundPath]:
+def allowed(paths: Sequence[FoundPath], search: Search) -> list[FoundPath]:
     """The paths without the answers that the question rules out, and without those that lead to nothing else."""
-    barred, allowed = search.asked.barred, list[FoundPath]()
+    barred, kept = search.asked.barred, list[FoundPath]()
     for path in paths:
         answers = tuple(node for node in path.answers if node not in barred)
         if answers or not path.answers:
-            allowed.append(replace(path, answers=answers))
-    return allowed
+            kept.append(replace(path, answers=answers))
+    return kept
 
 
 def once(paths: Sequence[FoundPath]) -> list[FoundPath]:

@@ -29,6 +29,7 @@ from gpu_rag.text.rules.relations import (
     words_of,
 )
 from gpu_rag.text.rules.relations.direction import Side, agree, reads_as_verb, side_of_head
+from gpu_rag.text.rules.relations.operators import FORBIDDEN
 
 MOST_CUES = 7
 MOST_FOLLOWS, MOST_TYPES = 4096, 256  # relations, and sets of types, of which the relations behind them are kept
@@ -239,14 +240,20 @@ class ChainReader:
         denials = ((row, denial_of(label, self._stems)) for row, label in enumerate(self._labels))
         return {row: denial for row, denial in denials if denial is not None}
 
+    @cached_property
+    def forbidding(self) -> frozenset[int]:
+        """The denying relations that say that something does harm ("contraindication"), unlike "off-label use"."""
+        return frozenset(row for row in self.denials if any(FORBIDDEN in unit.groups for unit in self.units[row]))
+
     def rules_out(self, text: str, negated: bool, sure: bool, condition: bool) -> dict[int, bool]:
         """The relations by which a topic rules out nodes, see `opposed`; all that deny others for a condition, a clause
         such as "is not contraindicated in #", and a negated clause that is not understood. text: the clause; negated,
-        sure: whether it rules out what it leads to, and whether it is understood."""
+        sure: whether it rules out what it leads to, and whether it is understood. A relation that forbids is always one
+        of them, unless the clause asks for it."""
         opposed = self.opposed(text)
         if condition or (negated and not (sure and self.denials.keys() <= opposed.keys())):
             return dict.fromkeys(self.denials, True)
-        return {} if negated else opposed
+        return dict.fromkeys(self.forbidding, True) if negated else opposed
 
     def denies(self, text: str) -> bool:
         """Whether a text names a relation that denies another one."""

@@ -178,7 +178,13 @@ def _read(
         plainly = {(d // 2, reader.direction(d)) for d in named}
         walked = {step for chain in chains[:k] if len(chain.steps) <= query.hops for step in chain.steps}
         lacking = () if plainly & walked else tuple(sorted(plainly))
-    return Read(tuple(chains[:k]), tuple(sorted(fitting)), plain, lacking)
+    return Read(tuple(_one_way(chains)[:k]), tuple(sorted(fitting)), plain, lacking)
+
+
+def _one_way(chains: Sequence[AskedChain]) -> list[AskedChain]:
+    """The chains without those that walk the relations of a better one in other directions."""
+    best = {chain.relations: chain.score for chain in reversed(chains)}
+    return [chain for chain in chains if chain.score >= best[chain.relations]]
 
 
 def reader_of(index: Index) -> ChainReader:

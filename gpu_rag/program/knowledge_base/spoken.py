@@ -40,7 +40,7 @@ from gpu_rag.text.rules.decomposition.phrases import AUX, BASE_VERBS
 from gpu_rag.text.rules.extraction.lexicon import PREPOSITIONS, is_verb
 from gpu_rag.text.rules.relations import units_of
 from gpu_rag.text.rules.relations.hops import n_relations, relation_words
-from gpu_rag.text.rules.relations.operators import Clause, operators_of
+from gpu_rag.text.rules.relations.operators import Clause, operators_of, statements_in
 
 _WORD_BEHIND = re.compile(r"\W+(?:(?:and|or)\W+\w+\W+)?(\w+)")  # "drinks or food companies": companies, behind drinks
 _UNNAMED = re.compile(r"\b(?:(nobody|no\W?one|nothing|anybody|anyone|anything)|(no|any|a|an) (\w+))\b", re.IGNORECASE)
@@ -100,10 +100,9 @@ class TopicRead:
 
 @dataclass(frozen=True)
 class Barred:
-    """The reason why a node is not an answer. said: whether the question says that the relation is contrary."""
+    """A reason why a node is not an answer: "relation of topic". said: whether the question says it is contrary."""
 
     reason: str
-    relation: str
     said: bool
 
 
@@ -120,7 +119,7 @@ class Spoken:
     operations: Operations = ALL
     unread: tuple[str, ...] = ()
     types: tuple[int, ...] = ()
-    barred: dict[int, Barred] = field(default_factory=dict)
+    barred: dict[int, list[Barred]] = field(default_factory=dict)
     plain: bool = True
 
     @property
@@ -130,9 +129,10 @@ class Spoken:
 
     def ruled_out(self, query: Query) -> dict[int, str]:
         """The barred nodes with reasons. A sure query may ask for a relation that the question's words leave open."""
-        asked = {name for topic in query.entities if query.sure and not topic.negated for name in topic.relations[-1:]}
-        rows = self.barred.items()
-        return {node: barred.reason for node, barred in rows if barred.said or barred.relation not in asked}
+        topics = [topic for topic in query.entities if query.sure and not topic.negated]
+        asked = {f"{name} of {topic.entity}".casefold() for topic in topics for name in topic.relations[-1:]}
+        pairs = ((node, barred) for node, reasons in self.barred.items() for barred in reasons)
+        return {node: b.reason for node, b in pairs if b.said or b.reason.casefold() not in asked}
 
     def lacking(self, kb: KnowledgeBase) -> list[str]:
         """The relations that the question plainly says of a topic and that do not lead from it."""
@@ -149,9 +149,11 @@ async def spoken_of(
     text, source, newest = _without_source(index, _REQUEST.sub(lambda match: " " * len(match[0]), text))
     text, (topics, others) = _with_modals(text, topics, others)
     places = sorted([*topics, *_unnamed(index, text, topics)], key=lambda topic: topic.start)
+    whole = text
+    text, stated = _without_statements(index, text, places)
     spans = [(topic.start, topic.end) for topic in places]
     operators = operators_of(text, spans, reader.groups, reader.valued, reader.pairs)
-    conditions = _conditions(index, operators.clauses, places)
+    conditions = stated | _conditions(index, operators.clauses, places)
     plain = operators.plain and not (source or newest or conditions)
     if plain:
         places = list(topics)
@@ -179,12 +181,13 @@ async def spoken_of(
     for place, (topic, ask) in enumerate(zip(topic_reads, asked)):
         opposed = reader.rules_out(ask.text, topic.negated, topic.sure, place in conditions)
         left_out = topic.left_out or place in conditions
-        topic_reads[place] = replace(topic, left_out=left_out, opposed={} if topic.left_out else opposed)
+        opposed = dict.fromkeys(reader.forbidding, True) if topic.left_out else opposed
+        topic_reads[place] = replace(topic, left_out=left_out, opposed=opposed)
     own, other_reads = topic_reads[: len(places)], tuple(topic_reads[len(places) :])
     types = tuple(sorted(reader.asked_types(text)))
     named_reads = tuple(topic for topic in own if topic.name != ANYTHING)
-    unsaid = _beside(index, text, places) if reader.denials and not asks_harm else []
-    barred = await _contrary(kb, (*named_reads, *unsaid))
+    unsaid = _beside(index, whole, places, asks_harm) if reader.denials else []
+    barred = await _contrary(index, (*named_reads, *unsaid))
     unheard = [topic.read.unread for topic in own if not topic.left_out]
     unread = tuple(dict.fromkeys(word for words in unheard for word in words)) if all(unheard) else ()
     spoken = Spoken(named_reads, other_reads, unread=unread, types=types, barred=barred, plain=plain)
@@ -213,10 +216,28 @@ async def _chains_of(kb: KnowledgeBase, asked: Sequence[Asked], n_named: int, lo
     return reads
 
 
-def _beside(index: Index, text: str, topics: Sequence[Named]) -> list[TopicRead]:
+def _without_statements(index: Index, text: str, topics: Sequence[Named]) -> tuple[str, set[int]]:
+    """(a question without the words of the statements beside it, except for topics; the places of their topics, which
+    are conditions), if some relations deny others and the question itself names another topic."""
+    kb, statements = kb_of(index), statements_in(text) if reader_of(index).denials else []
+    of_topic = [next((span for span in statements if span[0] <= t.start < span[1]), None) for t in topics]
+    asked = {node for topic, span in zip(topics, of_topic) if span is None for node in topic.nodes}
+    if not (asked and statements):
+        return text, set()
+    first = min(topic.start for topic, span in zip(topics, of_topic) if span is None)
+    kept = {place for topic in topics for place in range(topic.start, topic.end)}
+    for start, end in statements:
+        if start < first or mentions_in(kb, text[start:end]):
+            blank = (text[i] if i in kept or i == end - 1 else " " for i in range(start, end))
+            text = f"{text[:start]}{''.join(blank)}{text[end:]}"
+    return text, {i for i, span in enumerate(of_topic) if span and asked.isdisjoint(topics[i].nodes)}
+
+
+def _beside(index: Index, text: str, topics: Sequence[Named], asks_harm: bool) -> list[TopicRead]:
     """The names in a question that were not taken as topics, nor lie in one ("hypertension" beside a longer name). They
-    rule out what a denying relation joins with them."""
-    kb, opposed = kb_of(index), reader_of(index).rules_out("", True, False, True)
+    rule out what a denying relation joins with them; if the question asks for such a relation, one that forbids."""
+    kb, reader = kb_of(index), reader_of(index)
+    opposed = dict.fromkeys(reader.forbidding if asks_harm else reader.denials, True)
     beside = [m for m in mentions_in(kb, text) if not any(t.start <= m.start and m.end <= t.end for t in topics)]
     names = dict.fromkeys(text[m.start : m.end] for m in beside)
     return [TopicRead(name, tuple(kb.named(name)[:MAX_HOMONYMS]), Read(), opposed=opposed) for name in names]
@@ -239,16 +260,23 @@ def _conditions(index: Index, clauses: Sequence[Clause], topics: Sequence[Named]
     }
 
 
-async def _contrary(kb: KnowledgeBase, topics: Sequence[TopicRead]) -> dict[int, Barred]:
-    """The nodes that a contrary relation joins with a topic; if it is the only one or plainly asked, no other may."""
-    opposed, barred = [topic for topic in topics if topic.opposed], dict[int, Barred]()
-    asked = [len(opposed) == 1 or (t.sure and not (t.negated or t.left_out)) for t in opposed]
-    pairs = [(topic.nodes, frozenset(topic.opposed), alone) for topic, alone in zip(opposed, asked)]
-    nodes_of = await gather(*map(contrary_nodes, pairs))
-    for topic, nodes in zip(opposed, nodes_of):
+async def _contrary(index: Index, topics: Sequence[TopicRead]) -> dict[int, list[Barred]]:
+    """The nodes that a contrary relation joins with a topic, and others of their names. If it does not forbid, and the
+    topic is the only one or plainly asked, no other relation may join them too."""
+    kb, forbidding = kb_of(index), reader_of(index).forbidding
+    opposed, barred = [topic for topic in topics if topic.opposed], dict[int, list[Barred]]()
+    pairs = list[tuple[TopicRead, frozenset[int], bool]]()
+    for topic in opposed:
+        alone = len(opposed) == 1 or (topic.sure and not (topic.negated or topic.left_out))
+        forbids = forbidding & topic.opposed.keys()
+        others = frozenset(topic.opposed) - forbids
+        pairs += [(topic, rows, only) for rows, only in ((others, alone), (forbids, False)) if rows]
+    nodes_of = await gather(*(contrary_nodes((topic.nodes, rows, alone)) for topic, rows, alone in pairs))
+    for (topic, _, _), nodes in zip(pairs, nodes_of):
         for node, row in nodes.items():
-            relation = kb.relation_names[row]
-            barred[node] = Barred(f"{relation} of {topic.name}", relation, topic.opposed[row] or topic.sure)
+            reason = Barred(f"{kb.relation_names[row]} of {topic.name}", topic.opposed[row] or topic.sure)
+            for same in {node, *kb.named(kb.node_names[node])}:
+                barred.setdefault(same, []).append(reason)
     return barred
 
 

@@ -1,8 +1,9 @@
 """Operators of a question on the things that its relations lead to: not, or, how many, before 1990, the first.
 
 A question with several topics is cut into clauses, one for each topic, at "and", "or", "but", "that", a comma and the
-like, and before a negated auxiliary. A negation belongs to the topics of its clause. A clause without words of its own
-("or Bob") repeats the clause before it. Numbers and dates are compared only if the question says how.
+like, at the end of a sentence, and before a negated auxiliary. A negation belongs to the topics of its clause. A clause
+without words of its own ("or Bob") repeats the clause before it. Numbers and dates are compared only if the question
+says how.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Literal
 
-from gpu_rag.text.rules.decomposition.phrases import AUX, COPULAS
-from gpu_rag.text.rules.extraction.lexicon import MONTHS, PREPOSITIONS, is_verb
-from gpu_rag.text.rules.relations import stem_of, units_of, words_of
+from gpu_rag.text.rules.decomposition.phrases import AUX, COPULAS, QUESTION_WORDS
+from gpu_rag.text.rules.extraction.lexicon import MONTHS, PREPOSITIONS, SUBJECT_PRONOUNS, is_verb
+from gpu_rag.text.rules.relations import ASKS_FOR, stem_of, units_of, words_of
 from gpu_rag.text.sentences import word_set
 from gpu_rag.text.tokens import STOP_WORDS
 
@@ -29,6 +30,7 @@ _EXCEPT = frozenset({"except", "exclude", "excluding", "omit", "omitting", "besi
 _CUTS = word_set(", ; and or but that who which whom nor without yet while whereas") | _EXCEPT
 _NEGATION = re.compile(r"(\w)n['’]t\b", re.IGNORECASE)
 _TOKEN = re.compile(r"#\d+|[^\W_]+(?:[.,\-/][^\W_]+)*(?:['’][^\W_]+)*|[,;]|['’]s\b")
+_END = re.compile(r"[.:;!?]+(?=\s)")  # of a sentence, or of its first part
 _COUNT = (("how", "many"), ("the", "number", "of"), ("number", "of"), ("count", "the"))
 _PHRASES: dict[Compare, str] = {
     "less": "before, earlier than, prior to, less than, fewer than, under, below, lower than, smaller than",
@@ -60,8 +62,9 @@ _JOINS = frozenset({"and", "or", ","})
 _PERMITS = word_set(
     "safe safely suitable allowed permitted tolerated compatible acceptable harmless"
 )  # the opposite of "contraindicated"
-_FORBIDDEN = "contraindicated"
+FORBIDDEN = "contraindicated"
 _DO = frozenset({"do", "does", "did"})
+_SPEAKERS = frozenset({"i", "we", "you"})
 _BETWEEN = PREPOSITIONS | word_set("i you he she it we they one")  # words between an auxiliary and its negation
 TOPIC, NOT, EXCEPT, CUT, WORD = range(5)
 _Words = list[tuple[str, int]]  # words with their kinds
@@ -117,6 +120,22 @@ def is_compared(before: str, name: str) -> bool:
     return _NUMBER.fullmatch(name) is not None and any(compare != "equal" for compare in ends)
 
 
+def statements_in(text: str) -> list[tuple[int, int]]:
+    """The statements beside a question, as characters with their full stop or colon: "I cannot sleep.", "It must be
+    safe in asthma." They have a verb behind their first word, and neither begin nor end as a question.
+    """
+    stops = [match.span() for match in re.finditer(_END, f"{text} ")]
+    statements = []
+    for start, (stop, end) in zip([0, *(end for _, end in stops)], [*stops, (len(text), len(text))]):
+        words = words_of(text[start:stop])
+        if not words or words[0] in AUX | ASKS_FOR | QUESTION_WORDS or "?" in text[stop:end]:
+            continue
+        has_verb = QUESTION_WORDS.isdisjoint(words) and any(is_verb(word, "") for word in words[1:])
+        if has_verb or words[0] in SUBJECT_PRONOUNS | _SPEAKERS:  # "I may not take what asthma forbids."
+            statements.append((start, min(end, len(text))))
+    return statements
+
+
 def operators_of(
     text: str,
     spans: Sequence[tuple[int, int]],
@@ -135,6 +154,7 @@ def operators_of(
     """
     for place, (start, end) in reversed(list(enumerate(spans))):
         text = f"{text[:start]} {'not ' * bool(_NONE.match(text[start:end]))}#{place} {text[end:]}"
+    text = re.sub(_END, ";", text)
     text = re.sub(r"\bcan(?:not|n['’]t)\b", "can not", text, flags=re.IGNORECASE)
     words = [word.casefold() for word in _TOKEN.findall(_NEGATION.sub(r"\1 not", text))]
     words = _excepted(words)
@@ -198,9 +218,9 @@ def _kinds(words: Sequence[str], known: frozenset[str]) -> _Words:
     spoken = {i for unit in units for i in range(unit.at, unit.at + unit.width)}
     kinds = _Words()
     for i, word in enumerate(words):
-        if word in _PERMITS and i not in spoken and _FORBIDDEN in known:
+        if word in _PERMITS and i not in spoken and FORBIDDEN in known:
             kinds.append(("not", NOT))
-            word, kind = _FORBIDDEN, CUT
+            word, kind = FORBIDDEN, CUT
         elif word[0] == "#":
             kind = TOPIC
         elif word in _DO and i:
