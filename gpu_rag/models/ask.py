@@ -153,6 +153,7 @@ class Choose:
     rule: positions without a model; without it the best by score, ties to the earlier option.
     helps: (gold, position, **fields) -> whether a perfect decider may take that option; see `program.oracle`.
     plans: whether the choice is part of planning, which a model that is not capable leaves to the rule.
+    mixed: whether a model sees the options in a random order, so that taking the first ones tells nothing.
     """
 
     name: str
@@ -164,6 +165,7 @@ class Choose:
     rule: Callable[..., Sequence[int] | Awaitable[Sequence[int]]] | None = None
     helps: Callable[..., bool | Awaitable[bool]] | None = None
     plans: bool = False
+    mixed: bool = False
 
     def prompt_of(self, fields: Fields) -> Prompt:
         """Prompt for these fields."""
@@ -186,7 +188,7 @@ class Choose:
 @dataclass(frozen=True)
 class Options:
     """Options of one choice. name: in the trace; scores: one per option, instead of the cosine with the query;
-    threshold: least score if none is allowed."""
+    threshold: least score if none is allowed; rank: see `Packed`."""
 
     name: str
     texts: tuple[str, ...]
@@ -195,6 +197,7 @@ class Options:
     allow_none: bool
     threshold: float
     scores: Sequence[float] | None = None
+    rank: Sequence[int] | None = None
 
 
 @dataclass(frozen=True)

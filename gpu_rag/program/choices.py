@@ -6,14 +6,13 @@ A choice offers options, such as edges, relations or entities, which lead to pas
   agreement   = n(p) / (m(p) + 1): the share of the occasions to choose p that were taken
   lean        = of one choice, the mean over its pairs of a chosen option and one passed over: 1 where the chosen one
                 leads to a passage that is higher in the ranking without a model, -1 where lower, 0 where neither
-  trust       = (sum of leans / (number of leans + 1) - CHANCE) / (SURE - CHANCE), within 0 and 1; without the choices
-                that took just the options shown first
+  trust       = (sum of leans / (number of leans + 1) - CHANCE) / (SURE - CHANCE), within 0 and 1
   score(p)    = score with the model + MASS * trust * agreement / max(1, sum of all agreements); without trust, the
                 score without the model
 A model that chooses at random has leans around 0, so it is not trusted, however many its choices are. A model that is
 right mostly chooses passages that the graph ranks high; it is then also followed where the graph ranks low. Weak models
-like what is shown first, which is likely anyway: such choices tell nothing. A model that takes something nearly
-everywhere spreads the mass so thin that it moves nothing. Rules do not count as choices.
+like what is shown first; since options are shown in a random order, that is a random choice. A model that takes
+something nearly everywhere spreads the mass so thin that it moves nothing. Rules do not count as choices.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
 from gpu_rag.runtime.trace import Context
 
-MASS, CHANCE, SURE = 0.6, 0.1, 0.3
+MASS, CHANCE, SURE = 0.6, 0.1, 0.2
 PARTS = 1 << 40  # weights are rounded down to multiples of 1 / PARTS: sums are exact in any order
 DEPTH = 100  # places of a walk's ranking that choices may reorder
 
@@ -61,8 +60,7 @@ class Choices:
     def trust(self, ranking: Sequence[int]) -> float:
         """The trust in the choices by a ranking of passages without a model; 0 without choices."""
         place = {passage: i for i, passage in enumerate(ranking)}
-        telling = ((options, chosen) for options, chosen in self.made if not are_first(chosen))
-        leans = [_lean(options, chosen, place) for options, chosen in telling]
+        leans = [_lean(*choice, place) for choice in self.made if 0 < len(choice[1]) < len(choice[0])]
         share = (math.fsum(leans) / (len(leans) + 1) - CHANCE) / (SURE - CHANCE)
         return min(1.0, max(0.0, share))
 
@@ -78,11 +76,6 @@ class Choices:
             scores[passage] = scores.get(passage, 0.0) + mass * agreement
         best = sorted(scores.items(), key=lambda item: -item[1])[:limit]
         return Ranking(tuple(row for row, _ in best), tuple(score for _, score in best))
-
-
-def are_first(chosen: Collection[int]) -> bool:
-    """Whether chosen positions, each once, are just the first of the options, or none; they tell nothing."""
-    return set(chosen) == set(range(len(chosen)))
 
 
 def by_rules(run: Run) -> Run:

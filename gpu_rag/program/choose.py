@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
+from random import Random
 from string import ascii_uppercase
 
 import numpy as np
@@ -44,6 +45,14 @@ def best(scores: Sequence[float] | np.ndarray, k: int, threshold: float | None =
     return order if threshold is None else [i for i in order if scores[i] >= threshold]
 
 
+def mixed(run: Run, name: str, texts: Sequence[str]) -> list[int]:
+    """The positions of options in a random order, the same in every run. A choice is mixed by itself, so an option that
+    is offered twice is not first in both."""
+    order = list(range(len(texts)))
+    Random("|".join((run.ctx.question.id, name, *texts[:1]))).shuffle(order)
+    return order
+
+
 def whole(run: Run, prompt: Prompt, slots: Mapping[str, str | Packed], options: Options) -> Slots | None:
     """The slots; a packed slot has only its texts that fit as a whole beside the options, since half a text cannot be
     judged.
@@ -67,8 +76,8 @@ async def by_rank(run: Run, prompt: Prompt, slots: Slots, options: Options) -> t
     """The options that a model scores best, and its reply; None if its engine gives no scores."""
     longest = max(run.models.language_model.count_tokens(text) for text in options.texts)
     listed = [f"- {' '.join(text.split())}" for text in options.texts]
-    text, n_shown = _listed(run, prompt, slots, listed, "", max(longest, 1))
-    texts = (*options.texts[:n_shown], *([NONE_TEXT] if options.allow_none else []))
+    text, positions = _listed(run, prompt, slots, listed, options.rank, "", max(longest, 1))
+    texts = (*(options.texts[i] for i in positions), *([NONE_TEXT] if options.allow_none else []))
     rank = Rank(texts)
     reply = await sent(run, Request(prompt.system, text, rank, 1, run.models.temperature))
     if not isinstance(read_reply(reply, rank), Read):
@@ -76,10 +85,10 @@ async def by_rank(run: Run, prompt: Prompt, slots: Slots, options: Options) -> t
             note_malformed(run, options.name, reply)
         return None
     run.ctx.usage.replies_read += 1
-    chosen = best(reply.scores[:n_shown], options.k)
+    chosen = best(reply.scores[: len(positions)], options.k)
     if options.allow_none:
         chosen = [i for i in chosen if reply.scores[i] > reply.scores[-1]]
-    return chosen, reply
+    return [positions[i] for i in chosen], reply
 
 
 async def by_labels(run: Run, prompt: Prompt, slots: Slots, options: Options) -> tuple[list[int], Reply] | None:
@@ -92,19 +101,19 @@ async def by_labels(run: Run, prompt: Prompt, slots: Slots, options: Options) ->
     if single and options.allow_none:
         form = f"{NONE_LABEL}. {NONE_TEXT}\n{form}"
     listed = [f"{label}. {' '.join(text.split())}" for label, text in zip(labels, options.texts)]
-    text, n_shown = _listed(run, prompt, slots, listed, form, max_tokens)
-    labels = labels[:n_shown]
+    text, positions = _listed(run, prompt, slots, listed, options.rank, form, max_tokens)
+    place = {labels[i]: i for i in positions}
     if single:
-        constraint: Choice | JsonSchema = Choice((*labels, NONE_LABEL) if options.allow_none else tuple(labels))
+        constraint: Choice | JsonSchema = Choice((*place, NONE_LABEL) if options.allow_none else tuple(place))
     else:
-        constraint = JsonSchema(_labels_schema(labels, min(k, n_shown), 0 if options.allow_none else 1))
-    rewrite = partial(_labelled, dict(zip(labels, options.texts)))
+        constraint = JsonSchema(_labels_schema(list(place), min(k, len(place)), 0 if options.allow_none else 1))
+    rewrite = partial(_labelled, {label: options.texts[i] for label, i in place.items()})
     form_of = Form(options.name, constraint, max_tokens, run.models.temperature, rewrite)
     read, reply = await reply_to(run, prompt, text, form_of)
     if not isinstance(read, Read):
         return None
     named = [read.value] if single else read.value["chosen"]
-    return list(dict.fromkeys(labels.index(label) for label in named if label != NONE_LABEL)), reply
+    return list(dict.fromkeys(place[label] for label in named if label != NONE_LABEL)), reply
 
 
 def _labelled(options: Mapping[str, str], text: str) -> str:
@@ -121,14 +130,16 @@ def _labelled(options: Mapping[str, str], text: str) -> str:
     return re.sub("|".join(map(re.escape, quoted)), lambda form: quoted[form[0]], text)
 
 
-def _listed(run: Run, prompt: Prompt, slots: Slots, listed: list[str], ending: str, max_tokens: int) -> tuple[str, int]:
-    """The user text with the options that fit, and their number."""
-    options = Packed(listed, separator="\n", ending=ending)
+def _listed(
+    run: Run, prompt: Prompt, slots: Slots, listed: list[str], rank: Sequence[int] | None, ending: str, max_tokens: int
+) -> tuple[str, tuple[int, ...]]:
+    """The user text with the options that fit, and their positions."""
+    options = Packed(listed, rank, separator="\n", ending=ending)
     rendered = shown(run.models.language_model, prompt, {**slots, OPTIONS: options}, max_tokens)
     run.ctx.usage.cut += rendered.n_cut
     if not rendered.positions:
         raise ContextOverflow("no option fits the prompt", given=prompt.name, do="use a longer context")
-    return rendered.text, len(rendered.positions)
+    return rendered.text, rendered.positions
 
 
 def option_labels(n: int) -> list[str]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -29,7 +29,7 @@ import numpy as np
 from gpu_rag.errors import UsageError
 from gpu_rag.models.ask import Ask, Choose, Fields, Options, Taken, call, shown
 from gpu_rag.models.llm.interface import LLM
-from gpu_rag.program.choose import best, by_labels, by_rank, whole
+from gpu_rag.program.choose import best, by_labels, by_rank, mixed, whole
 from gpu_rag.program.embed import check_texts
 from gpu_rag.program.replies import Form, count, reply_to
 from gpu_rag.program.run import Decider, Run
@@ -168,15 +168,20 @@ class Model:
         slots = whole(run, prompt, choose.slots(fields), options)
         if slots is None:
             return await RULE.choice(run, choose, options, fields)
+        order: Sequence[int] = range(len(options.texts))
+        seen = options
+        if choose.mixed:
+            order = mixed(run, options.name, options.texts)
+            seen = replace(options, texts=tuple(options.texts[i] for i in order), rank=order)
         if not run.models.language_model.capable:
             if choose.plans:
                 return await RULE.choice(run, choose, options, fields)
-            ranked = await by_rank(run, prompt, slots, options)
+            ranked = await by_rank(run, prompt, slots, seen)
             if ranked is not None:
-                return Taken(ranked[0], "rank", ranked[1])
-        picked = await by_labels(run, prompt, slots, options)
+                return Taken([order[i] for i in ranked[0]], "rank", ranked[1])
+        picked = await by_labels(run, prompt, slots, seen)
         if picked is not None:
-            return Taken(picked[0], "model", picked[1])
+            return Taken([order[i] for i in picked[0]], "model", picked[1])
         count(run, options.name, "rule")
         return Taken((await RULE.choice(run, choose, options, fields)).value, "fallback")
 

@@ -239,7 +239,8 @@ def chooser(options=COLOURS, **given):
 
     async def program(run):
         kept = {name: given[name] for name in ("k", "query", "scores", "threshold") if name in given}
-        choice = Choose("choose", lambda: PICK, lambda: {"question": "which?"}, none=given.get("allow_none", False))
+        more = {"none": given.get("allow_none", False), "mixed": given.get("mixed", False)}
+        choice = Choose("choose", lambda: PICK, lambda: {"question": "which?"}, **more)
         return await decide(run, choice, options=options, **kept)
 
     return program
@@ -346,6 +347,23 @@ def test_a_list_of_labels_is_shown_by_an_example():
     llm = WordLLM('{"chosen": ["C"]}')
     outcome_of(chooser(k=3), llm)
     assert llm.requests[0].prompt.endswith('labels of 1 to 3 options, the best first, as in {"chosen": ["B", "C"]}')
+
+
+@pytest.mark.parametrize("capable", [True, False])
+def test_mixed_options_are_shown_in_random_order_and_the_nearest_are_kept(capable):
+    firsts, lasts = [], []
+    for i in range(40):
+        options = [f"option {i} {j} " + "and so on " * 3 for j in range(8)]
+        llm = WordLLM("A" if capable else rank_reply(-1.0, *[-2.0] * 7), capable=capable)
+        outcome = outcome_of(chooser(options=options, mixed=True), llm, decider="model")
+        listed = [line for line in llm.requests[0].prompt.splitlines() if f"option {i} " in line]
+        assert len(listed) == 8 and " ".join(options[outcome.draft[0]].split()) in listed[0]
+        firsts.append(outcome.draft[0])
+        small = WordLLM("A" if capable else rank_reply(*[-1.0] * 8), capable=capable, context_tokens=60)
+        outcome_of(chooser(options=options, mixed=True), small, decider="model")
+        lasts.append({j for j in range(8) if f"option {i} {j} " in small.requests[0].prompt})
+    assert len(set(firsts)) > 5 and firsts.count(0) < 15
+    assert all(kept == set(range(len(kept))) and 0 < len(kept) < 8 for kept in lasts)
 
 
 def rank_reply(*scores):

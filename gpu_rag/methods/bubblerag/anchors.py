@@ -29,6 +29,7 @@ from gpu_rag.methods.bubblerag.batched import Params, bubble_anchors, bubble_anc
 from gpu_rag.methods.bubblerag.graph import is_relation, node_texts, node_titles, passages_of
 from gpu_rag.methods.bubblerag.rules import OPEN, Group, Keyword, anchors_of, groups_by_rules, keywords_by_rules, once
 from gpu_rag.program.choices import Choices
+from gpu_rag.program.choose import mixed
 from gpu_rag.program.decide import decide
 from gpu_rag.program.embed import embed
 from gpu_rag.program.run import Run
@@ -58,16 +59,19 @@ async def find_groups(
     for number, pool in enumerate(pools, 1):
         for v in pool.rows:
             numbers.setdefault(v, []).append(str(number))
-    candidates = list(numbers)
-    if not candidates:
+    if not numbers:
         return [], False
+    nearest = list(numbers)
+    rank = mixed(run, GROUPS.name, node_texts(run.index, nearest))
+    candidates = [nearest[i] for i in rank]
     rules = _numbered(groups_by_rules(run.index, keywords, pools), candidates)
     reply = await decide(
         run,
         GROUPS,
         question=question,
         keywords=keywords,
-        lines=_lines(run.index, numbers),
+        lines=_lines(run.index, {v: numbers[v] for v in candidates}),
+        rank=rank,
         rules=rules,
         pools=pools,
         candidates=candidates,

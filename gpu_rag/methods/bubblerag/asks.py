@@ -175,10 +175,10 @@ GROUPS = Ask(
     Grouping,
     rule=lambda rules: rules,
     prompt=f"{PROMPTS}:groups",
-    show=lambda question, keywords, lines: {
+    show=lambda question, keywords, lines, rank: {
         "question": question,
         "keywords": numbered(keywords),
-        "candidates": Packed(lines, separator="\n"),
+        "candidates": Packed(lines, rank, separator="\n"),
     },
     check=_sorted,
     words=_groups_in_words,
@@ -191,7 +191,7 @@ def stated_by_gold(gold: Known, position: int, relations: Sequence[int]) -> bool
     return not gold.passages.isdisjoint(passages_of(gold.index, [relations[position]]))
 
 
-EXPAND = Choose("expand", f"{PROMPTS}:expand", none=True, helps=stated_by_gold)
+EXPAND = Choose("expand", f"{PROMPTS}:expand", none=True, helps=stated_by_gold, mixed=True)
 
 
 # --- reading ---------------------------------------------------------------------------------------

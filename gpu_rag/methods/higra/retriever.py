@@ -20,7 +20,6 @@ from gpu_rag.methods.higra.asks import SEEDS
 from gpu_rag.methods.higra.batched import HigraFound, Params, Seeded, Walked, higra_rank, higra_search, higra_walk
 from gpu_rag.methods.higra.graph import entity_options, higra_graph, relation_paths
 from gpu_rag.methods.higra.librarian import consult
-from gpu_rag.program.choices import are_first
 from gpu_rag.program.choose import best
 from gpu_rag.program.decide import decide
 from gpu_rag.program.embed import embed
@@ -71,7 +70,7 @@ async def started(run: Run, text: str, params: Params) -> Begun:
 async def _seeds(run: Run, text: str, similar: HigraFound, params: Params) -> list[int]:
     """Rows of the seed entities: the decider's choice among the candidates, else the rule's or the first entities.
 
-    In a walk on the whole graph a choice is not trusted if it shares no entity with the rule's, or has just the first.
+    In a walk on the whole graph a choice is not trusted if it shares no entity with the rule's, or is the nearest ones.
     """
     candidates = list(dict.fromkeys(chain(similar.named, similar.entities.rows)))[: params.n_entities]
     by_rank = dict(zip(similar.entities.rows, similar.entities.scores))
@@ -90,7 +89,8 @@ async def _seeds(run: Run, text: str, similar: HigraFound, params: Params) -> li
     near = best(scores, params.max_seeds, params.seed_threshold)
     by_rule = [candidates[i] for i in near] or list(similar.entities.rows[: params.fallback_seeds])
     seeds = [candidates[i] for i in chosen]
-    if not seeds or (params.walk == "whole" and (set(seeds).isdisjoint(by_rule) or are_first(chosen))):
+    are_nearest = set(chosen) == set(range(len(chosen)))
+    if not seeds or (params.walk == "whole" and (set(seeds).isdisjoint(by_rule) or are_nearest)):
         seeds = by_rule
     run.saw(lambda: _around(run.index, seeds, params.radius))
     return seeds

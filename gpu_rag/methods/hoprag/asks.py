@@ -27,15 +27,17 @@ def leads_to_gold(gold: Known, position: int, edges: Sequence[OutEdge]) -> bool:
     return vertex_passage(gold.index, edges[position].target) in gold.passages
 
 
-HOP = Choose("hop", f"{PROMPTS}:choose", none=True, rule=nearest, helps=leads_to_gold)
+HOP = Choose("hop", f"{PROMPTS}:choose", none=True, rule=nearest, helps=leads_to_gold, mixed=True)
 
 
 @dataclass(frozen=True)
 class Place:
-    """A vertex to hop from: its title, and the questions of its out-edges, nearest first."""
+    """A vertex to hop from: its title, the questions of its out-edges, nearest first, and the order in which a model
+    sees them."""
 
     title: str
     options: Sequence[str]
+    order: Sequence[int]
 
 
 class Ways(Struct, frozen=True):
@@ -47,7 +49,7 @@ class Ways(Struct, frozen=True):
 def texts(places: Sequence[Place]) -> list[str]:
     """Each place with its numbered ways, for a prompt."""
     number = count(1)
-    lines = ((f"{next(number)}. {' '.join(option.split())}" for option in place.options) for place in places)
+    lines = ((f"{next(number)}. {' '.join(place.options[i].split())}" for i in place.order) for place in places)
     return ["\n".join((f"From {place.title}", *options)) for place, options in zip(places, lines)]
 
 
@@ -56,14 +58,15 @@ def chosen(reply: Ways, places: Sequence[Place]) -> list[list[int]]:
     positions, end = [], 0
     for place in places:
         start, end = end, end + len(place.options)
-        positions.append([number - 1 - start for number in reply.ways if start < number <= end][:1])
+        positions.append([place.order[number - 1 - start] for number in reply.ways if start < number <= end][:1])
     return positions
 
 
 def _first_ways(entry: str, places: Sequence[Place]) -> Ways:
     """The nearest way from each place, by the rule of HOP."""
     starts = [1 + sum(len(place.options) for place in places[:i]) for i in range(len(places))]
-    return Ways(() if entry == "walk" else tuple(starts[:MAX_PLACES]))
+    ways = tuple(start + place.order.index(0) for start, place in zip(starts, places))
+    return Ways(() if entry == "walk" else ways[:MAX_PLACES])
 
 
 HOPS = Ask(

@@ -36,6 +36,7 @@ from gpu_rag.methods.hoprag.batched import (
 )
 from gpu_rag.models.ask import shown
 from gpu_rag.program.choices import DEPTH, Choices
+from gpu_rag.program.choose import mixed
 from gpu_rag.program.decide import decide, decide_all
 from gpu_rag.program.embed import embed
 from gpu_rag.program.reader import Support, read
@@ -151,7 +152,7 @@ async def _hop(run: Run, text: str, query: HopQuestion, walk: Walk, choices: Cho
     """One round of hops from every vertex in the queue."""
     options = await out_edges((query, tuple(walk.queue)), params.n_options)
     edge_texts = [[edge_question(run.index, edge.edge) for edge in edges] for edges in options]
-    places = [Place(_name(run, v), questions) for v, questions in zip(walk.queue, edge_texts)]
+    places = [Place(_name(run, v), texts, mixed(run, HOPS.name, texts)) for v, texts in zip(walk.queue, edge_texts)]
     fields = {"step": hop, "question": text, "entry": params.entry}
     asks = [{**fields, "title": p.title, "options": p.options, "edges": edges} for p, edges in zip(places, options)]
     together = partial(_jointly, run, text, places, params.entry) if params.hops == "joint" else None

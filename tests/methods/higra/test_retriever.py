@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from gpu_rag.methods.higra.graph import HigraGraph, higra_graph
 from gpu_rag.methods.higra.rules import short_answer
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
+from gpu_rag.program import decide
 from gpu_rag.sample import corpus_path, questions_path
 from gpu_rag.settings import merge
 from gpu_rag.text.normalise import normalise_name
@@ -148,6 +150,11 @@ def by_model(request: Request, labels: Sequence[str]) -> str:
     return json.dumps({"answers": ["Tamsin"], "evidence": "it says so", "passages": [2, 1, 99]})
 
 
+def unmixed(_: Any, name: str, texts: Sequence[str]) -> list[int]:
+    return list(range(len(texts)))
+
+
+@patch.object(decide, "mixed", unmixed)
 def test_a_capable_model_picks_seeds_or_none(index: gpu_rag.Index, fast: Any) -> None:
     llm = ScriptedLLM(lambda request: by_model(request, ["B", "A"]))
     (answer,) = index.answer(BORN, method="higra-retriever", settings=fast, llm=llm)
@@ -163,6 +170,7 @@ def test_a_capable_model_picks_seeds_or_none(index: gpu_rag.Index, fast: Any) ->
     assert chosen(none, "seeds/model") == () and none.status == "answered" and none.paths  # the first three seed
 
 
+@patch.object(decide, "mixed", unmixed)
 def test_picks_of_a_model_are_all_seeds_if_one_is_the_rules(
     index: gpu_rag.Index, fast: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,7 +192,7 @@ def test_picks_of_a_model_are_all_seeds_if_one_is_the_rules(
     by_rule = seeds("")
     assert len(by_rule) == 1 and seeds("A") == by_rule
     assert len(seeds("ABDEF")) == 5 and seeds("ABDEF")[0] == by_rule[0]  # max_seeds is the rule's
-    assert seeds("ABCDEF") == seeds("CAB") == by_rule  # just what is shown first
+    assert seeds("ABCDEF") == seeds("CAB") == by_rule  # just the nearest
     assert seeds("BCDE") == by_rule  # none of them is
     walks.clear()
     assert seeds("BCDE", walk="subgraph") == ()  # the paper's walk takes what the model picks

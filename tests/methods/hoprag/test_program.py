@@ -5,12 +5,14 @@ import re
 from collections.abc import Callable
 from itertools import chain
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from answer_notes import ranking
 
 import gpu_rag
+from gpu_rag.methods.hoprag import program as hop_program
 from gpu_rag.methods.hoprag.asks import HOPS, Place, Ways, chosen, texts
 from gpu_rag.methods.hoprag.batched import HopGraph, hop_graph
 from gpu_rag.methods.hoprag.program import Params, question_words
@@ -243,6 +245,7 @@ def joint(
     return answer, engine
 
 
+@patch.object(hop_program, "mixed", lambda run, name, texts: list(range(len(texts))))
 def test_one_request_a_round_hops_as_one_a_vertex_does(hops: gpu_rag.Index, fast: Settings) -> None:
     """The first way of each place is the nearest edge, so this is the walk of similarity."""
 
@@ -268,12 +271,12 @@ def test_one_request_a_round_hops_as_one_a_vertex_does(hops: gpu_rag.Index, fast
 
 
 def test_ways_of_a_reply_are_the_first_of_each_place() -> None:
-    places = [Place("A", ["a", "b"]), Place("B", ["c"]), Place("C", ["d", "e", "f"])]
-    assert chosen(Ways((6, 2, 1, 99)), places) == [[1], [], [2]]
+    places = [Place("A", ["a", "b"], [0, 1]), Place("B", ["c"], [0]), Place("C", ["d", "e", "f"], [2, 0, 1])]
+    assert chosen(Ways((6, 2, 1, 99)), places) == [[1], [], [1]]
     assert chosen(Ways(()), places) == [[], [], []]
-    assert texts(places)[2] == "From C\n4. d\n5. e\n6. f"
+    assert texts(places)[2] == "From C\n4. f\n5. d\n6. e"
     every = {"places": places}
-    assert HOPS.rule(entry="walk", **every) == Ways(()) and HOPS.rule(entry="edges", **every) == Ways((1, 3, 4))
+    assert HOPS.rule(entry="walk", **every) == Ways(()) and HOPS.rule(entry="edges", **every) == Ways((1, 3, 5))
 
 
 def test_sentences_are_vertices_and_passages_are_evidence(build: Build, facts: Any, fast: Settings) -> None:
