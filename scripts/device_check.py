@@ -1137,7 +1137,8 @@ def main() -> int:
         write(out, section(args.child, plan))
         return 0
     names = rest(out) if args.rest else tuple(n for n in SECTIONS if n in (args.section or SECTIONS))
-    return run_all(out, args.seconds, names, ["--index", str(args.index)] if args.index else [])
+    with tempfile.TemporaryDirectory() as folder:  # so that `methods` asks the index of `index`
+        return run_all(out, args.seconds, names, ["--index", str(args.index or Path(folder, "index"))])
 
 
 if __name__ == "__main__":

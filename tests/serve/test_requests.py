@@ -88,8 +88,11 @@ def test_without_a_language_model_the_evidence_is_the_answer(here):
     methods = {row["method"]: row for row in server.ask("GET", "/v1/methods").json()["methods"]}
     assert methods["ppr"]["answers"] and methods["ppr"]["missing"] is None and methods["hoprag"]["missing"]
     body = chat(server).json()
-    assert (body["choices"][0]["message"]["content"], body["gpu_rag"]["status"]) == ("", "retrieved")
-    *_, last, _, _ = chat(server, stream=True).text.split("\n\n")
+    content = body["choices"][0]["message"]["content"]
+    assert body["gpu_rag"]["status"] == "retrieved"
+    assert all(sentence["text"] in content for sentence in row["support"])
+    first, *_, last, _, _ = chat(server, stream=True).text.split("\n\n")
+    assert json.loads(first.removeprefix("data: "))["choices"][0]["delta"]["content"] == content
     assert json.loads(last.removeprefix("data: "))["gpu_rag"]["support"] == body["gpu_rag"]["support"]
 
 
