@@ -29,8 +29,8 @@ _LIKELY = (Fault.MISSING, Fault.WRONG_INTERSECTION)
 
 def seen_by_code(action: Action, result: Retrieved) -> Feedback | None:
     """The faults that need no judgement: no entity, then no intersection."""
-    n_nodes = sum(bool(nodes) and not topic.negated for topic, nodes in zip(action.topics, result.found))
-    if not action.topics or (action.module != TEXT and not any(result.found)):
+    n_nodes = sum(bool(nodes) and not topic.negated for topic, nodes in zip(action.topics, result.starts))
+    if not action.topics or (action.module != TEXT and not any(result.starts)):
         return Feedback(Fault.NO_ENTITY)
     return Feedback(Fault.NO_INTERSECTION) if n_nodes > 1 and not result.met else None
 
@@ -85,7 +85,7 @@ async def comment(run: Run, params: Params, question: str, action: Action, resul
     texts, faults = zip(*_options(action, result))
     collected = () if params.experiences else own_examples(run.index).experiences
     known = collected or read_examples(params.experiences, "experiences", True)
-    unknown = tuple(topic.entity for topic, nodes in zip(action.topics, result.found) if not nodes)
+    unknown = tuple(topic.entity for topic, nodes in zip(action.topics, result.starts) if not nodes)
     chosen = await decide(
         run,
         COMMENT,
@@ -108,7 +108,7 @@ async def comment(run: Run, params: Params, question: str, action: Action, resul
 def _options(action: Action, result: Retrieved) -> list[tuple[str, Feedback]]:
     """All possible faults of an action, each in words."""
     options = []
-    for topic in (topic for topic, nodes in zip(action.topics, result.found) if nodes):
+    for topic in (topic for topic, nodes in zip(action.topics, result.starts) if nodes):
         name = topic.entity
         options.append((f'the entity "{name}" ({topic.type}) is wrong', Feedback(Fault.INCORRECT, (name,))))
         for relation in topic.relations:

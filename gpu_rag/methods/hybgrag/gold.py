@@ -67,7 +67,7 @@ async def proves(
 async def proved(known: Known, action: Action, result: Retrieved, radius: int) -> list[Feedback]:
     """The faults of an action that gold proves."""
     kb, gold = kb_of(known.index), gold_rows(known)
-    topics = [(topic, nodes) for topic, nodes in zip(action.topics, result.found) if nodes]
+    topics = [(topic, nodes) for topic, nodes in zip(action.topics, result.starts) if nodes]
     starts = (TopicNodes(nodes, relation_rows(topic.relations, kb)) for topic, nodes in topics)
     leads: tuple[Leads, ...] = tuple(await gather(*(leading((start, gold), radius) for start in starts)))
     faults = [Feedback(Fault.INCORRECT, (topic.entity,)) for (topic, _), lead in zip(topics, leads) if not lead.ball]

@@ -31,7 +31,7 @@ NODE_WORDS = 200  # words of a document shown to a model
 async def retrieve_by(action: Action, vector: np.ndarray, kb: KnowledgeBase, params: Params) -> Retrieved:
     """The nodes of an action: by the cosine of their documents alone, or among those that its topics lead to.
 
-    A topic is left out of the intersection if no node has its name or a near one; `found` records this. If no topic is
+    A topic is left out of the intersection if no node has its name or a near one; `starts` records this. If no topic is
     left, documents are searched. An action with operations is executed exactly, and its answers are ranked alone.
     """
     named: tuple[tuple[int, ...], ...] = ()
@@ -48,8 +48,8 @@ async def retrieve_by(action: Action, vector: np.ndarray, kb: KnowledgeBase, par
         within = None if solved is None else solved.nodes
         reached = await reach_nodes((known, vector, within), params.radius, params.n_nodes, params.order == "distance")
         if solved is None:
-            return replace(reached, found=named)
-        return replace(reached, found=named, barred=solved.barred, n_answers=len(solved.nodes), met=bool(solved.nodes))
+            return replace(reached, starts=named)
+        return replace(reached, starts=named, barred=solved.barred, n_answers=len(solved.nodes), met=bool(solved.nodes))
     documents = await search_documents(vector, params.n_nodes)
     return Retrieved(documents.rows, documents.scores, named, met=action.module == TEXT)
 
@@ -84,7 +84,7 @@ def _of_types(ranking: Ranking, types: Collection[int], kb: KnowledgeBase) -> li
 
 def _ranked(result: Retrieved, rows: Sequence[int], cosine: Mapping[int, float]) -> Retrieved:
     """The result with other nodes. Known chains are kept; `sure` is False."""
-    chains, none = dict(zip(result.rows, result.chains)), ((),) * sum(map(bool, result.found))
+    chains, none = dict(zip(result.rows, result.chains)), ((),) * sum(map(bool, result.starts))
     known_chains, scores = tuple(chains.get(row, none) for row in rows), tuple(cosine[row] for row in rows)
     return replace(result, rows=tuple(rows), scores=scores, chains=known_chains, sure=False)
 
@@ -139,7 +139,7 @@ async def edge_paths(action: Action, result: Retrieved, n: int, kb: KnowledgeBas
 
 async def _paths_to(action: Action, result: Retrieved, place: int, kb: KnowledgeBase) -> list[Path]:
     """A path from each topic that leads to the node at a place."""
-    pairs = zip(result.found, action.topics)
+    pairs = zip(result.starts, action.topics)
     starts = [(nodes, topic.directions) for nodes, topic in pairs if nodes and _leads(topic)]
     row, chains = result.rows[place], result.chains[place] if result.chains else ()
     walks = (path_along(kb, Walk(nodes, chain, row, ways)) for (nodes, ways), chain in zip(starts, chains) if chain)

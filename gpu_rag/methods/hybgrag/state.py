@@ -144,13 +144,13 @@ _WORDS = {
 class Retrieved(Ranking):
     """The result of an action: nodes, best first, with their cosines.
 
-    found: for each topic of the action the nodes of its name. chains (hybrid module): for each node and each topic
-    FOUND the first chain of relations that leads there, () if none does; met: whether all found topics reach the nodes,
+    starts: for each topic of the action the nodes of its name. chains (hybrid module): for each node and each topic
+    with nodes the first chain of relations that leads there, () if none does; met: whether all such topics reach them,
     or only some do; sure: as in the action; barred: nodes that a negation rules out; n_answers: number of exact answers
     of the query, -1 for a plain one.
     """
 
-    found: tuple[tuple[int, ...], ...] = ()
+    starts: tuple[tuple[int, ...], ...] = ()
     chains: tuple[tuple[tuple[int, ...], ...], ...] = ()
     met: bool = True
     sure: bool = True

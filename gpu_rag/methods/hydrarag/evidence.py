@@ -38,7 +38,7 @@ def ranked_nodes(chosen: Sequence[FoundPath], search: Search) -> tuple[RankedNod
     source = "+".join(dict.fromkeys(path.sources for path in chosen[:1]))
     ranked.update((node, (source, SURE)) for node in query.nodes[:MAX_ANSWERS])
     for path in [] if query.exact and query.nodes else [*chosen, *search.kept]:
-        for node in alike(path, search.found):
+        for node in alike(path, search.paths):
             if node not in query.barred:
                 ranked.setdefault(node, (path.sources, path.scores.cross))
     return tuple(ranked_node(search.kb, node, *details) for node, details in list(ranked.items())[:MAX_ANSWERS])

@@ -73,7 +73,7 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
         paths = allowed(
             [*(realising if name == INITIAL else ()), *await phase(analysis, sources, query, search)], search
         )
-        search.found.extend(paths)
+        search.paths.extend(paths)
         chosen = await pruned(analysis, paths, query, name, search)
         search.chosen.extend(chosen)
         tried = await attempt(analysis, chosen, False, search)
@@ -81,7 +81,7 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
             return _ended(tried, chosen, name, sources, search)
     search.release_reserve()
     (query,) = await embed([analysis.indicator])
-    chosen = await pruned(analysis, search.found, query, TOGETHER, search)
+    chosen = await pruned(analysis, search.paths, query, TOGETHER, search)
     if not chosen and search.params.knowledge:
         return await _known(analysis, sources, search)
     return _ended(await attempt(analysis, chosen, True, search), chosen, TOGETHER, sources, search)
@@ -100,7 +100,7 @@ async def _known(analysis: Analysis, sources: Sources, search: Search) -> Draft:
 def _ended(tried: Attempt, chosen: list[FoundPath], phase: str, sources: Sources, search: Search) -> Draft:
     """The draft of an answer, with the kinds of sources that failed. If all of them failed, raises the first error."""
     missing = {kind: search.missing[kind] for kind in KINDS if kind in search.missing}
-    if missing and not search.found and missing.keys() >= set(sources.kinds):
+    if missing and not search.paths and missing.keys() >= set(sources.kinds):
         raise next(iter(missing.values()))
     lines = tuple(f"{kind}: {error}" for kind, error in missing.items())
     if lines:

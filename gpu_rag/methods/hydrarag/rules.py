@@ -126,7 +126,7 @@ async def answer(analysis: Analysis, chosen: Sequence[FoundPath], last: bool, se
 
 def _names(path: FoundPath, search: Search) -> list[str]:
     """The first answers of a path and of similar paths."""
-    return [folded(search.kb.node_names[node]) for node in alike(path, search.found)[:_SHOWN_ANSWERS]]
+    return [folded(search.kb.node_names[node]) for node in alike(path, search.paths)[:_SHOWN_ANSWERS]]
 
 
 def _with_relations(chosen: Sequence[FoundPath], search: Search) -> str:

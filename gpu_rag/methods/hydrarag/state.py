@@ -289,7 +289,7 @@ class Realised:
 class Search:
     """The search of one question.
 
-    run: limited in its model requests; found: the paths of all phases so far; chosen: the result of each pruning; kept:
+    run: limited in its model requests; paths: those of all phases so far; chosen: the result of each pruning; kept:
     the W2 paths of the last pruning, the chosen ones first; documents: passage rows that were read, with their cosines;
     pools: for `answer_on_path`; missing: {kind of source that failed: error}; asked: what the question asks, see
     `chains`.
@@ -297,7 +297,7 @@ class Search:
 
     run: Run
     params: Params
-    found: list[FoundPath] = field(default_factory=list)
+    paths: list[FoundPath] = field(default_factory=list)
     chosen: list[FoundPath] = field(default_factory=list)
     kept: list[FoundPath] = field(default_factory=list)
     documents: dict[int, float] = field(default_factory=dict)
