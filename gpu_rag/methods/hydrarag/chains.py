@@ -2,8 +2,8 @@
 
 A beam by cosine would lose such paths among thousands of walks. Paths along the chains of a sure query rank before
 paths that are only near by cosine; other chains that the question may ask for get a bonus on their cosine, divided by
-their rank. Chains of several topics must meet. A query with operations (not, or, how many, before 1990) is executed, and its answers alone
-count.
+their rank. Chains of several topics must meet. A query with operations (not, or, how many, before 1990) is executed,
+and its answers alone count.
 """
 
 from __future__ import annotations
