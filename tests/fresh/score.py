@@ -1,7 +1,7 @@
 """Score hydrarag and hybgrag, deciding by rules, on fresh questions over twenty-one knowledge bases.
 
 usage: python tests/fresh/score.py DATA OUT [--set fms] [--graph company,...] [--limit N] [--method M,...]
-    [--gold] [--perfect]
+    [--gold] [--perfect] [--without RULES,...]
 
 DATA is the folder of benchmark data with `zsre` and `primekg_partial`; OUT keeps the indexes and `rows.jsonl`. The
 graphs `company` and `music` are invented and lie beside this file, with two further sources each whose facts may
@@ -13,7 +13,7 @@ and the eighth (`de`), written by people who had not seen the rules, are left ou
 no text of the data: a template's names are sha1 hashes of nodes' names, filled in at run time.
 Gold is an expression that `Graph.gold` computes from the edges alone; --gold prints it and its question.
 --perfect: the expression is the reply of a perfect reader, see `perfect`; the questions that it cannot say are counted
-apart.
+apart. --without switches families of rules off, see WITHOUT.
 
 A question is right if its answers are gold: for a count the number; for one name, or where any will do, the first
 answer; for lists F1 >= .8; without gold the status `unsupported`, or no answers. The answers of a row are its text,
@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 import gpu_rag
+from gpu_rag.program.knowledge_base import chain_reader, chains, reading, spoken
 from gpu_rag.program.knowledge_base.query import Query
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.types import Question
@@ -57,6 +58,16 @@ FURTHER = ("register", "gazette", "handbook", "bulletin", "manifest", "almanac",
 FURTHER += ("circular", "timetable", "ledger", "programme", "annual", "catalogue", "newsletter", "memoir")
 FURTHER += ("fieldbook", "inventory", "digest", "guidebook", "accessions", "docket", "herald")
 FURTHER += ("stockbook", "pamphlet", "whitebook", "dispatch", "guide", "tattler")  # further sources
+WITHOUT: dict[str, tuple[Any, str, Any]] = {  # families of rules: (module, name, what stands for it)
+    "direction": (chain_reader, "AGAINST", 1.0),
+    "one-way": (chains, "_one_way", list),
+    "converse": (chain_reader, "converse_of", lambda groups: frozenset()),
+    "meaning": (reading, "MEANS", 0.0),
+    "type": (reading, "TYPE", 0.0),
+    "unread": (chains, "_unread", lambda *_: ()),
+    "conditions": (spoken, "_conditions", lambda *_: set()),
+    "statements": (spoken, "statements_in", lambda text: []),
+}
 Edge = tuple[str, str, str, str]  # head, relation, tail, provenance
 
 
@@ -293,7 +304,10 @@ def main() -> None:
     parser.add_argument("--limit", type=int)
     parser.add_argument("--gold", action="store_true")
     parser.add_argument("--perfect", action="store_true")
+    parser.add_argument("--without", default="")
     options = parser.parse_args()
+    for module, name, value in (WITHOUT[family] for family in filter(None, options.without.split(","))):
+        setattr(module, name, value)
     results = []
     for graph in options.graph.split(","):
         edges = edges_of(graph, options.data)

@@ -24,7 +24,8 @@ BEFORE = (
     "Drug 1 made my {} worse. ",
 )
 ASKS = (
-    "which drugs treat {}?", "one drug for {}.", "what helps against {} and {}?", "Which drugs for {} do not treat {}?",
+    "which drugs treat {}?", "one drug for {} that he may take?", "what helps against {} and {}?",
+    "Which drugs for {} do not treat {}?",
     "which drugs other than Drug 1 treat {}?", "is there something safe in {} for {}?", "what cures {}, except {}?",
     "drugs for {} or {}?", "which drugs should a man with {} and {} take?", "Which drug has an effect on {}?",
 )  # fmt: skip

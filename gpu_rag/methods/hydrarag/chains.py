@@ -1,9 +1,9 @@
 """HydraRAG, step II: the query of a question, its exact answers, and paths that realise it.
 
 A beam by cosine would lose such paths among thousands of walks. Paths along the chains of a sure query rank before
-paths that are only near by cosine; other chains that the question may ask for get a small bonus on their cosine. Chains
-of several topics must meet. A query with operations (not, or, how many, before 1990) is executed, and its answers alone
-count.
+paths that are only near by cosine; other chains that the question may ask for get a bonus on their cosine, divided by
+their rank. Chains of several topics must meet. A query with operations (not, or, how many, before 1990) is executed,
+and its answers alone count.
 """
 
 from __future__ import annotations
@@ -165,7 +165,8 @@ async def _ways(query: Query, parts: Sequence[Part]) -> tuple[list[_Way], bool]:
     same = [part for part in parts if part.nodes == first[0].nodes] if first else []
     ends = await gather(*(solve(Plan((part,))) for part in same))
     bonus = SURE if query.sure and len(first) == 1 else LIKELY
-    ways = [_Way([_walk(part, node)], bonus) for part, solved in zip(same, ends) for node in solved.nodes[:N_PATHS]]
+    ends_of = enumerate(zip(same, ends), 1)  # the likeliest first
+    ways = [_Way([_walk(part, node)], bonus / n) for n, (part, end) in ends_of for node in end.nodes[:N_PATHS]]
     return ways, len(first) < 2 and bool(ways)
 
 

@@ -130,7 +130,8 @@ def statements_in(text: str) -> list[tuple[int, int]]:
         words = words_of(text[start:stop])
         if not words or words[0] in AUX | ASKS_FOR | QUESTION_WORDS or "?" in text[stop:end]:
             continue
-        has_verb = QUESTION_WORDS.isdisjoint(words) and any(is_verb(word, "") for word in words[1:])
+        main = takewhile(lambda word: word != "that", words[1:])  # not the verb of "a drug that he may take"
+        has_verb = QUESTION_WORDS.isdisjoint(words) and any(is_verb(word, "") for word in main)
         if has_verb or words[0] in SUBJECT_PRONOUNS | _SPEAKERS:  # "I may not take what asthma forbids."
             statements.append((start, min(end, len(text))))
     return statements
