@@ -44,10 +44,15 @@ def test_questions_that_run_together_get_what_each_gets_alone(work: record.Work,
     for name, methods in record.METHODS_OF.items():
         for method in methods:
             recorded = {q: dict(row) for q, row in alone[name][method].items()}
-            asked = sorted(line for row in recorded.values() for line in row.pop("requests"))
+            asked = {q: row.pop("requests") for q, row in recorded.items()}
             with contextlib.chdir(work.folder):
                 answers, requests = work.answer(name, method, model, work.questions[name], driver)
-            found, expected = {**answers, "requests": sorted(requests)}, {**recorded, "requests": asked}
+            failed = [q for q, row in recorded.items() if row["status"] == "failed"]
+            spared = [line for q in failed for line in asked[q] if line not in requests]
+            for q in failed if spared else ():  # requests of a failed question that were not sent yet are never sent
+                recorded[q]["usage"] = answers[q]["usage"]
+            sent = sorted(line for lines in asked.values() for line in lines if line not in spared)
+            found, expected = {**answers, "requests": sorted(requests)}, {**recorded, "requests": sent}
             check(found, expected, f"{model} > {name} > {method}")
 
 

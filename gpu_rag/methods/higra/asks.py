@@ -43,7 +43,7 @@ def first_seeds(scores: Sequence[float], max_seeds: int, threshold: float) -> li
     return best(scores, max_seeds, threshold)
 
 
-SEEDS = Choose("seeds", f"{PROMPTS}:seeds", none=True, rule=first_seeds, helps=of_gold, mixed=True)
+SEEDS = Choose("seeds", f"{PROMPTS}:seeds", none=True, rule=first_seeds, helps=of_gold)
 
 
 # --- the Librarian ---------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ class Place:
 
     title: str
     options: Sequence[str]
-    order: Sequence[int]
+    order: Sequence[int] = ()
 
 
 class Ways(Struct, frozen=True):

@@ -19,7 +19,7 @@ of all its words has a Jaccard index near 0 with any question.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, ClassVar, Literal
 
@@ -152,7 +152,7 @@ async def _hop(run: Run, text: str, query: HopQuestion, walk: Walk, choices: Cho
     """One round of hops from every vertex in the queue."""
     options = await out_edges((query, tuple(walk.queue)), params.n_options)
     edge_texts = [[edge_question(run.index, edge.edge) for edge in edges] for edges in options]
-    places = [Place(_name(run, v), texts, mixed(run, HOPS.name, texts)) for v, texts in zip(walk.queue, edge_texts)]
+    places = [Place(_name(run, v), questions) for v, questions in zip(walk.queue, edge_texts)]
     fields = {"step": hop, "question": text, "entry": params.entry}
     asks = [{**fields, "title": p.title, "options": p.options, "edges": edges} for p, edges in zip(places, options)]
     together = partial(_jointly, run, text, places, params.entry) if params.hops == "joint" else None
@@ -168,7 +168,8 @@ async def _hop(run: Run, text: str, query: HopQuestion, walk: Walk, choices: Cho
 
 async def _jointly(run: Run, text: str, places: Sequence[Place], entry: str) -> list[list[int]]:
     """The way taken from each place, as `chosen` gives it, by as few requests as the context allows."""
-    waiting, requests = [place for place in places if place.options], list[list[Place]]()
+    waiting = [replace(place, order=mixed(run, HOPS.name, place.options)) for place in places if place.options]
+    requests = list[list[Place]]()
     llm = run.models.language_model
     while waiting:
         fields = {"question": text, "places": waiting[:MAX_PLACES]}

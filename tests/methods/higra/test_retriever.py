@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from gpu_rag.methods.higra.graph import HigraGraph, higra_graph
 from gpu_rag.methods.higra.rules import short_answer
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.program import decide
 from gpu_rag.sample import corpus_path, questions_path
 from gpu_rag.settings import merge
 from gpu_rag.text.normalise import normalise_name
@@ -150,11 +148,6 @@ def by_model(request: Request, labels: Sequence[str]) -> str:
     return json.dumps({"answers": ["Tamsin"], "evidence": "it says so", "passages": [2, 1, 99]})
 
 
-def unmixed(_: Any, name: str, texts: Sequence[str]) -> list[int]:
-    return list(range(len(texts)))
-
-
-@patch.object(decide, "mixed", unmixed)
 def test_a_capable_model_picks_seeds_or_none(index: gpu_rag.Index, fast: Any) -> None:
     llm = ScriptedLLM(lambda request: by_model(request, ["B", "A"]))
     (answer,) = index.answer(BORN, method="higra-retriever", settings=fast, llm=llm)
@@ -170,7 +163,6 @@ def test_a_capable_model_picks_seeds_or_none(index: gpu_rag.Index, fast: Any) ->
     assert chosen(none, "seeds/model") == () and none.status == "answered" and none.paths  # the first three seed
 
 
-@patch.object(decide, "mixed", unmixed)
 def test_picks_of_a_model_are_all_seeds_if_one_is_the_rules(
     index: gpu_rag.Index, fast: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
