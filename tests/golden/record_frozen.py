@@ -286,8 +286,8 @@ def evaluated(work: Work) -> Any:
 
 
 def rows(work: Work) -> Any:
-    """Rows of `answer` by replay of what the packaged model once said (a request not on record fails its question),
-    in both drivers and styles; `explain` of one; numbers of batches by step and of costs by note (rounds alone)."""
+    """Rows of `answer` by replay of what the packaged model once said (no request may be missing on record), in both
+    drivers and styles; `explain` of one; numbers of batches by step and of costs by note (rounds alone)."""
     found: dict[str, Any] = {}
     assert work.built
     for method in METHODS:
@@ -298,7 +298,9 @@ def rows(work: Work) -> Any:
             "config": short(read_rows(work.folder / f"{method}.jsonl.config.json")[0]),
             "graph ops": said["graph_ops"],
         }
-        mine["rows"] = {row["id"]: short(row) for row in read_rows(work.folder / f"{method}.jsonl")}
+        answered = read_rows(work.folder / f"{method}.jsonl")
+        assert not [row["id"] for row in answered if row["error"]], f"{method}: run record_frozen.py replies first"
+        mine["rows"] = {row["id"]: short(row) for row in answered}
         streamed = {row["id"]: short(row) for row in read_rows(work.folder / f"{method}-streaming.jsonl")}
         mine["differences of streaming"] = differences(streamed, mine["rows"])
         mine["steps"] = {name: [b["calls"], b["batches"], b["largest"]] for name, b in said["batches"].items()}
