@@ -273,17 +273,18 @@ def _n_passages(occurrences: np.ndarray, n: int) -> np.ndarray:
 def _texts(folder: Path, wanted: np.ndarray, patterns: set[str] | None = None) -> Iterator[tuple[np.ndarray, pa.Array]]:
     """(rows, texts) of the `wanted` passages, bool[n], by block. patterns: the runs of ASCII in each folded name; a
     text without any of them is left out."""
-    expressions = [*sorted(patterns or ()), *_FOLDS_TO_ASCII, _MARKED]
-    column = tables.read_table(folder / PASSAGES_FILE, tables.PASSAGES, ["text"])["text"]
-    for rows in np.split(np.flatnonzero(wanted), range(_ROWS, int(wanted.sum()), _ROWS)):
-        texts = column.take(pa.array(rows)).combine_chunks()
-        if patterns is not None:
+    expressions, first = [*sorted(patterns or ()), *_FOLDS_TO_ASCII, _MARKED], 0
+    for batch in tables.read_batches(folder / PASSAGES_FILE, tables.PASSAGES, ("text",)):
+        rows = np.flatnonzero(wanted[first : first + batch.num_rows])
+        texts = batch["text"].take(pa.array(rows))
+        if patterns is not None and len(rows):
             others = pc.invert(pc.string_is_ascii(texts))
             folded = pc.replace_with_mask(texts, others, pc.utf8_normalize(texts.filter(others), "NFKC"))
             parts = (expressions[i : i + _TOGETHER] for i in range(0, len(expressions), _TOGETHER))
             mask = reduce(pc.or_, (pc.match_substring_regex(folded, f"(?i){'|'.join(part)}") for part in parts))
             rows, texts = rows[mask.to_numpy(zero_copy_only=False)], texts.filter(mask)
-        yield rows, texts
+        yield first + rows, texts
+        first += batch.num_rows
 
 
 def _found(names: _Names, texts: Iterator[tuple[np.ndarray, pa.Array]]) -> np.ndarray:
