@@ -77,6 +77,16 @@ def test_answers_are_those_of_the_cpu(device: Device, folder: Path, method: str)
     assert not device.atomic_sums
 
 
+@pytest.mark.parametrize("place", [63, 64, 127, 128])
+def test_a_question_of_a_wide_tile_has_the_bits_that_it_has_alone(device: Device, folder: Path, place: int) -> None:
+    index, few = gpu_rag.Index.open(folder), questions()
+    asking = [Question(str(i), f"{few[i % len(few)].text} ({i})") for i in range(130)]
+    together, alone = (
+        list(index.retrieve(part, method="ppr", settings=GPU, k=5)) for part in (asking, asking[place : place + 1])
+    )
+    assert told(together[place : place + 1]) == told(alone)
+
+
 @pytest.mark.parametrize("method", ["dense", "ppr", "hoprag", "bubblerag", "higra-retriever", "hydrarag"])
 def test_one_index_may_change_its_device(device: Device, folder: Path, method: str) -> None:
     """Arrays of the one device are not mixed with those that it loads on the other."""

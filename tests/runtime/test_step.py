@@ -4,7 +4,7 @@ import pytest
 from toy_steps import Toys, graph, llm, pairs, toy
 
 from gpu_rag.errors import RequestFailed
-from gpu_rag.runtime import Kind, Metered, RunStats, batched, gather, run_rounds
+from gpu_rag.runtime import RANK_GRAPH, Kind, Metered, RunStats, batched, gather, run_rounds
 
 TOYS: Kind[Toys] = Kind("toys", "graph", 1)
 
@@ -70,6 +70,14 @@ def test_a_step_runs_without_a_driver():
     step, toys = toy("step", tile=2), Toys()
     assert step.run(toys, (1, 2, 3), (4,)) == [1, 2, 3] and toys.log == [("step", [1, 2]), ("step", [3])]
     assert step.run(toys, []) == []
+
+
+def test_a_tile_may_depend_on_the_resource():
+    def largest(resource: int, queries: list[int]) -> list[int]:
+        return [max(queries)] * len(queries)
+
+    step = batched(Kind("number", "graph", RANK_GRAPH), tile=lambda resource: resource)(largest)
+    assert step.run(2, [1, 2, 3]) == [2, 2, 3] and step.run(3, [1, 2, 3]) == [3, 3, 3]
 
 
 def _asks(step, query=1):
