@@ -153,7 +153,7 @@ class Choose:
     rule: positions without a model; without it the best by score, ties to the earlier option.
     helps: (gold, position, **fields) -> whether a perfect decider may take that option; see `program.oracle`.
     plans: whether the choice is part of planning, which a model that is not capable leaves to the rule.
-    mixed: whether a model sees the options in a random order, so that taking the first ones tells nothing.
+    shuffled: whether a model sees the options in a random order, so that taking the first ones tells nothing.
     """
 
     name: str
@@ -165,7 +165,7 @@ class Choose:
     rule: Callable[..., Sequence[int] | Awaitable[Sequence[int]]] | None = None
     helps: Callable[..., bool | Awaitable[bool]] | None = None
     plans: bool = False
-    mixed: bool = False
+    shuffled: bool = False
 
     def prompt_of(self, fields: Fields) -> Prompt:
         """Prompt for these fields."""

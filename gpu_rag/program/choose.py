@@ -45,11 +45,11 @@ def best(scores: Sequence[float] | np.ndarray, k: int, threshold: float | None =
     return order if threshold is None else [i for i in order if scores[i] >= threshold]
 
 
-def mixed(run: Run, name: str, texts: Sequence[str]) -> list[int]:
-    """The positions of options in a random order, the same in every run. A choice is mixed by itself, so an option that
-    is offered twice is not first in both."""
-    order = list(range(len(texts)))
-    Random("|".join((run.ctx.question.id, name, *texts[:1]))).shuffle(order)
+def shuffled(run: Run, name: str, first: str, n: int) -> list[int]:
+    """The positions of n options in a random order, the same in every run. first: the text of the first one: each
+    choice has an order of its own, so an option that is offered twice is not first in both."""
+    order = list(range(n))
+    Random(f"{run.ctx.question.id}|{name}|{first}").shuffle(order)
     return order
 
 

@@ -29,7 +29,7 @@ import numpy as np
 from gpu_rag.errors import UsageError
 from gpu_rag.models.ask import Ask, Choose, Fields, Options, Taken, call, shown
 from gpu_rag.models.llm.interface import LLM
-from gpu_rag.program.choose import best, by_labels, by_rank, mixed, whole
+from gpu_rag.program.choose import best, by_labels, by_rank, shuffled, whole
 from gpu_rag.program.embed import check_texts
 from gpu_rag.program.replies import Form, count, reply_to
 from gpu_rag.program.run import Decider, Run
@@ -170,8 +170,8 @@ class Model:
             return await RULE.choice(run, choose, options, fields)
         order: Sequence[int] = range(len(options.texts))
         seen = options
-        if choose.mixed:
-            order = mixed(run, options.name, options.texts)
+        if choose.shuffled:
+            order = shuffled(run, options.name, options.texts[0], len(options.texts))
             seen = replace(options, texts=tuple(options.texts[i] for i in order), rank=order)
         if not run.models.language_model.capable:
             if choose.plans:

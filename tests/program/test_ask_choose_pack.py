@@ -239,7 +239,7 @@ def chooser(options=COLOURS, **given):
 
     async def program(run):
         kept = {name: given[name] for name in ("k", "query", "scores", "threshold") if name in given}
-        more = {"none": given.get("allow_none", False), "mixed": given.get("mixed", False)}
+        more = {"none": given.get("allow_none", False), "shuffled": given.get("shuffled", False)}
         choice = Choose("choose", lambda: PICK, lambda: {"question": "which?"}, **more)
         return await decide(run, choice, options=options, **kept)
 
@@ -355,12 +355,12 @@ def test_mixed_options_are_shown_in_random_order_and_the_nearest_are_kept(capabl
     for i in range(40):
         options = [f"option {i} {j} " + "and so on " * 3 for j in range(8)]
         llm = WordLLM("A" if capable else rank_reply(-1.0, *[-2.0] * 7), capable=capable)
-        outcome = outcome_of(chooser(options=options, mixed=True), llm, decider="model")
+        outcome = outcome_of(chooser(options=options, shuffled=True), llm, decider="model")
         listed = [line for line in llm.requests[0].prompt.splitlines() if f"option {i} " in line]
         assert len(listed) == 8 and " ".join(options[outcome.draft[0]].split()) in listed[0]
         firsts.append(outcome.draft[0])
         small = WordLLM("A" if capable else rank_reply(*[-1.0] * 8), capable=capable, context_tokens=60)
-        outcome_of(chooser(options=options, mixed=True), small, decider="model")
+        outcome_of(chooser(options=options, shuffled=True), small, decider="model")
         lasts.append({j for j in range(8) if f"option {i} {j} " in small.requests[0].prompt})
     assert len(set(firsts)) > 5 and firsts.count(0) < 15
     assert all(kept == set(range(len(kept))) and 0 < len(kept) < 8 for kept in lasts)

@@ -10,6 +10,7 @@ stay.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from gpu_rag.methods.bubblerag.batched import Params, bubble_anchors, bubble_anc
 from gpu_rag.methods.bubblerag.graph import is_relation, node_texts, node_titles, passages_of
 from gpu_rag.methods.bubblerag.rules import OPEN, Group, Keyword, anchors_of, groups_by_rules, keywords_by_rules, once
 from gpu_rag.program.choices import Choices
-from gpu_rag.program.choose import mixed
+from gpu_rag.program.choose import shuffled
 from gpu_rag.program.decide import decide
 from gpu_rag.program.embed import embed
 from gpu_rag.program.run import Run
@@ -62,7 +63,7 @@ async def find_groups(
     if not numbers:
         return [], False
     nearest = list(numbers)
-    rank = mixed(run, GROUPS.name, node_texts(run.index, nearest))
+    rank = shuffled(run, GROUPS.name, node_texts(run.index, nearest[:1])[0], len(nearest))
     candidates = [nearest[i] for i in rank]
     rules = _numbered(groups_by_rules(run.index, keywords, pools), candidates)
     reply = await decide(
@@ -70,7 +71,7 @@ async def find_groups(
         GROUPS,
         question=question,
         keywords=keywords,
-        lines=_lines(run.index, {v: numbers[v] for v in candidates}),
+        lines=partial(_lines, run.index, {v: numbers[v] for v in candidates}),  # read where a model decides
         rank=rank,
         rules=rules,
         pools=pools,

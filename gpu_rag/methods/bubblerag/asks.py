@@ -178,7 +178,7 @@ GROUPS = Ask(
     show=lambda question, keywords, lines, rank: {
         "question": question,
         "keywords": numbered(keywords),
-        "candidates": Packed(lines, rank, separator="\n"),
+        "candidates": Packed(lines(), rank, separator="\n"),
     },
     check=_sorted,
     words=_groups_in_words,
@@ -191,7 +191,7 @@ def stated_by_gold(gold: Known, position: int, relations: Sequence[int]) -> bool
     return not gold.passages.isdisjoint(passages_of(gold.index, [relations[position]]))
 
 
-EXPAND = Choose("expand", f"{PROMPTS}:expand", none=True, helps=stated_by_gold, mixed=True)
+EXPAND = Choose("expand", f"{PROMPTS}:expand", none=True, helps=stated_by_gold, shuffled=True)
 
 
 # --- reading ---------------------------------------------------------------------------------------

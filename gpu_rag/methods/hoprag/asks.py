@@ -27,7 +27,7 @@ def leads_to_gold(gold: Known, position: int, edges: Sequence[OutEdge]) -> bool:
     return vertex_passage(gold.index, edges[position].target) in gold.passages
 
 
-HOP = Choose("hop", f"{PROMPTS}:choose", none=True, rule=nearest, helps=leads_to_gold, mixed=True)
+HOP = Choose("hop", f"{PROMPTS}:choose", none=True, rule=nearest, helps=leads_to_gold, shuffled=True)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from gpu_rag.methods.hoprag.batched import (
 )
 from gpu_rag.models.ask import shown
 from gpu_rag.program.choices import DEPTH, Choices
-from gpu_rag.program.choose import mixed
+from gpu_rag.program.choose import shuffled
 from gpu_rag.program.decide import decide, decide_all
 from gpu_rag.program.embed import embed
 from gpu_rag.program.reader import Support, read
@@ -168,8 +168,11 @@ async def _hop(run: Run, text: str, query: HopQuestion, walk: Walk, choices: Cho
 
 async def _jointly(run: Run, text: str, places: Sequence[Place], entry: str) -> list[list[int]]:
     """The way taken from each place, as `chosen` gives it, by as few requests as the context allows."""
-    waiting = [replace(place, order=mixed(run, HOPS.name, place.options)) for place in places if place.options]
-    requests = list[list[Place]]()
+    waiting, requests = list[Place](), list[list[Place]]()
+    for place in places:
+        if place.options:
+            order = shuffled(run, HOPS.name, place.options[0], len(place.options))
+            waiting.append(replace(place, order=order))
     llm = run.models.language_model
     while waiting:
         fields = {"question": text, "places": waiting[:MAX_PLACES]}
