@@ -17,7 +17,7 @@ from gpu_rag.errors import UsageError
 from gpu_rag.methods.registry import method_names
 from gpu_rag.models.ask import Ask, Choose, Options, Taken
 from gpu_rag.models.llm.scripted import ScriptedLLM
-from gpu_rag.program.choose import NONE_LABEL, option_labels
+from gpu_rag.program.choose import NONE_LABEL, option_labels, shuffled
 from gpu_rag.program.decide import MODEL, RULE
 from gpu_rag.program.run import Run
 from gpu_rag.types import Answer, Question, Request
@@ -77,8 +77,10 @@ class Spoken:
 
     async def choice(self, run: Run, choose: Choose, options: Options, fields: Mapping[str, Any]) -> Taken:
         taken = await RULE.choice(run, choose, options, fields)
-        labels = option_labels(len(options.texts))
-        chosen = [labels[i] for i in taken.value] or ([labels[-1]] if self.wrong else [])
+        n, labels = len(options.texts), option_labels(len(options.texts))
+        order = shuffled(run, options.name, options.texts[0], n) if choose.shuffled else range(n)
+        label_of = dict(zip(order, labels))  # as a model sees the options
+        chosen = [label_of[i] for i in taken.value] or ([labels[-1]] if self.wrong else [])
         if self.wrong and labels[-1] not in chosen:  # beside the rule's where there is room
             chosen = [*chosen[: options.k - 1], labels[-1]]
         one = chosen[0] if chosen else NONE_LABEL
