@@ -361,9 +361,10 @@ class Engine:
         If a question fails, its answer has status "failed". Raises MissingLayer and IndexMismatch before any work, and
         ModelError if a model is down.
         """
-        options: dict[str, Any] = {"limit": limit, "retrieval_only": retrieval_only, "program": program}
-        options |= {"support": support, "where": where, "decider": decider, "on_choice": on_choice}
-        prepared = self.prepare(method, **options)
+        prepared = self.prepare(
+            method, limit=limit, retrieval_only=retrieval_only, program=program, support=support, where=where,
+            decider=decider, on_choice=on_choice,
+        )  # fmt: skip
         answers: dict[str, Answer] = {}
         self._stats = stats = RunStats() if stats is None else stats
 
