@@ -42,7 +42,7 @@ from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.replies import canonical_schema, object_of
 
 _WORD = re.compile(r"\w+")
-MOST_RELATIONS = 20  # maximum per reply
+MAX_RELATIONS = 20  # maximum per reply
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def relations_schema(n: int) -> str:
         }
     )
     return canonical_schema(
-        object_of({"relations": {"type": "array", "items": relation, "maxItems": min(3 * n, MOST_RELATIONS)}})
+        object_of({"relations": {"type": "array", "items": relation, "maxItems": min(3 * n, MAX_RELATIONS)}})
     )
 
 
