@@ -51,7 +51,7 @@ def verify(index: PathLike, *, methods: str | Sequence[str] | None = None, recei
         checks = stage_checks()
         broken = verify_index(folder, checks)
         if methods is not None:
-            broken.extend(_lacking(folder, checked_names("methods", methods)))
+            broken.extend(_lacking(folder, checked_names(methods)))
         if receipt is not None:
             made = Index.open(folder)
             broken.extend(still_there(read_receipt(checked_path("receipt", receipt)), made, hashes_in(made)))

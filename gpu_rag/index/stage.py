@@ -93,15 +93,15 @@ def settle(stages: Sequence[Stage], settings: Settings, models: Models) -> Setti
     return settings
 
 
-def where_capable(cls: type[Declared], section: str, name: str, llm: str, rule: str) -> Settled:
-    """A function that replaces `auto` of a setting by `llm` if a capable language model is there, else by `rule`.
+def where_capable(cls: type[Declared], section: str, name: str, rule: str) -> Settled:
+    """A function that replaces `auto` of a setting by llm if a capable language model is there, else by `rule`.
 
     cls: the class that declares the section."""
 
     def settled(settings: Settings, models: Models) -> Settings:
         if getattr(settings.section(cls), name) != "auto":
             return settings
-        return settings.changed(section, **{name: llm if models.is_capable() else rule})
+        return settings.changed(section, **{name: "llm" if models.is_capable() else rule})
 
     return settled
 

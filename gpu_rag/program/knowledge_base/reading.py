@@ -114,7 +114,7 @@ class Reading:
         spare = reader.spare(text)
         self.near, self.meant = near, _meant(self.cosines, near)
         if spare and self.meant.any() and sum(cue.stem not in NO_TYPE for cue in self.cues) < hops:
-            self.cues = sorted([*self.cues, _spare_cue(spare, words)], key=lambda cue: cue.at)
+            self.cues = tuple(sorted([*self.cues, _spare_cue(spare, words)], key=lambda cue: cue.at))
         self.orders = orders_of(self.cues, words, words.index("#") if "#" in words else len(words))
         self.sides = [side_of_topic(words, cue.at, cue.width) for cue in self.cues]
         self.wanted, self.asks_value = set(types) or reader.asked_types(text), reader.asks_value(text)

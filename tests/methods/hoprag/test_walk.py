@@ -138,7 +138,7 @@ def walk(world: World, params: Params, by: str, limit: int = 99) -> tuple[FakeRu
 
     with pytest.MonkeyPatch.context() as patch:
         (outcome,) = run_rounds([(Question("q", "Who taught Marta Orlo?"), begin)], {})
-    assert outcome.error is None, outcome.traceback
+    assert outcome.error is None, outcome.error
     return made[0], [(s.verb, s.n_candidates) for s in outcome.trace if s.verb.startswith("hop_") and "/" not in s.verb]
 
 

@@ -65,7 +65,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     retry=("higra_link_failed",),
     params=_params,
     roles=lambda settings: (*roles_of(settings), "embedder") if roles_of(settings) else (),
-    settled=where_capable(AlignmentSettings, "alignment", "decider", "llm", "similarity"),
+    settled=where_capable(AlignmentSettings, "alignment", "decider", "similarity"),
     by_capability=is_left_to_the_model,
     size="entities",
 )
