@@ -13,9 +13,9 @@ MAX_INTEGER = 2**31 - 1  # counts are i32 in graph ops and model engines
 MAX_SEED = 2**63 - 1
 
 
-def Range(low: float | None = None, high: float | None = None, below: bool = False) -> Meta:
-    """Numbers from `low` to `high`. below: `high` itself is excluded."""
-    ends: dict[str, Any] = {"ge": low, "lt" if below else "le": high}
+def Range(low: float | None = None, high: float | None = None, above: bool = False, below: bool = False) -> Meta:
+    """Numbers from `low` to `high`. above: `low` itself is excluded; below: `high` itself is excluded."""
+    ends: dict[str, Any] = {"gt" if above else "ge": low, "lt" if below else "le": high}
     return Meta(**ends)
 
 
