@@ -11,8 +11,12 @@ A second hash of SKETCH bits removes most candidates before their vectors are re
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
 
 import numpy as np
 
@@ -31,10 +35,16 @@ TABLE_COST = 115.0  # cost of a row in one table, in exact comparisons of two ro
 CLOSE_COST = 0.145  # the same for each other row, because close pairs grow by the square
 _SPREAD = 3.3  # allowed sketch distance of a pair at the threshold, in standard deviations
 _GRID = 1024.0  # components are multiples of 1 / _GRID: sums of 16,384 of them are exact in f32
-_ROWS = 1 << 14  # rows projected at a time
-KEYS = 1 << 22  # candidates whose repeats are removed at a time: bounds memory, does not change the result
-PAIRS = 1 << 22  # pairs of the rows whose nearest are chosen at a time: bounds memory, does not change the result
+_ROWS = 1 << 12  # rows projected at a time
+# These four bound memory or disk, and do not change the result:
+BLOCK = 1 << 18  # rows of a table that are compared at a time
+KEYS = 1 << 21  # candidates in memory at a time
+SPILLED = 64  # candidates on disk, for each row
+PAIRS = 1 << 21  # pairs of the rows whose nearest are chosen at a time
 SAMPLE = 256  # rows whose exact pairs are compared with those found
+
+RowPairs = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Ascending pairs of rows, the first the lower one, and their scores f32[P]."""
 
 
 def plan(n: int, threshold: float) -> tuple[int, int]:
@@ -50,14 +60,19 @@ def comparisons(n: float, threshold: float) -> float:
 
 
 def close_pairs(
-    base: torch.Tensor, groups: np.ndarray, threshold: float, advance: Callable[[int], None] = lambda rows: None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    base: torch.Tensor,
+    groups: np.ndarray,
+    threshold: float,
+    advance: Callable[[int], None] = lambda rows: None,
+    folder: Path | None = None,
+) -> RowPairs:
     """Most pairs of rows of one group with a dot product of at least `threshold`; the module describes the recall.
 
     base: f16/f32[N, D] on the CPU, rows of length 1 or 0, D <= 16384. groups: u64[N]. threshold: 0 < threshold <= 1.
-    advance: called with the share of each table that is done, N in all.
-    Returns left i64[P] < right i64[P], ascending, and the exact products f32[P]. Memory: 4 TOGETHER + 200 bytes a row,
-    50 KEYS bytes, and 40 bytes a pair. Raises BadInput.
+    advance: called with the share of each table that is done, N in all. folder: for files without a name; by default
+    the system's. Returns left i32[P] < right i32[P], ascending, and the exact products f32[P], mapped from such files.
+    Memory: 4 TOGETHER + 80 bytes a row and 60 KEYS bytes. Disk: 8 SPILLED bytes a row and 24 bytes a pair.
+    Raises BadInput.
 
     >>> rows = torch.tensor([[1.0, 0.0], [0.8, 0.6], [1.0, 0.0], [1.0, 0.0]])
     >>> left, right, score = close_pairs(rows, np.array([0, 0, 0, 1], np.uint64), 0.9)
@@ -73,7 +88,6 @@ def close_pairs(
     bits, tables = plan(len(base), threshold)
     words = np.ascontiguousarray(projection_codes(base, SKETCH // 32, 32, seed=0).T).view(np.uint64)
     limit = _most_differing(threshold)
-    keys, scores = np.array([np.iinfo(np.int64).max]), np.zeros(1, np.float32)  # the last one is above every pair
 
     def candidates() -> Iterator[np.ndarray]:
         for first in range(0, tables, TOGETHER):
@@ -82,16 +96,55 @@ def close_pairs(
                 yield from (_key(*pair, len(base)) for pair in _candidates(code, groups, words, limit))
                 advance(len(base) * (number + 1) // tables - len(base) * number // tables)
 
-    for part in _distinct_parts(candidates()):
-        place = np.searchsorted(keys, part)
-        is_new = keys[place] != part  # a close pair is a candidate in most tables
-        part, place = part[is_new], place[is_new]
-        i, j = (torch.from_numpy(rows) for rows in np.divmod(part, len(base)))
-        score = exact_dots(base, i, base, j).float().numpy()
-        close = score >= np.float32(threshold)
-        keys = np.insert(keys, place[close], part[close])
-        scores = np.insert(scores, place[close], score[close])
-    return *np.divmod(keys[:-1], max(len(base), 1)), scores[:-1]
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    known = np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.float32)
+    with ExitStack() as stack:
+        runs, n = list[IO[bytes]](), 0
+        for part in _distinct_parts(candidates()):
+            runs.append(stack.enter_context(TemporaryFile(dir=folder)))
+            runs[-1].write(part.data)
+            n += len(part)
+            if n >= SPILLED * len(base):
+                known = _joined(known, runs, base, threshold, folder)
+                stack.close()
+                runs, n = [], 0
+        return _joined(known, runs, base, threshold, folder) if runs else known
+
+
+def _joined(
+    known: RowPairs, runs: Sequence[IO[bytes]], base: torch.Tensor, threshold: float, folder: Path | None
+) -> RowPairs:
+    """The known close pairs and those among candidates, about KEYS of them at a time. runs: files of ascending i64."""
+    n, stride = len(base), max(KEYS >> 8, 1)
+    for run in runs:
+        run.flush()
+    sample = np.concatenate([np.array(np.memmap(run, np.int64, "r")[::stride]) for run in runs])
+    edges = np.unique([*np.sort(sample)[:: KEYS // stride][1:] // n, n])  # each part ends before one of these rows
+    sizes = [np.diff(np.searchsorted(np.memmap(run, np.int64, "r"), edges * n), prepend=0) for run in runs]
+    for run in runs:
+        run.seek(0)
+    ends = np.searchsorted(known[0], edges.astype(np.int32))
+    with ExitStack() as stack:
+        files = [stack.enter_context(TemporaryFile(dir=folder)) for _ in known]
+        for low, high, *counts in zip([0, *ends], ends, *sizes):
+            left, right, score = (column[low:high] for column in known)
+            old = _key(left, right, n)
+            new = distinct(np.concatenate([np.fromfile(run, np.int64, size) for run, size in zip(runs, counts)]))
+            new = new[np.append(old, -1)[np.searchsorted(old, new)] != new]  # of a close pair most tables tell
+            i, j = (torch.from_numpy(rows) for rows in np.divmod(new, n))
+            product = exact_dots(base, i, base, j).float().numpy()
+            close = product >= np.float32(threshold)
+            place = np.searchsorted(old, new[close])
+            left, right = np.divmod(np.insert(old, place, new[close]), n)
+            columns = left.astype(np.int32), right.astype(np.int32), np.insert(score, place, product[close])
+            for file, column in zip(files, columns):
+                file.write(column.data)
+        for file in files:
+            file.flush()
+        mapped = (np.memmap(file, x.dtype, "r") if file.tell() else x for file, x in zip(files, known))
+        left, right, score = mapped
+    return left, right, score
 
 
 def sampled_recall(
@@ -109,27 +162,41 @@ def sampled_recall(
         i, j = i[paired], j[paired]
         close = exact_dots(base, i, base, j) >= threshold
         keys = distinct(np.concatenate([keys, _key(i[close].numpy(), j[close].numpy(), n)]))
-    return len(keys), int(np.isin(keys, _key(left, right, n)).sum())
+    parts = (slice(start, start + PAIRS) for start in range(0, len(left), PAIRS))
+    return len(keys), sum(int(np.isin(keys, _key(left[part], right[part], n)).sum()) for part in parts)
 
 
-def among_nearest(left: np.ndarray, right: np.ndarray, score: np.ndarray, k: int) -> np.ndarray:
-    """bool[P]: the pairs in which one row is among the k best partners of the other, by (-score, row).
+def among_nearest(left: np.ndarray, right: np.ndarray, score: np.ndarray, k: int) -> Iterator[np.ndarray]:
+    """The ascending numbers, in parts, of the pairs in which one row is among the k best partners of the other, by
+    (-score, row).
 
-    left, right: i64[P], distinct pairs; score: f32/f64[P]. Memory: 10 bytes a pair, 16 a row, and 80 PAIRS bytes.
+    left, right: i32/i64[P], distinct pairs; score: f32/f64[P]. Memory: 40 bytes a row and 80 PAIRS bytes.
     """
-    n = int(max(left.max(initial=-1), right.max(initial=-1))) + 1
-    n_pairs = np.bincount(left, minlength=n) + np.bincount(right, minlength=n)
+    parts = [slice(start, start + PAIRS) for start in range(0, max(len(left), 1), PAIRS)]
+    n = 1 + max(int(side[part].max(initial=-1)) for part in parts for side in (left, right))
+    n_pairs = np.zeros(n, np.int64)
+    for side, part in ((side, part) for part in parts for side in (left, right)):
+        n_pairs += np.bincount(side[part], minlength=n)
     is_crowded = n_pairs > k
-    kept: np.ndarray = ~(is_crowded[left] & is_crowded[right])
+    least, last = np.full(n, -np.inf, score.dtype), np.zeros(n, left.dtype)  # score and partner of a row's k-th pair
     ends = np.cumsum(np.where(is_crowded, n_pairs, 0))
-    cuts = np.searchsorted(ends, np.arange(PAIRS, ends[-1] if n else 0, PAIRS))
+    size = max(PAIRS, n >> 2)
+    cuts = np.searchsorted(ends, np.arange(size, ends[-1] if n else 0, size))
     for low, high in pairwise([0, *np.unique(cuts), n]):
-        sides = ((own, np.flatnonzero(is_crowded[own] & (own >= low) & (own < high))) for own in (left, right))
-        row, pair = (np.concatenate(parts) for parts in zip(*((own[pairs], pairs) for own, pairs in sides)))
-        order = np.lexsort((left[pair] + right[pair] - row, -score[pair], row))
-        starts = np.searchsorted(row[order], row[order])
-        kept[pair[order[np.arange(len(order)) - starts < k]]] = True
-    return kept
+        wanted = np.zeros(n, bool)
+        wanted[low:high] = is_crowded[low:high]
+        chosen = list[tuple[np.ndarray, ...]]()
+        for own, other, part in ((*sides, part) for part in parts for sides in ((left, right), (right, left))):
+            places = part.start + np.flatnonzero(wanted[own[part]])
+            chosen.append((own[places], other[places], score[places]))
+        row, partner, value = (np.concatenate(columns) for columns in zip(*chosen))
+        order = np.lexsort((partner, -value, row))
+        kth = order[np.flatnonzero(np.diff(row[order], prepend=-1)) + k - 1]
+        least[row[kth]], last[row[kth]] = value[kth], partner[kth]
+    for part in parts:
+        a, b, value = left[part], right[part], score[part]
+        is_near = ((value > least[x]) | (value == least[x]) & (y <= last[x]) for x, y in ((a, b), (b, a)))
+        yield part.start + np.flatnonzero(np.logical_or(*is_near))
 
 
 def _most_differing(threshold: float) -> int:
@@ -146,7 +213,7 @@ def distinct(keys: np.ndarray) -> np.ndarray:
 
 def _key(left: np.ndarray, right: np.ndarray, n: int) -> np.ndarray:
     """One number for each pair of n rows, i64; pairs in either direction have the same."""
-    return np.minimum(left, right) * n + np.maximum(left, right)
+    return np.minimum(left, right).astype(np.int64) * n + np.maximum(left, right)
 
 
 def projection_codes(base: torch.Tensor, n_codes: int, bits: int, seed: int) -> np.ndarray:
@@ -172,17 +239,20 @@ def _candidates(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Pairs of rows of one bucket, at most CAP rows apart in it, whose sketches `words`, u64[N, W], differ in at most
     `limit` bits."""
-    order = np.lexsort((words[:, 0], groups, code))
-    code, group, columns = code[order], groups[order], np.ascontiguousarray(words[order].T)
+    order = np.lexsort((words[:, 0], groups, code)).astype(np.int32)
+    code, group = code[order], groups[order]
     ends = np.flatnonzero(np.append((code[1:] != code[:-1]) | (group[1:] != group[:-1]), True)).astype(np.int32)
-    end, places = np.repeat(ends, np.diff(ends, prepend=-1)), np.arange(len(order), dtype=np.int32)
-    for step in range(1, CAP + 1):
-        places = places[places + step <= end[places]]
-        if not places.size:
-            return
-        differing = sum((np.bitwise_count(word[places] ^ word[places + step]) for word in columns), np.int16(0))
-        near = places[differing <= limit]
-        yield order[near], order[near + step]
+    end = np.repeat(ends, np.diff(ends, prepend=-1))
+    for first in range(0, len(order), BLOCK):
+        rows, last = order[first : first + BLOCK + CAP], end[first : first + BLOCK] - first
+        columns, places = np.ascontiguousarray(words[rows].T), np.arange(len(last), dtype=np.int32)
+        for step in range(1, CAP + 1):
+            places = places[places + step <= last[places]]
+            if not places.size:
+                break
+            differing = sum((np.bitwise_count(word[places] ^ word[places + step]) for word in columns), np.int16(0))
+            near = places[differing <= limit]
+            yield rows[near], rows[near + step]
 
 
 def _distinct_parts(parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
@@ -194,5 +264,5 @@ def _distinct_parts(parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         if n >= KEYS:
             yield distinct(np.concatenate(waiting))
             waiting, n = [], 0
-    if waiting:
+    if n:
         yield distinct(np.concatenate(waiting))
