@@ -11,12 +11,12 @@ A second hash of SKETCH bits removes most candidates before their vectors are re
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
-from itertools import pairwise
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, pairwise
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO
+from typing import Any
 
 import numpy as np
 
@@ -39,10 +39,11 @@ _ROWS = 1 << 12  # rows projected at a time
 # These four bound memory or disk, and do not change the result:
 BLOCK = 1 << 18  # rows of a table that are compared at a time
 KEYS = 1 << 21  # candidates in memory at a time
-SPILLED = 64  # candidates on disk, for each row
+SPILLED = 32  # candidates on disk, for each row
 PAIRS = 1 << 21  # pairs of the rows whose nearest are chosen at a time
 SAMPLE = 256  # rows whose exact pairs are compared with those found
 
+_PAIR = np.dtype([("left", np.int32), ("right", np.int32), ("score", np.float32)])
 RowPairs = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Ascending pairs of rows, the first the lower one, and their scores f32[P]."""
 
@@ -82,9 +83,7 @@ def close_pairs(
     check_unit_rows(base, "base")
     if not 0 < threshold <= 1 or base.shape[1] > 1 << 14 or groups.shape != (len(base),):
         given = f"threshold {threshold}, {tuple(base.shape)}, groups {groups.shape}"
-        raise BadInput(
-            "close pairs of these rows", given=given, expected="0 < threshold <= 1, D <= 16384, a group a row"
-        )
+        raise BadInput("no close pairs", given=given, expected="0 < threshold <= 1, D <= 16384, a group a row")
     bits, tables = plan(len(base), threshold)
     words = np.ascontiguousarray(projection_codes(base, SKETCH // 32, 32, seed=0).T).view(np.uint64)
     limit = _most_differing(threshold)
@@ -98,53 +97,53 @@ def close_pairs(
 
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    known = np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.float32)
-    with ExitStack() as stack:
-        runs, n = list[IO[bytes]](), 0
-        for part in _distinct_parts(candidates()):
-            runs.append(stack.enter_context(TemporaryFile(dir=folder)))
-            runs[-1].write(part.data)
-            n += len(part)
-            if n >= SPILLED * len(base):
-                known = _joined(known, runs, base, threshold, folder)
-                stack.close()
-                runs, n = [], 0
-        return _joined(known, runs, base, threshold, folder) if runs else known
+    known = np.zeros(0, _PAIR)
+    for runs in _rounds(candidates(), SPILLED * len(base), folder):
+        known = _spooled(_joined(known, runs, base, threshold), _PAIR, folder)
+    return known["left"], known["right"], known["score"]
 
 
-def _joined(
-    known: RowPairs, runs: Sequence[IO[bytes]], base: torch.Tensor, threshold: float, folder: Path | None
-) -> RowPairs:
-    """The known close pairs and those among candidates, about KEYS of them at a time. runs: files of ascending i64."""
+def _rounds(candidates: Iterable[np.ndarray], size: int, folder: Path | None) -> Iterator[list[np.ndarray]]:
+    """About `size` candidates at a time, in mapped files of about KEYS, each ascending and without repeats."""
+    waiting, n, runs = list[np.ndarray](), 0, list[np.ndarray]()
+    for keys in chain(candidates, (None,)):  # None: the end
+        waiting += [] if keys is None else [keys]
+        n += 0 if keys is None else len(keys)
+        if n >= KEYS or (n and keys is None):
+            runs.append(_spooled([distinct(np.concatenate(waiting))], np.dtype(np.int64), folder))
+            waiting, n = [], 0
+        if runs and (keys is None or sum(map(len, runs)) >= size):
+            yield runs
+            runs = []
+
+
+def _spooled(parts: Iterable[np.ndarray], dtype: np.dtype[Any], folder: Path | None) -> np.ndarray:
+    """The parts as one array, mapped from a file without a name."""
+    with TemporaryFile(dir=folder) as file:
+        for part in parts:
+            file.write(part.view(np.uint8).data)
+        file.flush()
+        return np.memmap(file, dtype, "r") if file.tell() else np.zeros(0, dtype)
+
+
+def _joined(known: np.ndarray, runs: list[np.ndarray], base: torch.Tensor, threshold: float) -> Iterator[np.ndarray]:
+    """The known close pairs and those among candidates, as ascending parts. runs: ascending keys of candidates."""
     n, stride = len(base), max(KEYS >> 8, 1)
-    for run in runs:
-        run.flush()
-    sample = np.concatenate([np.array(np.memmap(run, np.int64, "r")[::stride]) for run in runs])
-    edges = np.unique([*np.sort(sample)[:: KEYS // stride][1:] // n, n])  # each part ends before one of these rows
-    sizes = [np.diff(np.searchsorted(np.memmap(run, np.int64, "r"), edges * n), prepend=0) for run in runs]
-    for run in runs:
-        run.seek(0)
-    ends = np.searchsorted(known[0], edges.astype(np.int32))
-    with ExitStack() as stack:
-        files = [stack.enter_context(TemporaryFile(dir=folder)) for _ in known]
-        for low, high, *counts in zip([0, *ends], ends, *sizes):
-            left, right, score = (column[low:high] for column in known)
-            old = _key(left, right, n)
-            new = distinct(np.concatenate([np.fromfile(run, np.int64, size) for run, size in zip(runs, counts)]))
-            new = new[np.append(old, -1)[np.searchsorted(old, new)] != new]  # of a close pair most tables tell
-            i, j = (torch.from_numpy(rows) for rows in np.divmod(new, n))
-            product = exact_dots(base, i, base, j).float().numpy()
-            close = product >= np.float32(threshold)
-            place = np.searchsorted(old, new[close])
-            left, right = np.divmod(np.insert(old, place, new[close]), n)
-            columns = left.astype(np.int32), right.astype(np.int32), np.insert(score, place, product[close])
-            for file, column in zip(files, columns):
-                file.write(column.data)
-        for file in files:
-            file.flush()
-        mapped = (np.memmap(file, x.dtype, "r") if file.tell() else x for file, x in zip(files, known))
-        left, right, score = mapped
-    return left, right, score
+    sample = np.sort(np.concatenate([run[::stride] for run in runs]))[:: KEYS // stride]
+    edges = np.unique([0, *sample // n, n])  # rows between which lie about KEYS candidates
+    cuts = [np.searchsorted(run, edges * n) for run in runs]
+    ends = [bisect_left(known["left"], row) for row in edges]
+    for k in range(len(edges) - 1):
+        old = known[ends[k] : ends[k + 1]]
+        key = _key(old["left"], old["right"], n)
+        new = distinct(np.concatenate([run[cut[k] : cut[k + 1]] for run, cut in zip(runs, cuts)]))
+        new = new[np.append(key, -1)[np.searchsorted(key, new)] != new]  # a close pair is a candidate in most tables
+        i, j = (torch.from_numpy(rows) for rows in np.divmod(new, n))
+        score = exact_dots(base, i, base, j).float().numpy()
+        new, score = new[score >= np.float32(threshold)], score[score >= np.float32(threshold)]
+        made = np.empty(len(new), _PAIR)
+        made["left"], made["right"], made["score"] = *np.divmod(new, n), score
+        yield np.insert(old, np.searchsorted(key, new), made)
 
 
 def sampled_recall(
@@ -173,10 +172,13 @@ def among_nearest(left: np.ndarray, right: np.ndarray, score: np.ndarray, k: int
     left, right: i32/i64[P], distinct pairs; score: f32/f64[P]. Memory: 40 bytes a row and 80 PAIRS bytes.
     """
     parts = [slice(start, start + PAIRS) for start in range(0, max(len(left), 1), PAIRS)]
+
+    def both_ways(part: slice) -> tuple[np.ndarray, ...]:
+        a, b = left[part], right[part]
+        return np.concatenate([a, b]), np.concatenate([b, a]), np.tile(score[part], 2)
+
     n = 1 + max(int(side[part].max(initial=-1)) for part in parts for side in (left, right))
-    n_pairs = np.zeros(n, np.int64)
-    for side, part in ((side, part) for part in parts for side in (left, right)):
-        n_pairs += np.bincount(side[part], minlength=n)
+    n_pairs = sum((np.bincount(both_ways(part)[0], minlength=n) for part in parts), np.zeros(n, np.int64))
     is_crowded = n_pairs > k
     least, last = np.full(n, -np.inf, score.dtype), np.zeros(n, left.dtype)  # score and partner of a row's k-th pair
     ends = np.cumsum(np.where(is_crowded, n_pairs, 0))
@@ -185,18 +187,15 @@ def among_nearest(left: np.ndarray, right: np.ndarray, score: np.ndarray, k: int
     for low, high in pairwise([0, *np.unique(cuts), n]):
         wanted = np.zeros(n, bool)
         wanted[low:high] = is_crowded[low:high]
-        chosen = list[tuple[np.ndarray, ...]]()
-        for own, other, part in ((*sides, part) for part in parts for sides in ((left, right), (right, left))):
-            places = part.start + np.flatnonzero(wanted[own[part]])
-            chosen.append((own[places], other[places], score[places]))
+        chosen = ([column[wanted[own]] for column in (own, *others)] for own, *others in map(both_ways, parts))
         row, partner, value = (np.concatenate(columns) for columns in zip(*chosen))
         order = np.lexsort((partner, -value, row))
         kth = order[np.flatnonzero(np.diff(row[order], prepend=-1)) + k - 1]
         least[row[kth]], last[row[kth]] = value[kth], partner[kth]
     for part in parts:
-        a, b, value = left[part], right[part], score[part]
-        is_near = ((value > least[x]) | (value == least[x]) & (y <= last[x]) for x, y in ((a, b), (b, a)))
-        yield part.start + np.flatnonzero(np.logical_or(*is_near))
+        own, partner, value = both_ways(part)
+        is_near = (value > least[own]) | (value == least[own]) & (partner <= last[own])
+        yield part.start + np.flatnonzero(is_near.reshape(2, -1).any(0))
 
 
 def _most_differing(threshold: float) -> int:
@@ -253,16 +252,3 @@ def _candidates(
             differing = sum((np.bitwise_count(word[places] ^ word[places + step]) for word in columns), np.int16(0))
             near = places[differing <= limit]
             yield rows[near], rows[near + step]
-
-
-def _distinct_parts(parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """The keys in parts of about KEYS, each part ascending and without repeats."""
-    waiting, n = list[np.ndarray](), 0
-    for keys in parts:
-        waiting.append(keys)
-        n += len(keys)
-        if n >= KEYS:
-            yield distinct(np.concatenate(waiting))
-            waiting, n = [], 0
-    if n:
-        yield distinct(np.concatenate(waiting))

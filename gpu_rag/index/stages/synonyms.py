@@ -15,14 +15,7 @@ import xxhash
 from gpu_rag.graph.common.arrays import to_host
 from gpu_rag.graph.common.dots import unit_of
 from gpu_rag.graph.nearest.index import NearestRows
-from gpu_rag.graph.nearest.pairs import (
-    EXACT_ROWS,
-    RowPairs,
-    among_nearest,
-    close_pairs,
-    comparisons,
-    sampled_recall,
-)
+from gpu_rag.graph.nearest.pairs import EXACT_ROWS, RowPairs, among_nearest, close_pairs, comparisons, sampled_recall
 from gpu_rag.index import tables
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.names import changed, rows_of
