@@ -49,6 +49,7 @@ from gpu_rag.program.kinds import WALK
 from gpu_rag.program.search import Ranking, best_by_words
 from gpu_rag.program.seeds import entity_names, entity_seeds, spread, title_names, title_seeds
 from gpu_rag.program.walk import (
+    N_WORDS,
     TITLE_SHARE,
     Seeds,
     blended,
@@ -61,7 +62,7 @@ from gpu_rag.program.walk import (
     seeds_of,
     uploaded,
     walk_tile,
-    word_weights,
+    weights_by_words,
 )
 from gpu_rag.runtime.step import batched
 
@@ -140,12 +141,13 @@ def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -
     by_fact = fact_weights(ends, near_facts(index, "relation_vectors", vectors, N_FACTS, True)[0])
     by_name = seeds_of(lists[0], lists[1])
     facts, named = (_weights_of(seeds, index.n_entities) for seeds in (by_fact, by_name))
-    passages = blended(restart(TEMPERATURE * cosine, *word_weights(index, texts)), lists[2], lists[3], TITLE_SHARE)
+    best = best_by_words(index, texts, N_WORDS)
+    passages = blended(restart(TEMPERATURE * cosine, *weights_by_words(best)), lists[2], lists[3], TITLE_SHARE)
     walks = _walks(index, links, by_fact, by_name, passages)
     scores = minmax_rows(walks[0].clamp_min(_MIN_S).log()) + FUSION * minmax_rows(cosine)
     top = on_host(topk_rows(scores, min(max(k, DEPTH), index.n_passages)))
     rows = top.ids[:, :DEPTH].long()
-    highest = on_host(best_by_words(index, texts, 1)).scores.clamp(min=_MIN_S).numpy()[:, 0]
+    highest = on_host(best).scores.clamp(min=_MIN_S).numpy()[:, 0]
     parts = [index.bm25.parts(text, c) / high for text, c, high in zip(texts, rows.numpy(), highest)]
     by_words = np.stack([part.sum(0) for part in parts])
     device_rows = rows.to(index.device)
