@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain, zip_longest
 
 import numpy as np
 
@@ -80,8 +81,10 @@ async def find_groups(
     )
     groups = as_groups(reply, candidates)
     anchors = {v for group in groups for v in group.anchors}
-    chosen = [i for i, v in enumerate(candidates) if v in anchors]
-    choices.add(run, candidates, chosen, lambda v: passages_of(run.index, [v]))
+    by_place = chain.from_iterable(zip_longest(*(pool.rows for pool in pools)))
+    offered = [v for v in dict.fromkeys(by_place) if v is not None]
+    chosen = [i for i, v in enumerate(offered) if v in anchors]
+    choices.add(run, offered, chosen, lambda v: passages_of(run.index, [v]))
     return groups, reply != rules
 
 
