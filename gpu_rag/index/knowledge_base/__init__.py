@@ -14,8 +14,7 @@ from gpu_rag.graph.paths import PathGraph, path_graph
 from gpu_rag.graph.reach import TypedGraph, typed_graph
 from gpu_rag.index.knowledge_base.names import NameTable, name_key
 from gpu_rag.lazy import torch
-from gpu_rag.sources.knowledge_base.nodes import UNTYPED
-from gpu_rag.types import Ragged
+from gpu_rag.types import UNTYPED, Ragged
 
 KINDS = ("kg", "skb", "extraction", "documents", "web")
 CURATED = KINDS[:2]  # facts stated by somebody; the facts of the others are found in texts

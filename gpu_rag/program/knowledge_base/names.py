@@ -18,9 +18,10 @@ from gpu_rag.program.search import Ranking, rankings, stacked
 from gpu_rag.program.steps import embed_texts
 from gpu_rag.runtime.gather import gather
 from gpu_rag.runtime.step import batched
-from gpu_rag.sources.knowledge_base.nodes import LITERAL, UNTYPED
+from gpu_rag.sources.knowledge_base.nodes import LITERAL
 from gpu_rag.text.keywords import written_names
 from gpu_rag.text.tokens import STOP_WORDS
+from gpu_rag.types import UNTYPED
 
 MAX_WORDS = 12
 MAX_HOMONYMS = 64  # nodes kept per name and type
