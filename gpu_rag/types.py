@@ -225,6 +225,7 @@ class TraceStep:
 
 # How a reply that was not in the form asked for was handled: read leniently, read in part, read after one repair, or
 # replaced by the rule of the step.
+UNTYPED = "entity"  # the type of a node of a knowledge base that is given without one
 FALLBACKS = ("lenient", "salvaged", "repaired", "rule")
 
 

@@ -124,8 +124,9 @@ def _without(one: Said, other: Said) -> Said:
         return one.but(constraints=(Constraint(after.relation, "unequal", str(year)),))
     if other.operations not in (Operations(), Operations(either=True)) or any(t.negated for t in other.topics):
         raise Unsayable("a difference in a difference")
-    left_out = tuple(topic.entity for topic in other.topics if not topic.relations)
-    negated = tuple(msgspec.structs.replace(topic, negated=True) for topic in other.topics if topic.relations)
+    left_out = tuple(t.entity for t in other.topics if not t.relations and t.entity != ANYTHING)
+    topics = (topic for topic in other.topics if topic.entity not in left_out)
+    negated = tuple(msgspec.structs.replace(topic, negated=True) for topic in topics)
     result = one.but(without=(*one.operations.without, *left_out))
     return replace(result, topics=(*result.topics, *negated))
 

@@ -23,7 +23,7 @@ from gpu_rag.types import Ragged
 
 few = settings(max_examples=40, deadline=None)
 EMBEDDER = HashEmbedder()
-TYPES, RELATIONS, SOURCES = ("person", "city"), ("likes", "born_in", "knows"), ("a", "b")
+TYPES, RELATIONS, SOURCES = ("person", "city", "entity"), ("likes", "born_in", "knows"), ("a", "b")
 
 
 def embed(texts: list[str]) -> np.ndarray:
@@ -34,7 +34,7 @@ def embed(texts: list[str]) -> np.ndarray:
 def bases(draw: Any) -> KnowledgeBase:
     n = draw(st.integers(1, 7))
     names = draw(st.lists(st.sampled_from(["Ada", "Bern", "ada ", "Cy_D"]), min_size=n, max_size=n))
-    nodes = [(f"n{row}", name, TYPES[row % 2]) for row, name in enumerate(names)]
+    nodes = [(f"n{row}", name, TYPES[row % 3]) for row, name in enumerate(names)]
     ends = st.integers(0, n - 1).map(lambda row: f"n{row}")
     edges = draw(st.lists(st.tuples(ends, st.sampled_from(RELATIONS), ends, st.sampled_from(SOURCES)), max_size=14))
     owners = draw(st.lists(st.sampled_from(["", *(node[0] for node in nodes)]), max_size=4))
@@ -91,7 +91,7 @@ def test_names_find_all_their_nodes_and_types_theirs(kb):
         same = [row for row in range(kb.n) if name_key(kb.node_names[row]) == name_key(name) != ""]
         assert kb.named(name) == same
         for type in (*TYPES, "none"):
-            assert kb.named(name, type) == [row for row in same if kb.type_names[kb.node_type[row]] == type]
+            assert kb.named(name, type) == [row for row in same if kb.type_names[kb.node_type[row]] in (type, "entity")]
             rows = [row for row in range(kb.n) if kb.type_names[kb.node_type[row]] == type]
             assert kb.nodes_of_type(type).tolist() == rows
     assert [kb.row_of(id) for id in kb.node_ids] == list(range(kb.n)) and kb.row_of("?") is None

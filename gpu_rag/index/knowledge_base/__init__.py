@@ -14,7 +14,7 @@ from gpu_rag.graph.paths import PathGraph, path_graph
 from gpu_rag.graph.reach import TypedGraph, typed_graph
 from gpu_rag.index.knowledge_base.names import NameTable, name_key
 from gpu_rag.lazy import torch
-from gpu_rag.types import Ragged
+from gpu_rag.types import UNTYPED, Ragged
 
 KINDS = ("kg", "skb", "extraction", "documents", "web")
 CURATED = KINDS[:2]  # facts stated by somebody; the facts of the others are found in texts
@@ -121,12 +121,12 @@ class KnowledgeBase:
 
     def named(self, name: str, type: str | None = None) -> list[int]:
         """Nodes whose name or alias equals `name` under `name_key`, or whose name is `name` with a qualifier in
-        brackets, and whose type is `type` if one is given.
+        brackets. type: only nodes of this type, and those whose type is not known.
 
-        Ascending, possibly several or none. An unknown type has no node.
+        Ascending, possibly several or none.
         """
         rows = self._named.rows(name_key(name))
-        return rows if type is None else [row for row in rows if self.type_names[self.node_type[row]] == type]
+        return rows if type is None else [r for r in rows if self.type_names[self.node_type[r]] in (type, UNTYPED)]
 
     def keys_of_names(self) -> list[str]:
         """The names for which `named` has nodes, in the form of `name_key`, each once, ascending."""

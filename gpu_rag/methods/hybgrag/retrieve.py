@@ -20,8 +20,7 @@ from gpu_rag.program.knowledge_base.walks import Walk, path_along, statements
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
 from gpu_rag.runtime.gather import gather
-from gpu_rag.sources.knowledge_base.nodes import UNTYPED
-from gpu_rag.types import Path
+from gpu_rag.types import UNTYPED, Path
 
 RANK = 60  # constant of reciprocal rank fusion
 DEPTH, DOCUMENTS = 50, 300  # nodes per fused ranking; documents searched to find enough of the right types

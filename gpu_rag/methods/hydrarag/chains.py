@@ -32,6 +32,7 @@ from gpu_rag.program.knowledge_base.walks import Walk, walk_nodes
 from gpu_rag.runtime.gather import gather
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.rules.relations.operators import is_compared
+from gpu_rag.types import UNTYPED
 
 N_CHAINS, N_PATHS = 3, 30  # chains read of a topic, and paths per chain
 
@@ -133,11 +134,12 @@ def _type(kb: KnowledgeBase, nodes: Sequence[int]) -> str:
 def _part(topic: Topic, mentions: Sequence[Mention], kb: KnowledgeBase) -> Part | None:
     """A topic of the query in the graph; None for an unknown one. Without ways each relation is walked either way.
 
-    If no node of a mention has the type of the topic, those of its name and type are taken, else all of the mention.
+    If no node of a mention has the type of the topic, or an unknown one, those of its name and type are taken, else all
+    of the mention.
     """
     nodes = next((_nodes(m) for m in mentions if m.text.casefold() == topic.entity.casefold()), ())
     if topic.type:
-        of_type = tuple(node for node in nodes if kb.type_names[kb.node_type[node]] == topic.type)
+        of_type = tuple(node for node in nodes if kb.type_names[kb.node_type[node]] in (topic.type, UNTYPED))
         nodes = of_type or tuple(kb.named(topic.entity, topic.type)) or nodes
     nodes = nodes or tuple(kb.named(topic.entity))
     part = part_of(kb, topic, nodes)

@@ -21,6 +21,7 @@ from gpu_rag.runtime.step import batched
 from gpu_rag.sources.knowledge_base.nodes import LITERAL
 from gpu_rag.text.keywords import written_names
 from gpu_rag.text.tokens import STOP_WORDS
+from gpu_rag.types import UNTYPED
 
 MAX_WORDS = 12
 MAX_HOMONYMS = 64  # nodes kept per name and type
@@ -204,5 +205,8 @@ def _linked(kb: KnowledgeBase, nodes: Sequence[int], mention: Mention) -> list[L
         by_type.setdefault(kb.type_names[kb.node_type[node]], []).append(node)
     if len(by_type) > 1:
         by_type.pop(LITERAL, None)  # a literal with the name of another node is not meant
+    if len(by_type) > 1:
+        untyped = by_type.pop(UNTYPED, [])  # the same thing, as far as anybody can tell
+        by_type = {type: sorted(rows + untyped) for type, rows in by_type.items()}
     place = (mention.score, mention.start, mention.end)
     return [Linked(kb.node_names[rows[0]], type, tuple(rows), *place) for type, rows in by_type.items()]

@@ -35,12 +35,12 @@ from gpu_rag.program.knowledge_base.reading import words_without_cue
 from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.steps import embed_texts
 from gpu_rag.runtime.gather import gather
-from gpu_rag.sources.knowledge_base.nodes import UNTYPED
 from gpu_rag.text.rules.decomposition.phrases import AUX, BASE_VERBS
 from gpu_rag.text.rules.extraction.lexicon import PREPOSITIONS, is_verb
 from gpu_rag.text.rules.relations import units_of
 from gpu_rag.text.rules.relations.hops import n_relations, relation_words
 from gpu_rag.text.rules.relations.operators import Clause, operators_of, statements_in
+from gpu_rag.types import UNTYPED
 
 _WORD_BEHIND = re.compile(r"\W+(?:(?:and|or)\W+\w+\W+)?(\w+)")  # "drinks or food companies": companies, behind drinks
 _UNNAMED = re.compile(r"\b(?:(nobody|no\W?one|nothing|anybody|anyone|anything)|(no|any|a|an) (\w+))\b", re.IGNORECASE)

@@ -38,8 +38,8 @@ from gpu_rag.sources.rows import (
     optional_string,
     string_list,
 )
+from gpu_rag.types import UNTYPED
 
-UNTYPED = "entity"  # the type of a node without one
 NODE_KEYS = ("id", "type", "name", "text")
 LITERAL = "literal"  # the type of a value: a number, a date, a text
 LISTS = pa.large_list(TEXT)

@@ -25,12 +25,12 @@ import pyarrow as pa
 
 from gpu_rag.errors import BadInput
 from gpu_rag.sources.json_rows import read_object
-from gpu_rag.sources.knowledge_base.nodes import NODES, UNTYPED, SkbNode
+from gpu_rag.sources.knowledge_base.nodes import NODES, SkbNode
 from gpu_rag.sources.knowledge_graph.blocks import Block, batch_of, block_of, blocks_of, text_of
 from gpu_rag.sources.knowledge_graph.triples import TRIPLES, part_of
 from gpu_rag.sources.lines import read_problem
 from gpu_rag.sources.rows import Limits, RowError, clean_string, document_text, id_text, kind, shown
-from gpu_rag.types import Reject
+from gpu_rag.types import UNTYPED, Reject
 
 NEEDED = ("node_info.json", "edge_index.npy", "edge_types.npy", "edge_type_dict.json")
 TYPES = ("node_types.npy", "node_type_dict.json")

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from gpu_rag.index.stages.knowledge_base.columns import SourceColumns, first_of, lists_of, replaced, rest_of
 from gpu_rag.index.stages.knowledge_base.fuse import Fused, fuse
-from gpu_rag.sources.knowledge_base.nodes import LITERAL, UNTYPED
+from gpu_rag.sources.knowledge_base.nodes import LITERAL
+from gpu_rag.types import UNTYPED
 
 
 @dataclass(frozen=True)

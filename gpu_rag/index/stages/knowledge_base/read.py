@@ -27,12 +27,11 @@ from gpu_rag.index.stages.rejected import short_name
 from gpu_rag.index.work import NamedSource
 from gpu_rag.sources.formats import has_suffix
 from gpu_rag.sources.knowledge_base import read_edge_blocks, read_node_blocks, skb_files
-from gpu_rag.sources.knowledge_base.nodes import UNTYPED
 from gpu_rag.sources.knowledge_graph import read_kg_blocks
 from gpu_rag.sources.knowledge_graph.blocks import Block, together
 from gpu_rag.sources.knowledge_graph.rdf import RDF_SUFFIXES
 from gpu_rag.sources.rows import Limits, shown
-from gpu_rag.types import Reject
+from gpu_rag.types import UNTYPED, Reject
 
 MAX_ALIASES = 50
 _NODES = 1 << 16  # rejects of edges held as Python objects
