@@ -17,7 +17,7 @@ from gpu_rag import Index
 from gpu_rag.methods.registry import method_names
 from gpu_rag.models.llm import http_servers
 from gpu_rag.models.llm.http import HttpLLM
-from gpu_rag.models.misbehave import FAULTS, MisbehavingServer
+from gpu_rag.models.misbehave import CONTENT, FAULTS, MisbehavingServer
 from gpu_rag.types import FALLBACKS, Answer, Question
 
 FACTS = """Marta Orlo\tdesigned\tHalden Bridge
@@ -166,7 +166,8 @@ def test_each_kind_of_server_gives_rows_and_exact_accounts(
         usages = [answer.usage for answer in run.answers]
         failed = [answer for answer in run.answers if answer.status not in ("answered", "unsupported")]
         assert not failed, [answer.error for answer in failed]
-        assert account.requests == server.n_replies > 0 and (share == 0 or account.failures > 0)
+        n_whole = sum(n for fault, n in server.done.items() if fault in ("", *CONTENT, "thinking", "slow"))
+        assert account.requests == n_whole > 0 and (share == 0 or account.failures > 0)
         assert account.prompt_tokens == sum(usage.prompt_tokens for usage in usages) > 0
         assert account.generated_tokens == sum(usage.generated_tokens for usage in usages) > 0
         n_calls = sum(usage.llm_calls for usage in usages)

@@ -71,7 +71,6 @@ class MisbehavingServer:
     host: str = "127.0.0.1"
     port: int = 0
     done: Counter[str] = field(default_factory=Counter)
-    n_replies: int = 0  # completions sent whole
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -89,11 +88,6 @@ class MisbehavingServer:
     def accept(self, body: dict[str, Any]) -> tuple[dict[str, Any], Answer | None]:
         """The body as this server understands it, and None; or the body and a refusal."""
         return body, None
-
-    def sent_reply(self) -> None:
-        """Count a completion that was sent whole."""
-        with self._lock:
-            self.n_replies += 1
 
     def next_fault(self, body: bytes) -> str:
         """Fault of a request that has just arrived."""
@@ -152,8 +146,6 @@ class _Handler(BaseHTTPRequestHandler):
             answer = spoil(answer, fault)
         if fault == "dripping":
             return self._drip(json.dumps(answer).encode())
-        if fault not in ("no_choices", "half_closed"):
-            server.sent_reply()
         self._send(200, json.dumps(answer).encode(), half=fault == "half_closed")
 
     def _answer(self, status: int, content: Any, headers: dict[str, str] | None = None) -> None:
