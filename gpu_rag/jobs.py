@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -34,6 +35,8 @@ from gpu_rag.types import Answer, Evidence, Grounding, Question, Usage
 
 TRIES = 3  # deaths over a question alone before it is set aside
 STATUSES = ("answered", "retrieved", "unsupported", "failed")
+NO_MODEL = "No model that can answer is set."
+_BREAK = re.compile(r"^([ ]{0,3}#{1,6}[^\S\n][^\n]*)\n\s*|\n\s*\n", re.MULTILINE)
 
 
 def row_of(answer: Answer) -> dict[str, Any]:
@@ -78,6 +81,15 @@ def grounding_row(grounding: Grounding) -> dict[str, Any]:
     return {"status": grounding.status, "sentences": sentences}
 
 
+def digest_of(row: dict[str, Any]) -> str:
+    """The digest of a row without its own digest: it shows an edit, though not one by whoever makes the digest anew."""
+    return sha256_text(canonical_json({key: value for key, value in row.items() if key != "digest"}))
+
+
+def _json_bytes(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+
+
 def evidence_row(evidence: Evidence) -> dict[str, Any]:
     """A passage as it is written in rows; metadata only if there is some."""
     row = dict(vars(evidence))
@@ -97,10 +109,39 @@ def openai_row(row: dict[str, Any], model: str, created: int) -> dict[str, Any]:
     return {"id": f"batch_req_{name}", "custom_id": row["id"], "response": response, "error": error}
 
 
+def in_one_line(text: str) -> str:
+    """A text as one line, in which " / " stands for the line end after a heading and for an empty line."""
+    return " ".join(_BREAK.sub(r"\1 / ", text.strip()).split())
+
+
+def title_of(passage: dict[str, Any]) -> str:
+    """The title of a passage, or else the place of its document."""
+    place = " ".join(filter(None, [passage.get("file"), passage.get("place")]))
+    return str(passage["title"] or place or passage["passage_id"])
+
+
+def best_sentences(row: dict[str, Any]) -> list[str]:
+    """The sentences of a row that bear on its question, each with the title of its passage."""
+    titles = {passage["passage_id"]: title_of(passage) for passage in row["evidence"]}
+    return [f"{in_one_line(sent['text'])} [{titles[sent['passage_id']]}]" for sent in row.get("support", ())]
+
+
+def no_answer(row: dict[str, Any]) -> str:
+    """The line above the best sentences of a row that no model answered."""
+    return NO_MODEL + (" The best sentences are:" if row.get("support") else "")
+
+
+def reply_text(row: dict[str, Any]) -> str:
+    """The reply of a row in words: the answer, or without a model that can answer the best sentences."""
+    if row["status"] != "retrieved":
+        return row["answer"] or ""
+    return "\n".join([no_answer(row), *(f"- {line}" for line in best_sentences(row))])
+
+
 def completion(row: dict[str, Any], model: str, created: int) -> dict[str, Any]:
-    """A row as a chat completion."""
+    """A row as a chat completion. The message is `reply_text`."""
     usage: dict[str, Any] = row["usage"]
-    message = {"role": "assistant", "content": row["answer"] or ""}
+    message = {"role": "assistant", "content": reply_text(row)}
     return {
         "id": f"chatcmpl-{_name(row)}",
         "created": created,
@@ -358,13 +399,14 @@ class AnswersFile:
         """The line of a row. created: its creation time, where known."""
         now = int(time.time()) if created is None else created
         shaped = openai_row(row, row["method"], now) if self.style == "openai" else row
-        return json.dumps(shaped, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
+        return _json_bytes(shaped) + b"\n"
 
     def add(self, answer: Answer) -> dict[str, Any]:
         """Append one row and return it. From then on it survives the end of this process."""
         if self._file is None:
             raise BadInput("the answers file is not open", given=self.path)
-        row = row_of(answer)
+        row = json.loads(_json_bytes(row_of(answer)))  # as it will be read
+        row["digest"] = digest_of(row)
         with storage_errors(self.path):
             self._file.write(self._line(row))
             self._file.flush()

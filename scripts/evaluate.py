@@ -10,7 +10,7 @@ usage: python scripts/evaluate.py CASE INDEX=QUESTIONS [...] --run METHOD[:key=v
        python scripts/evaluate.py prompts ask REQUESTS.jsonl RESULT.json [--model M] [--each 8] [--tokens 1024]
        python scripts/evaluate.py prompts table NAME=RESULT.json ... [--csv FILE]
 
-CASE names the measures, see CASES: passages and ceiling (ranking.md), nodes (hybgrag.md), paths (hydrarag.md). Each
+CASE names the measures, see CASES: passages (ranking.md), nodes (hybgrag.md), paths (hydrarag.md). Each
 run, a method with its parameters, is made on all sets. Tables show all questions together and each set: means with 95 %
 bootstrap intervals, and differences to --against, paired by question. No language model takes part; DECIDER is oracle:P
 or oracle:P:NAME (oracle.md). --half: even and odd are by sha1 of the question's id; first and second take every second
@@ -54,7 +54,6 @@ import gpu_rag
 from gpu_rag import Index, load_questions
 from gpu_rag.errors import RequestFailed
 from gpu_rag.evaluation.bootstrap import intervals, paired_difference
-from gpu_rag.evaluation.ceiling import ceiling_scores
 from gpu_rag.evaluation.kb import score_paths
 from gpu_rag.index.knowledge_base import KnowledgeBase, name_key
 from gpu_rag.methods.registry import method_names
@@ -132,10 +131,6 @@ def of_paths(answer: Answer, row: QuestionRow) -> dict[str, float]:
 
 CASES = {
     "passages": Case(("recall@2", "recall@5", "recall@10"), lambda row: row.gold_ids, (2, 5, 10)),
-    "ceiling": Case(
-        ("reached", "recall@2", "recall@5", "recall@10", "recall@20", "prompt"), lambda row: row.gold_ids,
-        (2, 5, 10, 20),
-    ),
     "nodes": Case(
         ("hit@1", "hit@5", "recall@20", "mrr", "said", "said, wrong"), lambda row: row.meta.get("answer_ids"),
         of_answer=of_nodes,
@@ -180,21 +175,16 @@ def scores_of(
         plain, _, decider = run.partition("@")
         method, params = parse_run(plain)
         given = merge(merge(NO_LLM, settings), {"method": {method: params}} if params else {})
-        if case == "ceiling":
-            engine = index.engine(given)
-            measured = ceiling_scores(engine, method, rows, kind.at)
-            engine.models.close()
-        else:
-            comparison = gpu_rag.evaluate(
-                index, rows, methods=method, retrieval_only=True, at=kind.at, settings=given, decider=decider
-            )
-            answers, measured = comparison.answers[method], dict[str, Any](comparison.scores[method])
-            if failed := [answer.error for answer in answers if answer.error]:
-                raise SystemExit(f"{run}: {len(failed)} questions failed: {failed[0]}")
-            own = [kind.of_answer(*pair) for pair in zip(answers, rows)]
-            measured |= {name: [scores[name] for scores in own] for name in own[0]}
-            if "said" in measured:
-                measured["said, wrong"] = [share * (1 - hit) for share, hit in zip(measured["said"], measured["hit@1"])]
+        comparison = gpu_rag.evaluate(
+            index, rows, methods=method, retrieval_only=True, at=kind.at, settings=given, decider=decider
+        )
+        answers, measured = comparison.answers[method], dict[str, Any](comparison.scores[method])
+        if failed := [answer.error for answer in answers if answer.error]:
+            raise SystemExit(f"{run}: {len(failed)} questions failed: {failed[0]}")
+        own = [kind.of_answer(*pair) for pair in zip(answers, rows)]
+        measured |= {name: [scores[name] for scores in own] for name in own[0]}
+        if "said" in measured:
+            measured["said, wrong"] = [share * (1 - hit) for share, hit in zip(measured["said"], measured["hit@1"])]
         scores[run] = np.array([measured[name] for name in kind.measures]).T
     return scores
 

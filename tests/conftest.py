@@ -96,8 +96,8 @@ def misbehaving(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPa
     monkeypatch.setattr(packaged, "_cache_dir", tmp_path_factory.mktemp("cache"))
     servers: list[MisbehavingServer] = []
 
-    def opened(port: int = 0, **manners: Any) -> MisbehavingServer:
-        servers.append(MisbehavingServer(Manners(**manners), port=port))
+    def opened(port: int = 0, kind: type[MisbehavingServer] = MisbehavingServer, **manners: Any) -> MisbehavingServer:
+        servers.append(kind(Manners(**manners), port=port))
         return servers[-1]
 
     yield opened

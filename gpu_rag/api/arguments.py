@@ -44,12 +44,12 @@ def checked_text(name: str, given: object) -> str:
     return given
 
 
-def checked_names(name: str, given: object) -> list[str]:
+def checked_names(given: object) -> list[str]:
     """Names of methods from a comma-separated text or several texts, without duplicates, in order."""
     several = given.split(",") if isinstance(given, str) else given
     if not isinstance(several, (list, tuple)):
-        raise UsageError(f"{name} are not names", given=repr(given)[:80], expected="a name, or a list of names")
-    return list(dict.fromkeys(checked_text(name, item).strip() for item in several))
+        raise UsageError("methods are not names", given=repr(given)[:80], expected="a name, or a list of names")
+    return list(dict.fromkeys(checked_text("methods", item).strip() for item in several))
 
 
 def checked_key(given: object) -> ApiKeys:

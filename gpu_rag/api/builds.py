@@ -267,7 +267,7 @@ def _job(
     given: dict[str, Any] = {"openie": openie, "kg": kg, "skb": skb, "sources": sources, "strict": strict}
     inputs = corpus if isinstance(corpus, Sources) else sources_of(corpus, out, **given)
     usual = (DEFAULT,) if inputs.corpus or not inputs.named else ()  # with a knowledge base alone, none
-    names = usual if methods is None else checked_names("methods", methods)
+    names = usual if methods is None else checked_names(methods)
     earlier = [] if fresh else [out, *parts]
     stages = stages_for(names, inputs, [name for folder in earlier for name in built_stages(folder)])
     chosen = chosen.changed("models", **changed) if changed else chosen

@@ -51,7 +51,7 @@ def verify(index: PathLike, *, methods: str | Sequence[str] | None = None, recei
         checks = stage_checks()
         broken = verify_index(folder, checks)
         if methods is not None:
-            broken.extend(_lacking(folder, checked_names("methods", methods)))
+            broken.extend(_lacking(folder, checked_names(methods)))
         if receipt is not None:
             made = Index.open(folder)
             broken.extend(still_there(read_receipt(checked_path("receipt", receipt)), made, hashes_in(made)))
@@ -85,16 +85,16 @@ def verify_answers(
     answers: PathLike, index: Index | PathLike, *, corpus: PathLike | Sequence[PathLike] = ()
 ) -> VerifiedAnswers:
     """Check every quotation, offset, path, status and grounding of answers against the index, the answers against the
-    replies kept beside them, and the quotations against the corpus if it is given.
+    replies kept beside them, each row against its digest, and the quotations against the corpus if it is given.
 
     Raises BadInput for a file that has no answers or other rows, and as `Index.open`.
     """
     file, paths = checked_path("answers", answers), checked_paths("corpus", corpus)
     opened = index if isinstance(index, Index) else Index.open(checked_path("index", index))
-    checker, differences = check_answers(read_pairs(file), opened, file.with_name(file.name + ".replies.sqlite"), paths)
+    replies, beside = (file.with_name(file.name + ending) for ending in (".replies.sqlite", ".config.json"))
+    checker, differences = check_answers(read_pairs(file), opened, replies, paths, with_digests=beside.is_file())
     if not checker.n_rows:
         raise BadInput("there are no answers", given=file, expected="rows made by gpu-rag answer")
-    beside = file.with_name(file.name + ".config.json")
     config = read_json(beside) if beside.is_file() else None  # the settings, with the digest of the index
     same_index = config.get("index") == opened.manifest.digest() if isinstance(config, dict) else None
     return VerifiedAnswers(differences, checker, same_index)

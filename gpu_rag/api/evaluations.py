@@ -66,7 +66,7 @@ def evaluate(
     given, model = checked_settings(settings, chosen.manifest.defaults(), llm=llm, embedder=embedder)
     given = given.changed("models", decider=decider) if decider else given
     rows, rejects = _rows(questions, limit)
-    names = checked_names("methods", methods)
+    names = checked_names(methods)
     for name in names:  # check all methods before the first one runs
         checked_method(chosen, name)
     if judge and retrieval_only:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import textwrap
 import time
@@ -202,16 +203,17 @@ def _answer(engine: Engine, method: str, n: int, show: Show) -> list[dict[str, A
 
 
 def _closing(out: Path, method: str, wall_s: float) -> str:
+    program = "gpu-rag" if which("gpu-rag") else shlex.quote(str(Path(sys.prefix) / "bin" / "gpu-rag"))
     return "\n".join(
         [
             f"\nDone in {wall_s:.0f} s. The index is the folder {out}. Next:",
-            *([] if which("gpu-rag") else [f"  source {Path(sys.prefix) / 'bin' / 'activate'}"]),
-            f'  gpu-rag ask {out} "Which river does the Iron Bridge cross?" --method {method} --explain',
-            "  gpu-rag sample my-sample        # these passages, questions and triples as files, and a knowledge base",
-            "  gpu-rag index YOUR_FOLDER --out my-index",
+            f'  {program} ask {out} "Which river does the Iron Bridge cross?" --method {method} --explain',
+            f"  {program} sample my-sample      # these passages, questions and triples as files, and a knowledge base",
             "For answers to questions of several hops, connect a capable model: a folder, or a server that",
             "speaks OpenAI's protocol, such as vLLM on your machine:",
-            f'  gpu-rag ask {out} "Your question" --set models.llm=http://127.0.0.1:8000/v1#MODEL',
-            "  gpu-rag index YOUR_FOLDER --out my-index --set index.extractor=llm --set models.llm=FOLDER",
+            f'  {program} ask {out} "Your question" --set models.llm=http://127.0.0.1:8000/v1#MODEL',
+            "Your own files, in half a minute:",
+            f"  {program} index YOUR_FOLDER --out your-index",
+            f'  {program} ask your-index "YOUR QUESTION"',
         ]
     )

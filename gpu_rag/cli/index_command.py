@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from gpu_rag import Index
     from gpu_rag.index.build import BuildReport
     from gpu_rag.index.manifest import StageRecord
+    from gpu_rag.types import Reject
 
 HELP = "Index a corpus or a knowledge base into a folder; running it again continues where it stopped."
 EXAMPLE = "gpu-rag index corpus.jsonl --out my-index"
@@ -116,12 +116,7 @@ def report_build(options: argparse.Namespace, index: Index) -> tuple[int, dict[s
     return build_status(options, report, document), document, text
 
 
-def _read_rejects(out: Path) -> Iterator[dict[str, Any]]:
-    with (out / "rejects.jsonl").open(encoding="utf-8") as lines:
-        yield from map(json.loads, lines)
-
-
-def kinds_of_rejects(rejects: Iterable[Mapping[str, Any]]) -> list[str]:
+def kinds_of_rejects(rejects: Iterable[Reject]) -> list[str]:
     """A line for each of the most frequent kinds of rejects, with examples, and one for the other kinds."""
     from gpu_rag.report.runs import reject_kinds
 
@@ -135,6 +130,7 @@ def kinds_of_rejects(rejects: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def _rejects(document: dict[str, Any], index: Index) -> str:
     """Rejects by kind, with examples, and the share of files that gave a document; "" without rejects."""
+    from gpu_rag.index.stages.rejected import read_rejects
     from gpu_rag.index.tables import DOCUMENTS, read_batches
 
     if not document["rejects"]:
@@ -143,9 +139,10 @@ def _rejects(document: dict[str, Any], index: Index) -> str:
     if (record := index.manifest.stages.get("passages")) is not None:
         for batch in read_batches(index.path / record.folder / "documents.parquet", DOCUMENTS, ["file"]):
             taken.update(batch["file"].unique().to_pylist())
-    files = taken | {reject["file"] for reject in _read_rejects(index.path)}
+    path = index.path / "rejects.jsonl"
+    files = taken | {reject.file for reject in read_rejects(path)}
     head = f"rejects: {document['rejects']:,}; {len(taken):,} of {len(files):,} files taken; all with reasons in "
-    return "\n".join(["", f"{head}{index.path / 'rejects.jsonl'}", *kinds_of_rejects(_read_rejects(index.path))])
+    return "\n".join(["", f"{head}{path}", *kinds_of_rejects(read_rejects(path))])
 
 
 def _languages(document: dict[str, Any], index: Index) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_rag.cli.terminal import visible
 from gpu_rag.index.metadata import in_words
+from gpu_rag.jobs import best_sentences, in_one_line, no_answer, title_of
 from gpu_rag.methods.registry import joined_hooks
 from gpu_rag.report.answers import GROUNDED
 from gpu_rag.text.tokens import tokenize
@@ -47,8 +48,7 @@ HOW = {
 }
 
 
-NO_MODEL = "no model that can answer is set; the best sentences are"
-_MATCHED = ("paths", "sentences", "evidence", "answer", "no")  # parts whose words are compared with question and answer
+_MATCHED = ("paths", "sentences", "evidence", "answer", "No")  # parts whose words are compared with question and answer
 _ANSWERED, _ASKED = "bold green", "bold yellow"
 _GROUNDED = {"supported": "bold green", "unsupported": "bold red"}
 _WORD = re.compile(r"\w+(?:['’]\w+)*")
@@ -68,7 +68,7 @@ def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | N
     if row.get("where"):
         lines.append(f"where     {row['where']}")
     if row["status"] == "retrieved":
-        lines += [f"\n{NO_MODEL if row.get('support') else 'no model that can answer is set'}", *_sentences(row)]
+        lines += [f"\n{no_answer(row)}", *_sentences(row)]
     if decisions and row["trace"]:
         lines.append("\ndecisions")
         lines.extend(_step(step) for step in row["trace"])
@@ -87,10 +87,10 @@ def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | N
             lines.append(f"  {number}. {node['name']}   [{node['id']}, {node['type']}]  score {node['score']:.3f}")
     lines.append("\nevidence" if row["evidence"] else "\nevidence  no passages")
     for number, item in enumerate(row["evidence"][:evidence], 1):
-        lines.append(f"  {number}. {_title(item)}   [{_place(item)}]  score {item['score']:.3f}: {item['why']}")
+        lines.append(f"  {number}. {title_of(item)}   [{_place(item)}]  score {item['score']:.3f}: {item['why']}")
         if item.get("metadata"):
             lines.append(_wrapped(in_words(item["metadata"]), "     "))
-        text = textwrap.shorten(item["text"], _MAX_CHARS, placeholder=" ...", break_on_hyphens=False)
+        text = textwrap.shorten(in_one_line(item["text"]), _MAX_CHARS, placeholder=" ...", break_on_hyphens=False)
         lines.append(_wrapped(text, "     "))
     usage = row["usage"]
     lines.append(
@@ -104,9 +104,7 @@ def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | N
 
 
 def _sentences(row: dict[str, Any]) -> list[str]:
-    titles = {item["passage_id"]: _title(item) for item in row["evidence"]}
-    quoted = (f"{sentence['text']}   [{titles[sentence['passage_id']]}]" for sentence in row.get("support", ()))
-    return [_wrapped(text, "  > ", "    ") for text in quoted]
+    return [_wrapped(text, "  > ", "    ") for text in best_sentences(row)]
 
 
 def styled(text: str, row: dict[str, Any]) -> Text:
@@ -144,13 +142,9 @@ def _answer(row: dict[str, Any]) -> str:
     words = f"   ({GROUNDED[grounding['status']]})" if grounding["status"] in GROUNDED else ""
     passages = {item["passage_id"]: item for item in row["evidence"]}
     quoted = [(passages[s["passage_id"]], s["start"], s["end"]) for s in grounding["sentences"]]
-    lines = [_wrapped(f"{item['text'][start:end]}   [{_title(item)}]", "  > ", "    ") for item, start, end in quoted]
+    texts = [f"{in_one_line(item['text'][start:end])} [{title_of(item)}]" for item, start, end in quoted]
+    lines = [_wrapped(text, "  > ", "    ") for text in texts]
     return "\n".join([f"answer    {row['answer']}{words}", *lines])
-
-
-def _title(item: dict[str, Any]) -> str:
-    """The title of a passage, or else the place of its document."""
-    return item["title"] or " ".join(filter(None, [item.get("file"), item.get("place")])) or item["passage_id"]
 
 
 def _place(item: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ N_RESAMPLES = 10_000
 BLOCK = 4_000_000  # entries per matrix of draws: 32 MB
 
 
-def resample_means(scores: np.ndarray, seed: int, n_resamples: int = N_RESAMPLES) -> np.ndarray:
+def resample_means(scores: np.ndarray, seed: int = 0, n_resamples: int = N_RESAMPLES) -> np.ndarray:
     """Means of resamples: f64[n_resamples, M] for scores f64[n, M] (questions by measures)."""
     n = len(scores)
     generator = np.random.default_rng(seed)
@@ -33,17 +33,17 @@ def interval(means: np.ndarray, level: float = 0.95) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def intervals(per_method: Mapping[str, Sequence[float]], seed: int = 0) -> dict[str, tuple[float, float]]:
+def intervals(per_method: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, float]]:
     """The 95 % interval of each method's mean. All methods must have the same questions in the same order."""
     names = list(per_method)
-    means = resample_means(np.stack([np.asarray(per_method[name], float) for name in names], axis=1), seed)
+    means = resample_means(np.stack([np.asarray(per_method[name], float) for name in names], axis=1))
     return {name: interval(means[:, column]) for column, name in enumerate(names)}
 
 
-def paired_difference(first: Sequence[float], second: Sequence[float], seed: int = 0) -> dict[str, float]:
+def paired_difference(first: Sequence[float], second: Sequence[float]) -> dict[str, float]:
     """{"diff": mean(first - second), "low", "high": its 95 % interval, "wins", "losses": questions}."""
     difference = np.asarray(first, float) - np.asarray(second, float)
-    low, high = interval(resample_means(difference[:, None], seed)[:, 0])
+    low, high = interval(resample_means(difference[:, None])[:, 0])
     return {
         "diff": float(difference.mean()),
         "low": low,

@@ -20,7 +20,7 @@ from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base.load import load_kb
 from gpu_rag.index.names import SortedRows
 from gpu_rag.index.stages.passages import are_of_nodes
-from gpu_rag.jobs import grounding_row, openai_row
+from gpu_rag.jobs import digest_of, grounding_row, openai_row
 from gpu_rag.methods.registry import hooks
 from gpu_rag.models.llm.cache import reply_texts
 from gpu_rag.program.reader import READ, clean_answer
@@ -50,22 +50,22 @@ class Difference:
 class AnswerChecker:
     """Checks rows one after the other; `n_rows`, `n_evidence`, `n_edges` count the checked items.
 
-    A row: its status, answer and error fit together, its id is unique, and its grounding is what the engine
-    computes for this question, answer and evidence. Evidence: the passage is in the index, with
-    this title, text, offsets, file and place. An edge of a path: the relation is in the index, and the named passage
-    states it; for an edge of a knowledge base, it comes from the named file and line. A node: it is in the index, with
-    this name and type. `against_corpus`, called last, for a checker made with_corpus: the characters start:end of the
-    source documents are the quoted text. `against_replies`, called for a block of rows: a model's reply that the trace
-    names holds the answer; `n_unchecked` counts the answers whose replies are not there. Memory: ids, and the answers
-    of a block; with_corpus also a hash for each distinct quotation.
+    A row: its status, answer and error fit together, its id is unique, its grounding is what the engine computes for
+    this question, answer and evidence, and its digest that of the row (without with_digests it may lack one). Evidence:
+    the passage is in the index, with this title, text, offsets, file and place. An edge of a path: the relation is in
+    the index, and the named passage states it; for an edge of a knowledge base, it comes from the named file and line.
+    A node: it is in the index, with this name and type. `against_corpus`, called last, for a checker made with_corpus:
+    the characters start:end of the source documents are the quoted text. `against_replies`, called for a block of rows:
+    a model's reply that the trace names holds the answer; `n_unchecked` counts the answers whose replies are not there.
+    Memory: ids, and the answers of a block; with_corpus also a hash for each distinct quotation.
     """
 
-    def __init__(self, index: Index, with_corpus: bool = False):
+    def __init__(self, index: Index, with_corpus: bool = False, with_digests: bool = False):
         self._index = index
         self.n_rows = self.n_evidence = self.n_edges = self.n_unchecked = 0
         self._answers: list[tuple[str, str, list[tuple[str, str]]]] = []  # id, answer, (step, hash of its reply)
         self._seen: set[str] = set()
-        self._with_corpus = with_corpus
+        self._with_corpus, self._with_digests = with_corpus, with_digests
         self._spans: dict[str, dict[tuple[int, int, bytes], list[tuple[str, int]]]] = {}  # (start, end, hash of text)
 
     def check(self, raw: Row, row: Row) -> Iterator[Difference]:
@@ -82,6 +82,8 @@ class AnswerChecker:
                 yield from (Difference(id, f"path {number}, edge {place}", what) for what in self._edge(edge))
         for number, node in enumerate(_list(row.get("nodes", [])), 1):
             yield from (Difference(id, f"node {number}", what) for what in self._node(node))
+        if ("digest" in row or self._with_digests) and row.get("digest") != digest_of(row):
+            yield Difference(id, "digest", "the row is not as it was written")
         yield from (Difference(id, "grounding", what) for what in _grounding_differs(row))
         yield from (Difference(id, "sentences", what) for what in _misquoted(row))
         steps = [step for step in _list(row["trace"]) if isinstance(step, dict) and step.get("reply_hash")]
@@ -235,11 +237,15 @@ class AnswerChecker:
 
 
 def check_answers(
-    pairs: Iterable[tuple[Row, Row]], index: Index, replies: Path, corpus: Sequence[Path] = ()
+    pairs: Iterable[tuple[Row, Row]],
+    index: Index,
+    replies: Path,
+    corpus: Sequence[Path] = (),
+    with_digests: bool = False,
 ) -> tuple[AnswerChecker, list[Difference]]:
     """(checker with its counts, all differences) of an answers file, in row order; differences from the replies and
     from the corpus come last."""
-    checker = AnswerChecker(index, with_corpus=bool(corpus))
+    checker = AnswerChecker(index, bool(corpus), with_digests)
     differences: list[Difference] = []
     beside: list[Difference] = []
     pairs = iter(pairs)

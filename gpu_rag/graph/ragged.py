@@ -123,11 +123,11 @@ def keys_of(lists: Ragged, n: int) -> torch.Tensor:
     return row_of_value(lists) * n + lists.values.long()
 
 
-def ragged_of_keys(keys: torch.Tensor, batch: int, n: int, dtype: torch.dtype | None = None) -> Ragged:
-    """Lists of values, i32 by default, from ascending keys i64[T], key = list * n + value, 0 <= value < n."""
+def ragged_of_keys(keys: torch.Tensor, batch: int, n: int) -> Ragged:
+    """Lists of values i32 from ascending keys i64[T], key = list * n + value, 0 <= value < n."""
     width = max(n, 1)
     starts = torch.arange(batch + 1, device=keys.device) * width
-    return Ragged((keys % width).to(dtype or torch.int32), torch.searchsorted(keys, starts))
+    return Ragged((keys % width).int(), torch.searchsorted(keys, starts))
 
 
 def places_of(mask: torch.Tensor, size: int) -> torch.Tensor:

@@ -312,12 +312,12 @@ class Index:
         """Number of passages."""
         return tables.n_rows(self.folder("passages") / "passages.parquet")
 
-    def evidence(self, rows: Sequence[int], scores: Sequence[float], why: str) -> tuple[Evidence, ...]:
-        """Evidence records of passages, in the order given."""
-        part = self.passage_rows(rows)
+    def evidence(self, rows: Sequence[int], scores: Sequence[float], why: str | list[str]) -> tuple[Evidence, ...]:
+        """Evidence records of passages, in the order given. why: of all, or of each."""
+        part, whys = self.passage_rows(rows), [why] * len(rows) if isinstance(why, str) else why
         return tuple(
             Evidence(row["id"], row["title"], row["text"], row["start"], row["end"], float(score), why, *place, more)
-            for row, score, place, more in zip(part, scores, self._places(rows, part), self._metadata(rows))
+            for row, score, why, place, more in zip(part, scores, whys, self._places(rows, part), self._metadata(rows))
         )
 
     def places(self, rows: Sequence[int]) -> list[tuple[str, str]]:

@@ -77,5 +77,6 @@ def rows_of(table: pa.Table | None, documents: Iterable[int]) -> list[dict[str, 
     rows = list(documents)
     if table is None:
         return [{} for _ in rows]
-    values = table.take(pa.array(rows, pa.int64())).to_pylist()
-    return [{name: value for name, value in row.items() if value is not None} for row in values]
+    columns = list(zip(table.column_names, table.columns))
+    read = ([(name, column[row].as_py()) for name, column in columns] for row in rows)
+    return [{name: value for name, value in pairs if value is not None} for pairs in read]

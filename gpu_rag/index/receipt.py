@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from gpu_rag.errors import BadInput
+from gpu_rag.errors import BadInput, IndexCorrupt
 from gpu_rag.index import tables
 from gpu_rag.index.folder import RECEIPTS, read_json, sealed, sha256_text, write_atomic
 from gpu_rag.index.index import Index
+from gpu_rag.index.stages.rejected import read_rejects
 from gpu_rag.text.normalise import normalise_name
-from gpu_rag.types import Reject
 
 PENDING = f"{RECEIPTS}/pending.json"  # a removal that has begun
 KINDS = ("documents", "passages", "names")  # fields of a receipt with hashes
@@ -103,10 +103,9 @@ def still_there(receipt: Receipt, index: Index, present: Receipt) -> Iterator[st
         if again and (kind != "names" or index.manifest.digest() == receipt.after):
             yield f"{len(again)} {kind} that were removed by the receipt, such as sha256 {min(again)}"
     try:
-        lines = (index.path / "rejects.jsonl").read_bytes().splitlines()
-        ids = {msgspec.json.decode(line, type=Reject).id for line in lines}
-    except (OSError, msgspec.MsgspecError) as error:
-        yield f"rejects.jsonl: cannot be read: {error}"
+        ids = {reject.id for reject in read_rejects(index.path / "rejects.jsonl")}
+    except IndexCorrupt as error:
+        yield str(error)
         return
     if receipt.documents & _hashes(ids | {id.rpartition("#")[0] for id in ids}):
         yield "rejects.jsonl names removed documents: take their rows out of the file of --openie, then run again"

@@ -50,9 +50,9 @@ class Stage:
     settings with `auto` replaced, if that depends on the models. by_capability(settings): whether the LLM makes the
     stage only if it is capable, and rules do otherwise. size: the size that its cost grows with, for a plan:
     characters, passages, extracted (passages that are extracted from), entities, relations, mentions, links, triples,
-    nodes, ...; pairs: vectors that it also compares; planned: whether a plan can predict it. graph: whether it makes a
-    graph, or facts of one. texts: of a stage of vectors, the function that gives their texts from the folders of the
-    needed stages.
+    nodes, ...; row_bytes: memory of one more of these, if it is not the usual; pairs: vectors that it also compares;
+    planned: whether a plan can predict it. graph: whether it makes a graph, or facts of one. texts: of a stage of
+    vectors, the function that gives their texts from the folders of the needed stages.
     """
 
     name: str
@@ -66,6 +66,7 @@ class Stage:
     settled: Settled = lambda settings, models: settings
     by_capability: Callable[[Settings], bool] = lambda settings: False
     size: str = "passages"
+    row_bytes: float | None = None
     pairs: Pairs | None = None
     planned: bool = True
     graph: bool = False
@@ -93,15 +94,15 @@ def settle(stages: Sequence[Stage], settings: Settings, models: Models) -> Setti
     return settings
 
 
-def where_capable(cls: type[Declared], section: str, name: str, llm: str, rule: str) -> Settled:
-    """A function that replaces `auto` of a setting by `llm` if a capable language model is there, else by `rule`.
+def where_capable(cls: type[Declared], section: str, name: str, rule: str) -> Settled:
+    """A function that replaces `auto` of a setting by llm if a capable language model is there, else by `rule`.
 
     cls: the class that declares the section."""
 
     def settled(settings: Settings, models: Models) -> Settings:
         if getattr(settings.section(cls), name) != "auto":
             return settings
-        return settings.changed(section, **{name: llm if models.is_capable() else rule})
+        return settings.changed(section, **{name: "llm" if models.is_capable() else rule})
 
     return settled
 

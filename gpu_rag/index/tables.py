@@ -202,14 +202,14 @@ def unchanged_rows(now: Path, earlier: Path, schema: pa.Schema, columns: Sequenc
     are new. The first column has unique values, and both tables are sorted by it, so that rows ascend. Memory: the
     columns of both."""
     new, old = (read_table(path, schema, columns).columns for path in (now, earlier))
-    rows = pc.index_in(_large(new[0]), value_set=_large(old[0]))
+    rows = pc.index_in(one_large_array(new[0]), value_set=one_large_array(old[0]))
     is_same = pc.is_valid(rows).to_numpy(zero_copy_only=False)
     for column, before in zip(new[1:], old[1:]):
-        is_same &= _are_equal(_large(column), _large(before).take(rows))
+        is_same &= _are_equal(one_large_array(column), one_large_array(before).take(rows))
     return np.where(is_same, pc.fill_null(rows, -1).to_numpy(), -1).astype(np.int64)  # type: ignore[no-any-return]
 
 
-def _large(column: pa.ChunkedArray) -> pa.Array:
+def one_large_array(column: pa.ChunkedArray) -> pa.Array:
     """A column of texts, or of lists of texts, of any size as one array."""
     kind = pa.large_list(pa.large_string()) if pa.types.is_list(column.type) else pa.large_string()
     return pa.concat_arrays([pa.array([], kind), *column.cast(kind).chunks])

@@ -6,13 +6,16 @@ A choice offers options, such as edges, relations or entities, which lead to pas
   agreement   = n(p) / (m(p) + 1): the share of the occasions to choose p that were taken
   lean        = of one choice, the mean over its pairs of a chosen option and one passed over: 1 where the chosen one
                 leads to a passage that is higher in the ranking without a model, -1 where lower, 0 where neither
-  trust       = (sum of leans / (number of leans + 1) - CHANCE) / (SURE - CHANCE), within 0 and 1
+  trust       = (sum of leans / (number of leans + 1) - CHANCE) / (SURE - CHANCE), within 0 and 1. A choice of just the
+                nearest options, which says nothing new, counts at most as often as other choices do: of more such
+                leans, their mean counts that often
   score(p)    = score with the model + MASS * trust * agreement / max(1, sum of all agreements); without trust, the
                 score without the model
 A model that chooses at random has leans around 0, so it is not trusted, however many its choices are. A model that is
 right mostly chooses passages that the graph ranks high; it is then also followed where the graph ranks low. Weak models
-like what is shown first; since options are shown in a random order, that is a random choice. A model that takes
-something nearly everywhere spreads the mass so thin that it moves nothing. Rules do not count as choices.
+like what is shown first; since options are shown in a random order, that is a random choice. The graph also ranks high
+what the nearest options lead to, so a model that takes only these is not trusted. A model that takes something nearly
+everywhere spreads the mass so thin that it moves nothing. Rules do not count as choices.
 """
 
 from __future__ import annotations
@@ -40,8 +43,8 @@ class Choices:
     def add(
         self, run: Run, options: Sequence[int], chosen: Collection[int], passages_of: Callable[[int], Collection[int]]
     ) -> None:
-        """Count a choice, unless the rule made it. chosen: positions; passages_of: the passages that an option leads
-        to."""
+        """Count a choice, unless the rule made it. options: nearest first; chosen: positions; passages_of: the passages
+        that an option leads to."""
         if run.decider is not RULE:
             self.made.append(([passages_of(option) for option in options], frozenset(chosen)))
 
@@ -60,8 +63,13 @@ class Choices:
     def trust(self, ranking: Sequence[int]) -> float:
         """The trust in the choices by a ranking of passages without a model; 0 without choices."""
         place = {passage: i for i, passage in enumerate(ranking)}
-        leans = [_lean(*choice, place) for choice in self.made if 0 < len(choice[1]) < len(choice[0])]
-        share = (math.fsum(leans) / (len(leans) + 1) - CHANCE) / (SURE - CHANCE)
+        new, near = list[float](), list[float]()
+        for options, chosen in self.made:
+            if 0 < len(chosen) < len(options):
+                (near if max(chosen) < len(chosen) else new).append(_lean(options, chosen, place))
+        n = min(len(near), len(new))
+        total = math.fsum(new) + n * math.fsum(near) / max(1, len(near))
+        share = (total / (len(new) + n + 1) - CHANCE) / (SURE - CHANCE)
         return min(1.0, max(0.0, share))
 
     def ranked(self, plain: Ranking, walked: Ranking, limit: int) -> Ranking:

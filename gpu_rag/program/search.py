@@ -88,8 +88,8 @@ def stage_rows(index: Index, stage: str) -> NearestRows:
 def rankings(top: TopK) -> list[Ranking]:
     """The rows of a TopK as Rankings, without padding."""
     top = on_host(top)
-    ids, scores = top.ids.numpy(), top.scores.numpy()
-    return [Ranking(tuple(i[i >= 0].tolist()), tuple(s[i >= 0].tolist())) for i, s in zip(ids, scores)]
+    columns = top.ids.tolist(), top.scores.tolist(), (top.ids >= 0).sum(1).tolist()
+    return [Ranking(tuple(ids[:n]), tuple(scores[:n])) for ids, scores, n in zip(*columns)]
 
 
 def stacked(vectors: Sequence[np.ndarray], device: str) -> torch.Tensor:

@@ -9,15 +9,15 @@ import numpy as np
 
 from gpu_rag.program.embed import embed
 from gpu_rag.text.language import ENGLISH, language_of
-from gpu_rag.text.sentences import LOG_LINE, split_sentences
+from gpu_rag.text.sentences import LOG_LINE, POINTING, split_sentences
 from gpu_rag.text.tokens import STOP_WORDS, words_of
 from gpu_rag.types import Draft, Evidence, Grounding, GroundingSentence, Path, RankedNode, Sentence
 
 _CITED = re.compile(r"\[\d{1,2}\]")  # an answer cites passages by number
 # Ends as no sentence does, and is no row of a table and no line of a log.
 _HEADING = re.compile(rf"(?!{LOG_LINE})[^\t]*[^\t.!?:;…。！？\"'”’»)]")
-PASSAGES, SENTENCES = 5, 3  # passages searched, sentences returned
-WORDS_SHARE, LETTERS, HEADING_WORDS = 0.3, 5, 8
+PASSAGES, SENTENCES, BEFORE = 5, 3, 2  # passages searched, sentences returned, sentences before one
+WORDS_SHARE, LETTERS, HEADING_WORDS, HEADINGS = 0.3, 5, 8, 2
 
 
 async def supported(question: str, draft: Draft) -> tuple[Sentence, ...]:
@@ -27,7 +27,8 @@ async def supported(question: str, draft: Draft) -> tuple[Sentence, ...]:
 
     Vectors have the title in front of the sentence. idf(w) = ln((1 + n) / (1 + sentences with w)) of n sentences. The
     first LETTERS letters stand for a word, since endings differ in every language. Ties go to the earlier sentence; of
-    equal sentences only the best is returned.
+    equal sentences only the best is returned. Where one begins with a pronoun, its span begins with the sentence before
+    it (at most BEFORE sentences) unless that is returned itself, so that it names what it speaks of.
     """
     spans = [(e, start, end) for e in draft.evidence[:PASSAGES] for start, end in _statements(e.text)]
     if not spans:
@@ -38,24 +39,36 @@ async def supported(question: str, draft: Draft) -> tuple[Sentence, ...]:
     order = np.argsort(-scores, kind="stable").tolist()
     first = {texts[i]: i for i in reversed(order)}  # files are copied, and pages repeat their heads
     best = [i for i in order if first[texts[i]] == i][:SENTENCES]
-    return tuple(
-        Sentence(e.passage_id, start, end, texts[i], float(scores[i])) for i in best for e, start, end in [spans[i]]
-    )
+    sentences = []
+    for i in best:
+        passage, _, end = spans[i]
+        begin = i
+        while begin > i - BEFORE and begin - 1 not in best and _points_back(texts[begin]):
+            if not begin or spans[begin - 1][0] is not passage:
+                break
+            begin -= 1
+        start = spans[begin][1]
+        sentences.append(Sentence(passage.passage_id, start, end, passage.text[start:end], float(scores[i])))
+    return tuple(sentences)
+
+
+def _points_back(sentence: str) -> bool:
+    return not POINTING.isdisjoint(words_of(sentence)[:1])
 
 
 def _statements(text: str) -> Iterator[tuple[int, int]]:
-    """Spans of sentences; a question, or a heading or label on a line of its own, goes with the sentence behind it."""
-    first = None
+    """Spans of sentences; a question, or two headings or labels on lines of their own, go with the sentence behind."""
+    before: list[int] = []
     for start, end in split_sentences(text):
         words = text[start:end]
         is_heading = _HEADING.fullmatch(words) and len(words.split()) <= HEADING_WORDS
-        if first is None and (is_heading or words.endswith(("?", "？", "؟"))):
-            first = start
+        if len(before) < HEADINGS and (is_heading or words.endswith(("?", "？", "؟"))):
+            before.append(start)
             continue
-        yield (start if first is None else first), end
-        first = None
-    if first is not None:
-        yield first, len(text.rstrip())
+        yield min([*before, start]), end
+        before = []
+    if before:
+        yield before[0], len(text.rstrip())
 
 
 def _shared_words(question: str, sentences: Sequence[str]) -> np.ndarray:

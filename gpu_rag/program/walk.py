@@ -34,6 +34,7 @@ from gpu_rag.types import TopK
 
 TILE = 64  # questions that are ranked together on a CPU, and rows of a product of fixed shape
 GPU_TILE = 128  # the same on a GPU, where a tile has about 500 launches whatever its size
+N_WORDS = 20  # passages by BM25 in the restart
 TITLE_SHARE = 0.5  # share of the restart on passages for titles that a question names
 _ROWS = 1 << 16  # f16 vectors converted to f32 at a time
 _FLOOR = 1e-12  # minimum of a probability before its logarithm
@@ -71,12 +72,16 @@ def passage_cosines(index: Index, queries: torch.Tensor) -> torch.Tensor:
     return cosines[0] if len(cosines) == 1 else torch.cat(cosines)
 
 
-def word_weights(index: Index, texts: Sequence[str], n_words: int = 20) -> tuple[torch.Tensor, torch.Tensor]:
+def word_weights(index: Index, texts: Sequence[str], n_words: int = N_WORDS) -> tuple[torch.Tensor, torch.Tensor]:
     """l of passages as rows and weights, see `Listed`, on the device: rows sum to 1, or are zero."""
     if not n_words:
         none = torch.zeros((len(texts), 0), dtype=torch.float64, device=index.device)
         return none.long(), none
-    top = best_by_words(index, texts, n_words)
+    return weights_by_words(best_by_words(index, texts, n_words))
+
+
+def weights_by_words(top: TopK) -> tuple[torch.Tensor, torch.Tensor]:
+    """l by the best rows of `best_by_words`, see `word_weights`."""
     weights = torch.where(top.ids >= 0, top.scores, 0.0).double() ** 2
     return torch.where(top.ids >= 0, top.ids, top.ids[:, :1]).clamp(min=0).long(), _scaled(weights)
 

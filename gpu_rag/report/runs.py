@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gpu_rag.types import Reject
+
 SIDES = ("predicted", "actual")
 PLAN_HEADER = ["stage", *SIDES, "actual / predicted"]
 STAGE_HEADER = ("stage", "s", "s/1,000 passages", "peak MiB", "LLM calls", "prompt", "generated", "failed", "LLM idle")
@@ -30,16 +32,16 @@ _VARYING = re.compile(r"\bin \S+ line \d+|'[^']*'|\"[^\"]*\"|\d[\d.,]*")
 _MAX_KINDS = 10_000
 
 
-def reject_kinds(rejects: Iterable[Mapping[str, Any]]) -> list[tuple[str, int, list[str]]]:
+def reject_kinds(rejects: Iterable[Reject]) -> list[tuple[str, int, list[str]]]:
     """(reason, number of rejects, places of the first three) of rejects by kind, the most frequent first. Reasons of
     several have no names and numbers."""
     kinds: dict[str, tuple[str, int, list[str]]] = {}
     for reject in rejects:
-        kind = _VARYING.sub("...", str(reject["reason"]))
+        kind = _VARYING.sub("...", reject.reason)
         kind = kind if kind in kinds or len(kinds) < _MAX_KINDS else "other reasons"
         _, n, places = kinds.get(kind, ("", 0, []))
-        place = f"{reject['file']}:{reject['line']}" if reject["line"] else str(reject["file"])
-        reason = kind if n else str(reject["reason"])
+        place = f"{reject.file}:{reject.line}" if reject.line else reject.file
+        reason = kind if n else reject.reason
         kinds[kind] = (reason, n + 1, [*places, place] if len(places) < 3 else places)
     return sorted(kinds.values(), key=lambda entry: -entry[1])
 

@@ -159,8 +159,6 @@ class RunStats:
     stages: dict[str, Cost] = field(default_factory=dict)
     llm: Occupancy = field(default_factory=Occupancy)
     implementations: dict[str, set[str]] = field(default_factory=dict)
-    n_questions: int = 0
-    n_failed: int = 0
     n_late_calls: int = 0
     wall_s: float = 0.0
 

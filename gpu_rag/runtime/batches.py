@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterable
 from operator import itemgetter
 from time import perf_counter
@@ -82,9 +81,7 @@ def run_batch(core: Core, batch: Batch) -> list[tuple[Pending, Any, float]]:
 
 
 def _batch_failure(name: str, error: BaseException) -> GpuRagError:
-    """One error for all calls of a batch. Each call gets a copy of it, so the frames are kept as text."""
-    failure = error
-    if not isinstance(failure, GpuRagError):
-        failure = GpuRagError(f"the step {name} failed", given=f"{type(error).__name__}: {error}")
-    failure.add_note("".join(traceback.format_exception(error)))
-    return failure
+    """One error for all calls of a batch, of which each call gets a copy."""
+    if isinstance(error, GpuRagError):
+        return error
+    return GpuRagError(f"the step {name} failed", given=f"{type(error).__name__}: {error}")

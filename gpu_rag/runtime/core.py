@@ -5,7 +5,6 @@ A driver opens questions, calls `resume`, takes calls out of `waiting`, answers 
 
 from __future__ import annotations
 
-import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from itertools import islice
@@ -78,7 +77,6 @@ class Core:
         """Admit one question; its program first runs at the next `resume`. Returns its order."""
         order, self.n_opened = self.n_opened, self.n_opened + 1
         run = self.live[order] = QuestionRun(order, Context(question, self.run_seed), perf_counter())
-        self.stats.n_questions += 1
         kind, coro = attempt(program, run.ctx)
         if kind == GAVE and isinstance(coro, Coroutine):
             run.root = Task(run, coro)
@@ -130,13 +128,9 @@ class Core:
         ctx.task = None
         if isinstance(error, ModelError):
             raise error  # an engine is down: no question can continue
-        text = ""
         if error is not None:
-            self.stats.n_failed += 1
-            if error.__traceback__ is not None:
-                text = "".join(traceback.format_exception(error))
-                strip_frames(error)
-        self.on_end(run.order, Outcome(ctx.question, draft, error, ctx.steps(), ctx.usage, text))
+            strip_frames(error)
+        self.on_end(run.order, Outcome(ctx.question, draft, error, ctx.steps(), ctx.usage))
 
     # --- stepping ----------------------------------------------------------------------------------
 

@@ -24,7 +24,6 @@ class Outcome:
     """Result of one question: `draft` is the return value of its program, `error` the reason why it did not return.
 
     usage may still grow: the cost of a call that a driver could not cancel is added even after the question ended.
-    traceback: text of the failure's traceback, for --debug; "" if there is none.
     """
 
     question: Question
@@ -32,7 +31,6 @@ class Outcome:
     error: BaseException | None
     trace: tuple[TraceStep, ...]
     usage: Usage
-    traceback: str = ""
 
 
 class Group:

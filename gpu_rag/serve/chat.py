@@ -13,21 +13,9 @@ from gpu_rag.serve.refusal import Refusal, check_answered, error_body
 
 
 def chat_completion(row: dict[str, Any], model: str) -> dict[str, Any]:
-    """The chat completion of a row. The message's content is the answer, or without a model that can answer the best
-    sentences; the row is under `gpu_rag`. Raises as `check_answered`."""
+    """The chat completion of a row, which is under `gpu_rag`. Raises as `check_answered`."""
     check_answered(row)
-    whole = completion(row, model, int(time.time()))
-    if row["status"] == "retrieved":
-        whole["choices"][0]["message"]["content"] = _best_sentences(row)
-    return {**whole, "id": _name(), "gpu_rag": row}
-
-
-def _best_sentences(row: dict[str, Any]) -> str:
-    titles = {passage["passage_id"]: passage["title"] for passage in row["evidence"]}
-    lines = [f"- {sentence['text']} [{titles[sentence['passage_id']]}]" for sentence in row["support"]]
-    if not lines:
-        return "No model that can answer is set."
-    return "\n".join(["No model that can answer is set. The best sentences are:", *lines])
+    return {**completion(row, model, int(time.time())), "id": _name(), "gpu_rag": row}
 
 
 def unsent(answer: str, sent: str) -> str:

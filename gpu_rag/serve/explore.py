@@ -5,7 +5,6 @@ Each answers in a thread, from columns of the index, with lists of at most MAX_I
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
@@ -18,12 +17,12 @@ import torch
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gpu_rag.errors import IndexCorrupt
 from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.ragged import row_of_value, some_lists
 from gpu_rag.index.facts import MAX_HOPS, Fact, Facts, load_facts
 from gpu_rag.index.index import Index
 from gpu_rag.index.metadata import LANGUAGE, rows_of
+from gpu_rag.index.stages.rejected import read_rejects
 from gpu_rag.index.tables import DOCUMENTS, EXTRACTIONS
 from gpu_rag.serve.guard import Json
 from gpu_rag.serve.live import ServedIndex
@@ -139,13 +138,7 @@ class Explore:
         """Rows of the sources that could not be used, from `offset` on, each with its reason. Raises IndexCorrupt."""
         limit, offset = _number(request, "limit", 25, MAX_ITEMS), _number(request, "offset", 0, MAX_OFFSET)
         file = self._index.path / "rejects.jsonl"
-        listed: list[Any] = []
-        try:
-            if file.is_file():
-                with file.open("rb") as lines:
-                    listed = [json.loads(line) for line in islice(lines, offset, offset + limit)]
-        except (OSError, ValueError) as error:
-            raise IndexCorrupt("the rejects of the index cannot be read", given=f"{file.name}: {error}") from error
+        listed = [*map(vars, islice(read_rejects(file), offset, offset + limit))] if file.is_file() else []
         return Json({"total": self._index.counts().get("rejects", 0), "rejects": listed})
 
     # --- rows ---------------------------------------------------------------------------------------

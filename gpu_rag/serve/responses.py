@@ -8,6 +8,7 @@ import secrets
 import time
 from typing import Any
 
+from gpu_rag.jobs import reply_text
 from gpu_rag.serve.bodies import ResponsesBody
 from gpu_rag.serve.chat import unsent
 from gpu_rag.serve.refusal import Refusal, check_answered
@@ -19,7 +20,7 @@ _NULL = ("error", "incomplete_details", "instructions", "metadata", "previous_re
 def response_of(row: dict[str, Any], model: str) -> dict[str, Any]:
     """The response of a row; the row itself is under `gpu_rag`. Raises as `check_answered`."""
     check_answered(row)
-    part = _part(row["answer"] or "", citations(row))
+    part = _part(reply_text(row), citations(row))
     return {**_response(model), **_end(row, _item(_name("msg"), "completed", part))}
 
 
@@ -29,10 +30,11 @@ def citations(row: dict[str, Any], offset: int = 0) -> list[dict[str, Any]]:
 
     file_id: the passage's id; filename: its document's file, or its title. offset: characters before the answer.
     """
-    text, evidence = row["answer"] or "", row["evidence"]
+    text, evidence = reply_text(row), row["evidence"]
     marks = [(mark.start(), int(mark[1]) - 1) for mark in _MARK.finditer(text)]
     cited = [(start, evidence[number]) for start, number in marks if 0 <= number < len(evidence)]
-    support = {sentence["passage_id"] for sentence in row["grounding"]["sentences"]}
+    sentences = row.get("support", ()) if row["status"] == "retrieved" else row["grounding"]["sentences"]
+    support = {sentence["passage_id"] for sentence in sentences}
     support -= {passage["passage_id"] for _, passage in cited}
     cited += [(len(text), passage) for passage in evidence if passage["passage_id"] in support]
     rows = [(passage["passage_id"], passage["file"] or passage["title"], offset + start) for start, passage in cited]
@@ -60,7 +62,7 @@ class ResponseEvents:
         except Refusal as error:
             failed = {"status": "failed", "error": {"code": "server_error", "message": str(error)}, "gpu_rag": item}
             return events + self._event("failed", response={**self._base, **failed})
-        answer = item["answer"] or ""
+        answer = reply_text(item)
         if unsent_text := unsent(answer, self._sent):
             events += self._delta(unsent_text)
         cited = citations(item, len(self._sent) - len(answer))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpu_rag.errors import UsageError
@@ -44,5 +44,17 @@ def title_column(names: Sequence[str]) -> str:
 
 
 def composed(cells: Iterable[tuple[str, Any]]) -> str:
-    """Text of a row without a text: a line "column: value" for each (column, value)."""
-    return "\n".join(f"{name}: {' '.join(str(value).split())}" for name, value in cells if value not in (None, ""))
+    """Text of a row without a text: a line "column: value" for each (column, value), also of objects within it."""
+    plain = (cell for name, value in cells for cell in _plain_cells(name, value))
+    return "\n".join(f"{name}: {' '.join(str(value).split())}" for name, value in plain if value not in (None, ""))
+
+
+def _plain_cells(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for inner, part in value.items():
+            yield from _plain_cells(f"{name} {inner}", part)
+    elif isinstance(value, list) and any(isinstance(part, list | dict) for part in value):
+        for part in value:
+            yield from _plain_cells(name, part)
+    else:
+        yield name, ", ".join(map(str, value)) if isinstance(value, list) else value

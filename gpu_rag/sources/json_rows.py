@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,6 @@ from gpu_rag.sources.lines import Line, read_lines, read_whole
 from gpu_rag.sources.rows import Limits, RowError, attempted, kind, shown
 from gpu_rag.text.strict_json import JsonError, iter_array, loads
 from gpu_rag.types import Reject
-
-_ONE_ARRAY = re.compile(r'\s*+\{\s*+"[^"\\]*+"\s*+:\s*+(\[.*)\}\s*', re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -32,8 +29,8 @@ def read_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
     Reject.
 
     JSON Lines are read line by line. An array is read whole (at most max_json_bytes) and split into elements; if its
-    text is broken, the elements before are kept and the rest is one Reject. An object whose first member is an array,
-    such as {"rows": [...]}, is read as that array.
+    text is broken, the elements before are kept and the rest is one Reject. A file of one object, such as
+    {"rows": [{...}]}, is read as its only list of objects; without such a list, or with several, it is one row.
     """
     if has_suffix(path, LINES_SUFFIXES):
         for line in read_lines(path, limits):
@@ -42,13 +39,19 @@ def read_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
     number = 0
     try:
         text = read_whole(path, limits.max_json_bytes, "max_json_bytes")
-        member = _ONE_ARRAY.fullmatch(text)
-        for element in iter_array(member[1] if member else text):
+        elements = _rows_of(loads(text)) if text.lstrip()[:1] == "{" else iter_array(text)
+        for element in elements:
             number += 1
             yield attempted(path, number, _row, number, element)
     except (JsonError, RowError) as error:
         end = "; what follows in this file is not read" if number else ""
         yield Reject(shown(path), number + 1 if number else 0, f"{error}{end}")
+
+
+def _rows_of(value: dict[str, Any]) -> list[Any]:
+    """The rows of a file that is one object."""
+    lists = [member for member in value.values() if isinstance(member, list) and member and isinstance(member[0], dict)]
+    return lists[0] if len(lists) == 1 else [value]
 
 
 def read_object(path: Path, limits: Limits, what: str = "an object") -> dict[str, Any]:

@@ -39,19 +39,6 @@ class Mentions:
     end: np.ndarray
 
 
-def find_mentions(names: Sequence[str], texts: Sequence[str]) -> Mentions:
-    """All whole-word occurrences of all `names` in all `texts`; overlapping ones are all kept.
-
-    Both sides are compared after NFKC, casefold and collapsing white space. Names that become equal are each reported.
-    A name without a letter or digit has no mention. To search several batches of texts, keep a `MentionFinder`.
-
-    >>> found = find_mentions(["york", "new york"], ["In New  York."])
-    >>> list(zip(found.name.tolist(), found.start.tolist(), found.end.tolist()))
-    [(1, 3, 12), (0, 8, 12)]
-    """
-    return MentionFinder(names).find(texts)
-
-
 def ascii_words(texts: Iterable[str]) -> Iterator[list[str]]:
     """The runs of a-z, 0-9 and "_" in each text, after folding. A text in ASCII has all runs of a name that occurs in
     it, and any text has all runs of a name in ASCII that occurs in it."""
@@ -77,7 +64,15 @@ class MentionFinder:
         self._starts = np.cumsum(self._sizes) - self._sizes
 
     def find(self, texts: Sequence[str]) -> Mentions:
-        """The mentions in `texts`, as `find_mentions` describes. Deterministic."""
+        """All whole-word occurrences of all names in `texts`; overlapping ones are all kept. Deterministic.
+
+        Both sides are compared after NFKC, casefold and collapsing white space. Names that become equal are each
+        reported. A name without a letter or digit has no mention.
+
+        >>> found = MentionFinder(["york", "new york"]).find(["In New  York."])
+        >>> list(zip(found.name.tolist(), found.start.tolist(), found.end.tolist()))
+        [(1, 3, 12), (0, 8, 12)]
+        """
         empty = np.zeros(0, dtype=np.int32)
         parts = [(empty, empty, empty, empty)]
         if self._members.size:

@@ -43,6 +43,7 @@ def word_lists(path: Path) -> dict[str, frozenset[str]]:
 _LISTS = word_lists(Path(__file__).with_suffix(".toml"))
 _BEFORE_NAME, _BEFORE_NUMBER, _MAY_END = _LISTS["before_name"], _LISTS["before_number"], _LISTS["may_end"]
 _FIRST_WORDS = _LISTS["first_words"]
+POINTING = _LISTS["pointing"]  # first words of a sentence that speaks of the one before it
 _BEFORE_ORDINAL, _AFTER_ORDINAL = _LISTS["before_ordinal"], _LISTS["after_ordinal"]
 
 

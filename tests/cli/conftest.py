@@ -63,10 +63,10 @@ def read_rows(path: Path) -> list[Any]:
 
 
 def settled(row: dict[str, Any]) -> dict[str, Any]:
-    """A row without its seconds: all that two runs must agree on."""
+    """A row without its seconds, and the digest of these: all that two runs must agree on."""
     usage = {name: value for name, value in row["usage"].items() if not name.endswith("_s")}
     steps = [{name: value for name, value in step.items() if name != "s"} for step in row["trace"]]
-    return {**row, "usage": usage, "trace": steps}
+    return {**{name: value for name, value in row.items() if name != "digest"}, "usage": usage, "trace": steps}
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """gpu-rag index: counts, resuming, --fresh, --strict, rejects, --max-failures, ready extractions."""
 
 import json
+from itertools import starmap
 from pathlib import Path
 
 import pytest
@@ -187,6 +188,7 @@ def test_a_folder_of_many_kinds_of_files_and_what_of_it_cannot_be_read(run, cli,
 
 def test_rejects_are_shown_by_kind_the_most_frequent_first():
     from gpu_rag.report.runs import reject_kinds
+    from gpu_rag.types import Reject
 
     rows = [
         ("a.csv", 2, "the row has 3 cells for 2 columns"),
@@ -195,7 +197,7 @@ def test_rejects_are_shown_by_kind_the_most_frequent_first():
         ("c.jsonl", 3, "duplicate of 'x' in a.csv line 7"),
         ("c.jsonl", 4, "duplicate of 'y\u0085z' in b/a.csv line 12"),
     ]
-    kinds = reject_kinds({"file": file, "line": line, "reason": reason} for file, line, reason in rows)
+    kinds = reject_kinds(starmap(Reject, rows))
     assert kinds[0][0] == "the row has ... cells for ... columns"
     assert [(n, places) for _, n, places in kinds] == [
         (6, ["a.csv:2", "a.csv:4", "a.csv:5"]),

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import networkx as nx
-import numpy as np
 import pytest
 
 from gpu_rag.index.knowledge_base.load import load_kb
@@ -218,23 +217,6 @@ def test_gold_paths_of_pathquestion_are_in_the_base(run, cli, shared_data, tmp_p
     for row in cli.read_rows(data / "PQ-2H_questions.jsonl"):
         assert {tuple(edge) for edge in row["path"]} <= held
         assert kb.named(row["topic_entity"])
-
-
-@pytest.mark.shared
-@pytest.mark.slow
-def test_the_whole_base_of_metaqa(run, cli, shared_data, tmp_path):
-    data = shared_data / "metaqa"
-    call = ("index", "--kg", data / "kg.tsv.gz", "--out", tmp_path / "ix", *cli.NO_LLM, "--json")
-    document = run(*call).document
-    counts = document["kb"]
-    assert [counts[n] for n in ("nodes", "edges", "relations")] == [43_234, 133_582, 9] and document["rejects"] == 0
-    assert run("verify", tmp_path / "ix").status == 0
-    kb = index_of(tmp_path / "ix")
-    for row in cli.read_rows(data / "questions_1hop_500.jsonl"):
-        topics = kb.named(row["topic_entity"])
-        edges = np.flatnonzero(np.isin(kb.head, topics) | np.isin(kb.tail, topics))
-        near = {kb.node_names[end[e]] for e in edges for end in (kb.head, kb.tail)}
-        assert topics and set(row["answers"]) <= near
 
 
 @pytest.mark.shared

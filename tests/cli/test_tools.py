@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -243,6 +244,9 @@ def test_demo_shows_evidence_first_and_checks_answers(run, cli, tmp_path, replay
     assert "└─" in chain and "rank: ppr" in chain and "answer: " in chain
     assert "wrong, failed" in text and "0 of 1 are right; 0 are supported" in text
     assert (tmp_path / "demo-patterns").is_dir()
+    *_, first, second = text.rstrip().splitlines()
+    program = first.removesuffix(" index YOUR_FOLDER --out your-index").strip()
+    assert shutil.which(program) and second == f'  {program} ask your-index "YOUR QUESTION"'
 
 
 def test_demo_compares_methods_with_and_without_a_graph(run, tmp_path):

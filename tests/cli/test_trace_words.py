@@ -1,5 +1,7 @@
 """explain says in words what each step of a method was; none is left to its bare name."""
 
+import gpu_rag
+from gpu_rag import jobs
 from gpu_rag.cli.trace_text import step_words, trace_text
 
 
@@ -43,3 +45,28 @@ def test_sentences_come_before_the_answer_and_an_answer_says_how_it_is_grounded(
     unstated = trace_text(row_of(status="unsupported", grounding={"status": "unsupported", "sentences": []}))
     assert "answer    a   (unsupported: the evidence does not state it)" in unstated
     assert "answer    none: no model was asked" in trace_text(row_of(answer=None, status="unsupported"))
+
+
+LAMP = """# Lamp of Skell
+
+## Opening hours
+
+The lamp room opens at 9 on Mondays.
+
+The tower was drawn by Alan Merrow. He never saw the sea. It holds a stair of oak."""
+OTHERS = ["Who saw the sea? Nobody saw the sea.", "Never the sea.", "Which stair is oak? A stair of oak.", "Oak is it."]
+
+
+def test_the_best_sentences_keep_their_headings_apart_and_their_subjects_beside(tmp_path):
+    hashing = {"models": {"embedder": "hash"}}
+    index = gpu_rag.build([LAMP, *OTHERS], tmp_path / "ix", methods="bm25", settings=hashing)
+    expected = {
+        "When does the lamp room open?": "# Lamp of Skell / ## Opening hours / The lamp room opens at 9 on Mondays. [",
+        "Who never saw the sea?": "The tower was drawn by Alan Merrow. He never saw the sea. [",
+        "Which stair of oak is it?": "The tower was drawn by Alan Merrow. He never saw the sea. It holds a stair of",
+    }
+    for question, line in expected.items():
+        row = jobs.row_of(index.retrieve(question, method="bm25"))
+        texts = {item["passage_id"]: item["text"] for item in row["evidence"]}
+        assert all(item["text"] == texts[item["passage_id"]][item["start"] : item["end"]] for item in row["support"])
+        assert f"\n- {line}" in jobs.reply_text(row) and f"  > {line[:60]}" in trace_text(row)

@@ -28,6 +28,8 @@ ELSEWHERE = {
 }  # fmt: skip
 # Commands that are left out, by what the page says of them
 LEFT_OUT = {
+    "index YOUR_FOLDER --out your-index": "your own files",
+    'ask your-index "YOUR QUESTION" -k 3': "your own files",
     "models fetch OWNER/NAME": "needs the network",
     'ask my-index "Where was Adolphe Sax born?" --set models.llm=vllm:a-model': "needs vLLM",
     'ask my-index "Where was Adolphe Sax born?" --set models.llm=http://127.0.0.1:8000/v1#M': "needs a server",

@@ -243,7 +243,7 @@ def test_bubblerag_grows_by_what_gold_passages_state(index: gpu_rag.Index) -> No
 def test_higra_starts_from_entities_of_gold_passages(index: gpu_rag.Index) -> None:
     known, rows = Known(index, frozenset({2}), Gold(frozenset({"d2"}))), list(passages_of_entities(index))
     helpful = [row for i, row in enumerate(rows) if of_gold(known, i, rows)]
-    names = {option.split(" (")[0].split(",")[0] for option in entity_options(index, helpful)}
+    names = {option.split(" (")[0].split(",")[0] for option in entity_options(index, helpful, {})}
     assert names == {"Piet Ruyven", "University of Loss"}
     near = scores(index, "higra-retriever", asked("d2"), radius=0, walk="subgraph")
     assert near["graph"] == 1.0 and near["choices"] == 1

@@ -73,6 +73,7 @@ def short(value: Any) -> Any:
         return value if len(value) <= 64 and "\n" not in value else f"{value[:30]!r}... {short_hash(value)}"
     if isinstance(value, Mapping):
         dropped = {k for k in value if k in ("s", "created") or k.endswith(("_s", "_idle_share"))}
+        dropped.update({"digest"} if "config_hash" in value else ())  # of a row, with its seconds
         # of a question without a history; of one whose sources all answered; of one that they answered
         dropped.update(
             name for name in ("condensed", "missing", "unread", "barred", "sought") if not value.get(name, True)

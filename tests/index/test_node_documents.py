@@ -12,13 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kb_in_memory import text_of_edge
+from kb_in_memory import edge_text, text_of_edge
 from kb_rows import read_nodes
 
 import gpu_rag
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.index import tables
-from gpu_rag.index.knowledge_base.names import edge_text
 from gpu_rag.index.stages.knowledge_base.texts import EdgeTexts, names_in_words
 from gpu_rag.index.stages.node_documents import cut
 from gpu_rag.index.stages.passages import read_passages

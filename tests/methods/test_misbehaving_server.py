@@ -157,7 +157,7 @@ def test_each_kind_of_server_gives_rows_and_exact_accounts(
     """Whatever it refuses, ignores or sends in place of a reply: the rows are those of the same server that is calm."""
     rows = []
     for share in (0.0, 0.15):
-        server = serve(seed=5, share=share, persona=PERSONAS[persona], faults=MANNERS)
+        server = serve(seed=5, share=share, kind=PERSONAS[persona], faults=MANNERS)
         settings = {"models": models(server.url), "runtime": {"driver": "streaming"}}
         engine = Index.open(sound).engine(settings)
         with closing(engine.models):
@@ -178,7 +178,7 @@ def test_each_kind_of_server_gives_rows_and_exact_accounts(
 
 def test_a_budget_of_tokens_binds_at_a_server_that_counts_none(sound: Path, serve: Serve) -> None:
     for persona in ("vllm", "proxy"):
-        settings = {"models": models(serve(share=0.0, persona=PERSONAS[persona]).url), "runtime": {"max_tokens": 200}}
+        settings = {"models": models(serve(share=0.0, kind=PERSONAS[persona]).url), "runtime": {"max_tokens": 200}}
         for answer in Index.open(sound).answer(QUESTIONS, method="hydrarag", settings=settings):
             assert answer.usage.llm_calls <= 4 and answer.usage.prompt_tokens > 0
 

@@ -77,6 +77,9 @@ def test_the_number_of_candidates_at_a_time_does_not_show(monkeypatch: pytest.Mo
     whole = found(base, groups)
     monkeypatch.setattr(pairs_module, "KEYS", 50)
     assert found(base, groups) == whole
+    for name, few in (("SPILLED", 1), ("BLOCK", 20)):  # several rounds of files; parts of a table
+        monkeypatch.setattr(pairs_module, name, few)
+        assert found(base, groups) == whole
 
 
 def test_progress_moves_with_each_table_and_counts_each_row_once() -> None:
@@ -98,13 +101,19 @@ def test_of_no_row_or_one_there_is_no_pair(n: int) -> None:
     assert len(left) == len(right) == len(score) == 0
 
 
+def are_nearest(left: np.ndarray, right: np.ndarray, score: np.ndarray, k: int) -> np.ndarray:
+    numbers = np.concatenate([*among_nearest(left, right, score, k)])
+    assert (np.diff(numbers) > 0).all()
+    return np.isin(np.arange(len(left)), numbers)
+
+
 def test_a_dense_cloud_is_cut_to_the_nearest() -> None:
     left, right = np.array(list(combinations(range(30), 2))).T
-    kept = among_nearest(left, right, 1 - (right - left) / 100, 4)
+    kept = are_nearest(left, right, 1 - (right - left) / 100, 4)
     # the four nearest of an inner row are two on each side; rows at an end have them on one
     at_an_end = ((left < 2) & (right <= 4)) | ((right > 27) & (left >= 25))
     assert (kept == ((right - left <= 2) | at_an_end)).all()
-    assert among_nearest(left, right, left, 29).all()
+    assert are_nearest(left, right, left / 1.0, 29).all()
 
 
 @given(st.sets(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=40), st.randoms(), st.integers(1, 4), PARTS)
@@ -119,5 +128,5 @@ def test_the_nearest_by_sorting_each_row(found: Any, draw: Any, k: int, most: in
     }
     left, right = np.array(edges, np.int64).reshape(-1, 2).T
     with patch.object(pairs_module, "PAIRS", most):
-        kept = among_nearest(left, right, np.array([*score.values()], np.float32), k)
+        kept = are_nearest(left, right, np.array([*score.values()], np.float32), k)
     assert [edge in nearest for edge in edges] == kept.tolist()

@@ -224,25 +224,6 @@ def test_reduction_keeps_the_nodes_of_the_rule(seed: int) -> None:
         assert set(graph.ball.tolist()) == {v for v in plain if any(away[t].get(v, far) <= depth for t in order.topics)}
 
 
-def test_a_question_alone_is_that_question_in_a_batch() -> None:
-    rng = random.Random(5)
-    n, depth = 20, 2
-    index = index_of(n, random_edges(rng, n, 45))
-    embedder = HashEmbedder()
-    wanted = [
-        ((0, 1), (Order((0, 1)), Order((1,)))),
-        ((3,), (Order((3,)),)),
-        ((4, 5, 6), (Order((4, 5, 6)), Order((5, 4), closes=True))),
-    ]
-    queries = [*embedder.embed(["one", "two", "three"])]
-    together = subgraphs(index, wanted, depth)
-    found = search(index, together, depth, (0, 4), beam=3, queries=queries)
-    for b, one in enumerate(wanted):
-        (alone,) = subgraphs(index, [one], depth)
-        assert torch.equal(alone.nodes, together[b].nodes) and torch.equal(alone.csr.indices, together[b].csr.indices)
-        assert search(index, [alone], depth, (0, 4), beam=3, queries=[queries[b]]) == [found[b]]
-
-
 def test_questions_at_different_hops_can_be_scored_together() -> None:
     index = index_of(8, random_edges(random.Random(1), 8, 16))
     graphs = subgraphs(index, [((v,), (Order((v,)),)) for v in (0, 1, 2)], 3)

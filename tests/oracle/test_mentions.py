@@ -1,4 +1,4 @@
-"""find_mentions against a regular expression (ASCII) and brute force over every span (Unicode); wrong versions.
+"""MentionFinder against a regular expression (ASCII) and brute force over every span (Unicode); wrong versions.
 
 A mention is a span of the ORIGINAL text whose casefold is the casefold of the name, between word boundaries.
 """
@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from refusals import caught, passes
 
-from gpu_rag.text.mentions import find_mentions
+from gpu_rag.text.mentions import MentionFinder
 
 QUICK = settings(max_examples=50, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
 Find = Callable[[Sequence[str], Sequence[str]], Any]
@@ -246,4 +246,4 @@ WRONG = {
 test_wrong_versions_are_caught = caught(WRONG)
 
 
-test_find_mentions = passes([plain, find_mentions], CHECKS)
+test_mentions = passes([plain, lambda names, texts: MentionFinder(names).find(texts)], CHECKS)

@@ -247,7 +247,7 @@ def chooser(options=COLOURS, **given):
 
 
 def check_choice(outcome, chosen, how, options=COLOURS):
-    assert outcome.error is None, outcome.traceback
+    assert outcome.error is None, outcome.error
     assert outcome.draft == chosen
     last = outcome.trace[-1]
     assert (last.verb, last.n_candidates) == (f"choose/{how}", len(options))

@@ -190,7 +190,7 @@ def test_a_server_keeps_a_bounded_part_of_a_graph() -> None:
     questions = ["Who wrote films that starred #?", "Which films were directed by #?", "Who acted in films # wrote?"]
     kb, reads = films().known["kb"], []
     for most in (4096, 1):
-        with mock.patch.multiple(chain_reader, MOST_FOLLOWS=most, MOST_TYPES=most):
+        with mock.patch.multiple(chain_reader, MAX_FOLLOWS=most, MAX_TYPES=most):
             reader = chain_reader.ChainReader(kb)
         memory = Memory(kb)
         memory.known["chains"] = reader

@@ -47,16 +47,20 @@ def agreement(choices: list[Choice], passage: int, *, shared: bool = True) -> Fr
     return taken / (offered + 1)
 
 
-def trust(choices: list[Choice], ranking: list[int], *, passed_over: bool = True, shrunk: bool = True) -> float:
-    """The formula of the module. Wrong are: pairs with all options, and no doubt about few choices."""
-    leans = []
+def trust(
+    choices: list[Choice], ranking: list[int], *, passed_over: bool = True, shrunk: bool = True, news: bool = True
+) -> float:
+    """The formula of the module. Wrong are: pairs with all options, no doubt about few choices, all choices alike."""
+    leans: dict[bool, list[Fraction]] = {True: [], False: []}
     for options, chosen in choices:
         best = [min((ranking.index(p) for p in option if p in ranking), default=len(ranking)) for option in options]
         left = [place for i, place in enumerate(best) if i not in chosen or not passed_over]
         signs = [(place > best[i]) - (place < best[i]) for i in chosen for place in left]
         if signs and len(chosen) < len(options):
-            leans.append(Fraction(sum(signs), len(signs)))
-    share = (float(sum(leans) / (len(leans) + shrunk)) - CHANCE) / (SURE - CHANCE) if leans else 0.0
+            leans[news and sorted(chosen) == list(range(len(chosen)))].append(Fraction(sum(signs), len(signs)))
+    near, new = leans[True], leans[False]
+    counted = [*new, *[sum(near) / Fraction(len(near))] * min(len(near), len(new))] if near else new
+    share = (float(sum(counted) / Fraction(len(counted) + shrunk)) - CHANCE) / (SURE - CHANCE) if counted else 0.0
     return min(1.0, max(0.0, share))
 
 
@@ -90,6 +94,11 @@ def test_trust_is_earned_by_what_the_graph_holds_likely() -> None:
     one: list[Choice] = [([(5,), (6,), (8,), (7,)], {1})]  # two pairs of three, less one: 1/3 by one choice is 1/6
     assert counted(one).trust(ranking) == pytest.approx(trust(one, ranking)) == pytest.approx((1 / 6 - 0.1) / 0.1)
     assert trust(one, ranking, passed_over=False) != trust(one, ranking) != trust(one, ranking, shrunk=False)
+    nearest: list[Choice] = [([(5,), (8,), (9,)], {0})] * 9
+    assert counted(nearest).trust(ranking) == 0.0 < trust(nearest, ranking, news=False)  # it says nothing new
+    few: list[Choice] = [*nearest, ([(5,), (6,), (7,), (7,), (7,)], {4})]  # leans -1/2; of the others one counts
+    assert counted(few).trust(ranking) == pytest.approx(trust(few, ranking)) == pytest.approx((0.5 / 3 - 0.1) / 0.1)
+    assert trust(few, ranking, news=False) == 1.0
     assert counted([([(5,)], {0})]).trust(ranking) == 0.0  # nothing was passed over
     assert counted([([(5,), (6,)], set())]).trust(ranking) == Choices().trust(ranking) == 0.0
 

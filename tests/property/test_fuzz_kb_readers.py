@@ -79,22 +79,14 @@ def is_comment(number, line):
     return _decodes(line) and all(re.fullmatch(rb"[ \t]*(#.*)?", part, re.DOTALL) for part in parts)
 
 
-def test_tab_separated(tmp_path, mutator):
-    path = tmp_path / "a.tsv"
+@pytest.mark.parametrize(
+    ("name", "seed", "other", "passed_over"), [("a.tsv", TSV, NT, is_header), ("a.nt", NT, TSV, is_comment)]
+)
+def test_lines_of_triples(tmp_path, mutator, name, seed, other, passed_over):
     for _ in range(N):
-        raw = mutator.raw(TSV, [NT])
-        put(path, raw)
-        found = read(same_triples, path)
-        check_lines(found, raw, is_header)
-
-
-def test_ntriples(tmp_path, mutator):
-    path = tmp_path / "a.nt"
-    for _ in range(N):
-        raw = mutator.raw(NT, [TSV])
-        put(path, raw)
-        found = read(same_triples, path)
-        check_lines(found, raw, is_comment)
+        raw = mutator.raw(seed, [other])
+        put(tmp_path / name, raw)
+        check_lines(read(same_triples, tmp_path / name), raw, passed_over)
 
 
 def test_gzip(tmp_path, mutator):

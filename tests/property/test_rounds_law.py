@@ -94,7 +94,6 @@ def check(forest, **driver):
             except (ValueError, GpuRagError) as error:
                 expected = (None, (type(error), str(error)))
             assert (outcome.draft, outcome.error and (type(outcome.error), str(outcome.error))) == expected
-        assert stats.n_failed == sum(o.error is not None for o in outcomes)
         assert sum(o.usage.llm_calls for o in outcomes) == sum(n for name, n in seen if name == "llm")
         assert {v: s.n_calls for v, s in stats.steps.items()} == {
             v: sum(n for name, n in seen if name == v) for v in {name for name, _ in seen}

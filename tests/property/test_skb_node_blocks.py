@@ -83,16 +83,6 @@ def test_json_lines(tmp_path: Path, lines: list[str], end: str, ends: bool) -> N
     same_nodes(put(tmp_path / "b", "nodes.jsonl", data), **LIMITS)
 
 
-@SLOW
-@given(st.lists(NODES.map(json.dumps), max_size=12), st.data())
-def test_bytes_that_are_damaged(tmp_path: Path, lines: list[str], data: st.DataObject) -> None:
-    raw = bytearray("\n".join(lines).encode())
-    for _ in range(data.draw(st.integers(0, 3)) if raw else 0):
-        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
-    same_nodes(put(tmp_path / "b", "nodes.jsonl", bytes(raw)), **LIMITS)
-    same_nodes(put(tmp_path / "b", "nodes.tsv", bytes(raw)), **LIMITS)
-
-
 HEADERS = st.sampled_from(
     ["", "id type name text", "text ID name", "id name id", "id aliases name", "id x name", "id name ", "\ufeffid name"]
 ).map(lambda names: names.replace(" ", "\t"))

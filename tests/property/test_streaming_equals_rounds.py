@@ -93,7 +93,6 @@ def both(forest, seed=0, max_live=1024, low_water=4, budget=None, driver=run_str
         programs(forest), toys(), (llm, service), max_live=max_live, low_water=low_water, budget=budget, stats=stats
     )
     assert service.n_open == 0, "every key is taken, those of cancelled calls too"
-    assert stats.n_questions == len(forest) and stats.n_failed == sum(o.error is not None for o in found)
     n_answered = stats.steps["llm"].n_calls if service.seen else 0
     assert sum(o.usage.llm_calls for o in found) <= n_answered == service.seen
     for name in ("llm_s", "embed_s", "graph_s"):

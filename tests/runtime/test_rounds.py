@@ -45,7 +45,6 @@ def test_cheap_calls_are_drained_before_one_large_dear_batch():
     toys, stats = Toys(), RunStats()
     run(*(program(n) for n in (0, 3, 1)), toys=toys, stats=stats)
     assert toys.log == [("graph", [0, 0]), ("graph", [1]), ("graph", [2]), ("llm", [0, 3, 1])]
-    assert stats.n_questions == 3 and stats.n_failed == 0
     dear, cheap = stats.steps["llm"], stats.steps["graph"]
     assert (dear.n_calls, dear.n_batches, dear.batch_sizes, dear.largest_batch) == (3, 1, {3: 1}, 3)
     assert (cheap.n_calls, cheap.n_batches, cheap.batch_sizes) == (4, 3, {2: 1, 1: 2})
@@ -222,7 +221,7 @@ def test_a_broken_program_is_its_own_failure(program, kind, message):
     assert type(broken.error) is kind and message in str(broken.error) and broken.draft is None
 
 
-def test_a_failure_keeps_its_traceback_as_text_and_no_frames():
+def test_a_failure_keeps_no_frames():
     class Big:
         pass
 
@@ -238,7 +237,6 @@ def test_a_failure_keeps_its_traceback_as_text_and_no_frames():
             raise ValueError("outer") from error
 
     outcome = one(program)
-    assert "KeyError: 'inner'" in outcome.traceback and "in program" in outcome.traceback
     assert outcome.error.__traceback__ is None and outcome.error.__cause__.__traceback__ is None
     gc.collect()
     assert watched[0]() is None
@@ -252,7 +250,6 @@ def test_one_error_value_for_many_calls_is_not_shared():
 
     outcomes = run(*[program] * 3, toys=Toys({"graph": lambda queries, k: [shared] * len(queries)}))
     assert len({id(o.error) for o in outcomes}) == 3 and shared.__traceback__ is None
-    assert len({o.traceback for o in outcomes}) == 1
     assert all((type(o.error), str(o.error), o.error.what) == (RequestFailed, "the same", "the same") for o in outcomes)
 
 
@@ -285,8 +282,6 @@ def test_an_exception_of_a_step_fails_its_batch_alone(raised, kind, message):
     assert [o.draft for o in outcomes] == [1, None, 1, None, 1]
     for outcome in (outcomes[1], outcomes[3]):
         assert type(outcome.error) is kind and message in str(outcome.error)
-        if not isinstance(raised, StopIteration):
-            assert "raise error" in outcome.traceback, "the step's own frames are in the text"
     assert outcomes[1].error is not outcomes[3].error
 
 
@@ -321,7 +316,7 @@ def test_what_stops_the_run_stops_it_cleanly(stop):
         run(*[program] * 4, toys=Toys({"llm": down}), on_done=done.append, stats=stats)
     assert [(o.question.id, o.draft) for o in done] == [("q0", "early"), ("q1", "first round")]
     assert sorted(closed) == ["q0", "q1", "q2", "q3"]
-    assert stats.wall_s > 0 and stats.n_questions == 4 and stats.n_failed == 0
+    assert stats.wall_s > 0
 
 
 def test_a_model_error_inside_a_program_stops_the_run_unless_caught():

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import importlib.util
+import json
 import os
 
 import numpy as np
@@ -17,6 +18,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from gpu_rag.errors import ModelError
+from gpu_rag.jobs import NO_MODEL
 from gpu_rag.models.embed import load_embedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.serve.bodies import ResponsesBody
@@ -41,6 +43,18 @@ def asked(server, call, **options):
 
 def respond(server, **body):
     return asked(server, lambda client: client.responses.create(**{"model": "bm25", "input": QUESTION, **body}))
+
+
+def test_a_response_without_a_model_is_the_chat_reply(here):
+    body = {"model": "bm25", "messages": [{"role": "user", "content": QUESTION}]}
+    server = here({"models": {"llm": "none"}}, llm=lambda: None)
+    done = respond(server)
+    row, notes = done.gpu_rag, done.output[0].content[0].annotations
+    chat = asked(server, lambda client: client.chat.completions.create(**body)).choices[0].message.content
+    assert done.output_text == chat and chat.startswith(NO_MODEL) and chat.count("\n- ") == len(row["support"]) > 0
+    assert {note.file_id for note in notes} == {sentence["passage_id"] for sentence in row["support"]}
+    last = ResponseEvents(ResponsesBody(model="bm25", input=QUESTION))(row).decode().strip().splitlines()[-1]
+    assert json.loads(last.removeprefix("data: "))["response"]["output"][0]["content"][0]["text"] == chat
 
 
 def embed(server, **body):

@@ -8,10 +8,15 @@ import torch
 
 from gpu_rag.errors import MissingLayer
 from gpu_rag.index.knowledge_base import KbSource, KnowledgeBase
-from gpu_rag.index.knowledge_base.names import edge_text, in_words, relation_text, standin_text
+from gpu_rag.index.knowledge_base.names import in_words, relation_text, standin_text
 from gpu_rag.types import Ragged
 
 Embed = Callable[[list[str]], np.ndarray]
+
+
+def edge_text(head: str, relation: str, tail: str) -> str:
+    """The text behind a row of kb_edge_vectors. relation: already in words."""
+    return f"{in_words(head)} {relation} {in_words(tail)}"
 
 
 def knowledge_base(

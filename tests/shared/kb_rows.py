@@ -115,22 +115,15 @@ def rows_of(block: Block) -> Iterator[Triple | SkbNode | Reject]:
     return iter(sorted([*block.rejects, *things], key=lambda row: row.line))
 
 
-def same_triples(path: Path, **limits: int) -> list[Triple | Reject]:
-    """The triples of a file read both ways, found equal."""
-    found = [row for block in read_kg_blocks(path, Limits(**limits)) for row in rows_of(block)]
-    assert found == list(read_kg(path, Limits(**limits)))
-    return found
+def _same(read_blocks: Callable[..., Iterator[Block]], read_rows: Callable[..., Iterator[Any]]) -> Callable[..., Any]:
+    def read(path: Path, **limits: int) -> list[Any]:
+        """The rows of a file or folder read both ways, found equal."""
+        found = [row for block in read_blocks(path, Limits(**limits)) for row in rows_of(block)]
+        assert found == list(read_rows(path, Limits(**limits)))
+        return found
+
+    return read
 
 
-def same_edges(folder: Path, **limits: int) -> list[Triple | Reject]:
-    """The edges of a folder read both ways, found equal."""
-    found = [row for block in read_edge_blocks(folder, Limits(**limits)) for row in rows_of(block)]
-    assert found == list(read_edges(folder, Limits(**limits)))
-    return found
-
-
-def same_nodes(folder: Path, **limits: int) -> list[SkbNode | Reject]:
-    """The nodes of a folder read both ways, found equal."""
-    found = [row for block in read_node_blocks(folder, Limits(**limits)) for row in rows_of(block)]
-    assert found == list(read_nodes(folder, Limits(**limits)))
-    return found
+same_triples, same_edges = _same(read_kg_blocks, read_kg), _same(read_edge_blocks, read_edges)
+same_nodes = _same(read_node_blocks, read_nodes)

@@ -152,7 +152,7 @@ async def interpret(tree: Tree, ctx: Context, call: Callable[..., Any]) -> Any:
 
 
 def visible(outcome: Outcome) -> tuple[Any, ...]:
-    """All of an outcome but its costs and the text of the traceback."""
+    """All of an outcome but its costs."""
     trace = tuple(replace(step, s=0.0) for step in outcome.trace)
     error = outcome.error and (type(outcome.error), str(outcome.error))
     return outcome.question.id, outcome.draft, error, trace

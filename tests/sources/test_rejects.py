@@ -152,9 +152,8 @@ def test_json_arrays_that_are_wrong(tmp_path):
     path = tmp_path / "c.json"
     cases = {
         "": (0, ["not an array"]),
-        '{"a": 1}': (0, ["not an array"]),
-        json.dumps({"docs": DOCS, "n": 3}): (3, ["more text"]),
-        json.dumps({"n": 3, "docs": DOCS}): (0, ["not an array"]),
+        '{"a": 1}': (0, ["text is missing"]),
+        '{"id": "a", "text": "x"} {"id": "b", "text": "y"}': (0, ["more text"]),
         json.dumps(DOCS)[:-20]: (2, ["broken JSON"]),
         json.dumps(DOCS) + "x": (3, ["more text"]),
         '[{"id": "a", "text": "x"}, 3, {"id": "b", "text": NaN}, {"id": "c", "text": "y"}]': (2, ["a number", "NaN"]),
@@ -166,8 +165,9 @@ def test_json_arrays_that_are_wrong(tmp_path):
         assert len(documents) == n and len(rejects) == len(reasons), text[:40]
         for reject, said in zip(rejects, reasons):
             assert said in reject.reason
-    path.write_text(json.dumps({"documents": DOCS}, indent=1))
-    assert [(d.id, d.text) for d in read(path)[0]] == [(d["id"], d["text"]) for d in DOCS] and read(path)[1] == []
+    for value in ({"documents": DOCS}, {"n": 3, "docs": DOCS, "tags": ["x"], "none": []}):
+        path.write_text(json.dumps(value, indent=1))
+        assert [(d.id, d.text) for d in read(path)[0]] == [(d["id"], d["text"]) for d in DOCS] and read(path)[1] == []
     path.write_text(json.dumps(DOCS))
     assert "max_json_bytes = 10" in read(path, max_json_bytes=10)[1][0].reason
 

@@ -222,6 +222,15 @@ def test_a_column_of_the_same_name_gives_way(tmp_path):
     assert document.text == "long" and "short" not in document.metadata.values() and not rejects
 
 
+def test_a_json_file_of_one_object_is_one_document(tmp_path):
+    seats = {"people": [{"name": "Ida", "seat": 2}, {"name": "Orm"}], "topics": ["Roof", "Well"]}
+    whole = {"name": "Board", "place": {"room": "Hall", "floor": None}, **seats, "moves": [{"of": "Ida"}]}
+    (path := tmp_path / "minutes.json").write_text(json.dumps(whole))
+    (document,), _ = read(path)
+    lines = ["name: Board", "place room: Hall", "people name: Ida", "people seat: 2", "people name: Orm"]
+    assert document.title == "Board" and document.text.split("\n") == [*lines, "topics: Roof, Well", "moves of: Ida"]
+
+
 def test_json_rows_without_a_text_are_rejects_where_others_have_one(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"title": "A", "text": "a"}\n{"name": "B", "price": 3}\n')
@@ -229,7 +238,7 @@ def test_json_rows_without_a_text_are_rejects_where_others_have_one(tmp_path):
     assert document.text == "a" and len(rejects) == 1 and "--columns" in rejects[0].reason
     path.write_text('{"name": "B", "price": 3, "tags": ["x"]}\n{"title": "A", "text": "a"}\n')
     documents, rejects = read(path)
-    assert [d.text for d in documents] == ["name: B\nprice: 3", "a"] and not rejects
+    assert [d.text for d in documents] == ["name: B\nprice: 3\ntags: x", "a"] and not rejects
 
 
 @pytest.mark.parametrize("text", ["name", "body=text", "text=a,text=b", "text=", "=a"])

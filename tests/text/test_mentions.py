@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.index.names import SortedRows
-from gpu_rag.text.mentions import MentionFinder, Mentions, find_mentions, mentioned_names
+from gpu_rag.text.mentions import MentionFinder, Mentions, mentioned_names
 from gpu_rag.text.normalise import normalise_name
 
 
@@ -20,12 +20,13 @@ def rows(found: Mentions):
 
 
 def found_texts(names, text):
-    return [(names[n], text[start:end]) for _, start, end, n in rows(find_mentions(names, [text]))]
+    return [(names[n], text[start:end]) for _, start, end, n in rows(MentionFinder(names).find([text]))]
 
 
 def test_names_without_a_letter_or_digit_have_no_mention():
-    assert rows(find_mentions(["", " ", "-", "?!", "_", "\u0301"], ["- ?! _ a\u0301"])) == []
-    assert rows(find_mentions([], ["a"])) == rows(find_mentions(["a"], [])) == rows(find_mentions(["a"], [""])) == []
+    assert rows(MentionFinder(["", " ", "-", "?!", "_", "\u0301"]).find(["- ?! _ a\u0301"])) == []
+    for names, texts in (([], ["a"]), (["a"], []), (["a"], [""])):
+        assert rows(MentionFinder(names).find(texts)) == []
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def fold(text):
 def test_a_name_put_between_any_texts_is_found_where_it_is(before, name, after):
     text = f"{before}. {name} .{after}"
     at = len(before) + 2
-    found = rows(find_mentions([name], ["", text]))
+    found = rows(MentionFinder([name]).find(["", text]))
     assert (1, at, at + len(name), 0) in found
     for _, start, end, _ in found:
         assert fold(text[start:end]) == fold(name)
@@ -79,7 +80,7 @@ def test_a_name_put_between_any_texts_is_found_where_it_is(before, name, after):
 def test_a_finder_gives_the_same_for_any_split_of_the_texts():
     texts = [f"Vell {i} and the river Orn " * (i % 5) for i in range(40)]
     names = ["vell", "orn", "the river", "7"]
-    whole = rows(find_mentions(names, texts))
+    whole = rows(MentionFinder(names).find(texts))
     finder = MentionFinder(names)
     parts = [(t + i, *rest) for i, text in enumerate(texts) for t, *rest in rows(finder.find([text]))]
     assert whole == parts and whole
@@ -87,7 +88,7 @@ def test_a_finder_gives_the_same_for_any_split_of_the_texts():
 
 def test_texts_longer_than_one_block():
     text = "x" * 700_000 + " Vell "
-    found = rows(find_mentions(["vell"], [text, "Vell", text, text + "é²"]))
+    found = rows(MentionFinder(["vell"]).find([text, "Vell", text, text + "é²"]))
     assert found == [(0, 700_001, 700_005, 0), (1, 0, 4, 0), (2, 700_001, 700_005, 0), (3, 700_001, 700_005, 0)]
 
 

@@ -18,7 +18,6 @@ __all__ = ["exact_groups", "linked_pairs", "radius_clusters"]
 TILE = 2048  # rows and columns of a tile of scores
 GPU_TILE = 8192  # the same on a GPU; larger, because the host waits three times per tile
 CACHED_TILE = 1024  # the same for numba; a tile in bf16 stays in a cache of 2 MB
-FIXED = 80 << 20  # bytes for a tile, and for the pieces in which vectors are checked and rounded
 SETTLE_AT = 1 << 20  # torch: test the waiting pairs again after this many new pairs
 
 
@@ -37,7 +36,7 @@ def radius_clusters(
     vectors: f16 or f32[N, D], unit rows (within 1 %) or rows of zeros; eps in [0, 2]; min_samples >= 1.
     implementation: numba | torch | auto. Dot products near the threshold are exact (see `dots`), so the result is the
     same in every implementation and on every device. An eps below 1e-5 is less than the rounding of stored unit rows.
-    Time: N^2 D multiply-adds, each pair once. Additional memory (`cluster_bytes`): 64 N bytes, a tile of scores, a copy
+    Time: N^2 D multiply-adds, each pair once. Additional memory: 64 N bytes, a tile of scores, a copy
     in bf16 if the CPU multiplies in bf16, and at most 16 N (min_samples - 2) bytes for pairs that wait until their rows
     are core. The list of all neighbours is never stored. Raises BadInput, UsageError, MissingBackend.
 
@@ -56,15 +55,6 @@ def radius_clusters(
     if chosen == "numba":
         return clusters_by_numba(vectors, 1 - eps, min_samples, min(TILE, CACHED_TILE))
     return _clusters_by_torch(vectors, 1 - eps, min_samples)
-
-
-def cluster_bytes(n: int, dims: int, min_samples: int = 2) -> int:
-    """The most bytes that `radius_clusters` allocates with numba: a copy in bf16, 64 bytes per row, waiting pairs, and
-    FIXED.
-
-    Example: 0.9 GB for 10^6 vectors of 384 dimensions, in addition to the vectors (0.8 GB in f16, 1.5 GB in f32).
-    """
-    return 2 * n * dims + 64 * n + 16 * n * max(0, min_samples - 2) + FIXED
 
 
 def _clusters_by_torch(vectors: torch.Tensor, threshold: float, min_samples: int) -> torch.Tensor:

@@ -384,10 +384,8 @@ def pull_of(graph: CSR) -> CSR:
     return pull
 
 
-def balls_by_words(
-    graph: CSR, seeds: Ragged, radius: int, allowed: torch.Tensor | None, *, implementation: str = "auto"
-) -> Ragged:
-    """The balls of `ego_balls` without a limit, for checked input. implementation: of the kernel `msbfs_or`.
+def balls_by_words(graph: CSR, seeds: Ragged, radius: int, allowed: torch.Tensor | None) -> Ragged:
+    """The balls of `ego_balls` without a limit, for checked input.
 
     The search is direction-optimising (Beamer, Asanovic and Patterson, 2012). While a hop has few entries, it pushes
     along lists. From the first hop with more than a 14th of all entries for each word, every node pulls the words of
@@ -399,7 +397,7 @@ def balls_by_words(
         max_entries = graph.m * -(-tile.batch // WORD) // PULL_FROM
         pushed = reached(graph, tile, radius, allowed=allowed, max_entries=max_entries)
         if pushed.left:
-            seen = _search(pull_of(graph), pushed, tile.batch, allowed, implementation)
+            seen = _search(pull_of(graph), pushed, tile.batch, allowed)
             parts.append(_listed(seen, tile.batch))
         else:
             parts.append(ragged_of_keys(pushed.keys, tile.batch, max(graph.n, 1)))
@@ -408,7 +406,7 @@ def balls_by_words(
     return Ragged(values, offsets_of(sizes))
 
 
-def _search(pull: CSR, pushed: Reached, batch: int, allowed: torch.Tensor | None, implementation: str) -> torch.Tensor:
+def _search(pull: CSR, pushed: Reached, batch: int, allowed: torch.Tensor | None) -> torch.Tensor:
     """Pull the remaining hops: i64[N, W], where bit q % 64 of word q // 64 of a node means that it is in ball q."""
     width = (batch + WORD - 1) // WORD
     node, question = pushed.keys % pull.n, pushed.keys // pull.n
@@ -418,7 +416,7 @@ def _search(pull: CSR, pushed: Reached, batch: int, allowed: torch.Tensor | None
     words.scatter_add_(1, (node * width + question // WORD).expand(2, -1), torch.stack([bit, last]))
     seen, front = words.view(2, pull.n, width)
     for _ in range(pushed.left):
-        fresh, after = ego_loops.msbfs_or(pull, front, seen, implementation=implementation)
+        fresh, after = ego_loops.msbfs_or(pull, front, seen)
         if allowed is not None:
             fresh = torch.where(allowed[:, None], fresh, 0)
             after = seen | fresh

@@ -11,8 +11,12 @@ A second hash of SKETCH bits removes most candidates before their vectors are re
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise
+from itertools import chain, pairwise
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
 
 import numpy as np
 
@@ -31,10 +35,17 @@ TABLE_COST = 115.0  # cost of a row in one table, in exact comparisons of two ro
 CLOSE_COST = 0.145  # the same for each other row, because close pairs grow by the square
 _SPREAD = 3.3  # allowed sketch distance of a pair at the threshold, in standard deviations
 _GRID = 1024.0  # components are multiples of 1 / _GRID: sums of 16,384 of them are exact in f32
-_ROWS = 1 << 14  # rows projected at a time
-KEYS = 1 << 22  # candidates whose repeats are removed at a time: bounds memory, does not change the result
-PAIRS = 1 << 22  # pairs of the rows whose nearest are chosen at a time: bounds memory, does not change the result
+_ROWS = 1 << 12  # rows projected at a time
+# These four bound memory or disk, and do not change the result:
+BLOCK = 1 << 18  # rows of a table that are compared at a time
+KEYS = 1 << 21  # candidates in memory at a time
+SPILLED = 32  # candidates on disk, for each row
+PAIRS = 1 << 21  # pairs of the rows whose nearest are chosen at a time
 SAMPLE = 256  # rows whose exact pairs are compared with those found
+
+_PAIR = np.dtype([("left", np.int32), ("right", np.int32), ("score", np.float32)])
+RowPairs = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Ascending pairs of rows, the first the lower one, and their scores f32[P]."""
 
 
 def plan(n: int, threshold: float) -> tuple[int, int]:
@@ -50,14 +61,19 @@ def comparisons(n: float, threshold: float) -> float:
 
 
 def close_pairs(
-    base: torch.Tensor, groups: np.ndarray, threshold: float, advance: Callable[[int], None] = lambda rows: None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    base: torch.Tensor,
+    groups: np.ndarray,
+    threshold: float,
+    advance: Callable[[int], None] = lambda rows: None,
+    folder: Path | None = None,
+) -> RowPairs:
     """Most pairs of rows of one group with a dot product of at least `threshold`; the module describes the recall.
 
     base: f16/f32[N, D] on the CPU, rows of length 1 or 0, D <= 16384. groups: u64[N]. threshold: 0 < threshold <= 1.
-    advance: called with the share of each table that is done, N in all.
-    Returns left i64[P] < right i64[P], ascending, and the exact products f32[P]. Memory: 4 TOGETHER + 200 bytes a row,
-    50 KEYS bytes, and 40 bytes a pair. Raises BadInput.
+    advance: called with the share of each table that is done, N in all. folder: for files without a name; by default
+    the system's. Returns left i32[P] < right i32[P], ascending, and the exact products f32[P], mapped from such files.
+    Memory: 4 TOGETHER + 80 bytes a row and 60 KEYS bytes. Disk: 8 SPILLED bytes a row and 24 bytes a pair.
+    Raises BadInput.
 
     >>> rows = torch.tensor([[1.0, 0.0], [0.8, 0.6], [1.0, 0.0], [1.0, 0.0]])
     >>> left, right, score = close_pairs(rows, np.array([0, 0, 0, 1], np.uint64), 0.9)
@@ -67,13 +83,10 @@ def close_pairs(
     check_unit_rows(base, "base")
     if not 0 < threshold <= 1 or base.shape[1] > 1 << 14 or groups.shape != (len(base),):
         given = f"threshold {threshold}, {tuple(base.shape)}, groups {groups.shape}"
-        raise BadInput(
-            "close pairs of these rows", given=given, expected="0 < threshold <= 1, D <= 16384, a group a row"
-        )
+        raise BadInput("no close pairs", given=given, expected="0 < threshold <= 1, D <= 16384, a group a row")
     bits, tables = plan(len(base), threshold)
     words = np.ascontiguousarray(projection_codes(base, SKETCH // 32, 32, seed=0).T).view(np.uint64)
     limit = _most_differing(threshold)
-    keys, scores = np.array([np.iinfo(np.int64).max]), np.zeros(1, np.float32)  # the last one is above every pair
 
     def candidates() -> Iterator[np.ndarray]:
         for first in range(0, tables, TOGETHER):
@@ -82,16 +95,55 @@ def close_pairs(
                 yield from (_key(*pair, len(base)) for pair in _candidates(code, groups, words, limit))
                 advance(len(base) * (number + 1) // tables - len(base) * number // tables)
 
-    for part in _distinct_parts(candidates()):
-        place = np.searchsorted(keys, part)
-        is_new = keys[place] != part  # a close pair is a candidate in most tables
-        part, place = part[is_new], place[is_new]
-        i, j = (torch.from_numpy(rows) for rows in np.divmod(part, len(base)))
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    known = np.zeros(0, _PAIR)
+    for runs in _rounds(candidates(), SPILLED * len(base), folder):
+        known = _spooled(_joined(known, runs, base, threshold), _PAIR, folder)
+    return known["left"], known["right"], known["score"]
+
+
+def _rounds(candidates: Iterable[np.ndarray], size: int, folder: Path | None) -> Iterator[list[np.ndarray]]:
+    """About `size` candidates at a time, in mapped files of about KEYS, each ascending and without repeats."""
+    waiting, n, runs = list[np.ndarray](), 0, list[np.ndarray]()
+    for keys in chain(candidates, (None,)):  # None: the end
+        waiting += [] if keys is None else [keys]
+        n += 0 if keys is None else len(keys)
+        if n >= KEYS or (n and keys is None):
+            runs.append(_spooled([distinct(np.concatenate(waiting))], np.dtype(np.int64), folder))
+            waiting, n = [], 0
+        if runs and (keys is None or sum(map(len, runs)) >= size):
+            yield runs
+            runs = []
+
+
+def _spooled(parts: Iterable[np.ndarray], dtype: np.dtype[Any], folder: Path | None) -> np.ndarray:
+    """The parts as one array, mapped from a file without a name."""
+    with TemporaryFile(dir=folder) as file:
+        for part in parts:
+            file.write(part.view(np.uint8).data)
+        file.flush()
+        return np.memmap(file, dtype, "r") if file.tell() else np.zeros(0, dtype)
+
+
+def _joined(known: np.ndarray, runs: list[np.ndarray], base: torch.Tensor, threshold: float) -> Iterator[np.ndarray]:
+    """The known close pairs and those among candidates, as ascending parts. runs: ascending keys of candidates."""
+    n, stride = len(base), max(KEYS >> 8, 1)
+    sample = np.sort(np.concatenate([run[::stride] for run in runs]))[:: KEYS // stride]
+    edges = np.unique([0, *sample // n, n])  # rows between which lie about KEYS candidates
+    cuts = [np.searchsorted(run, edges * n) for run in runs]
+    ends = [bisect_left(known["left"], row) for row in edges]
+    for k in range(len(edges) - 1):
+        old = known[ends[k] : ends[k + 1]]
+        key = _key(old["left"], old["right"], n)
+        new = distinct(np.concatenate([run[cut[k] : cut[k + 1]] for run, cut in zip(runs, cuts)]))
+        new = new[np.append(key, -1)[np.searchsorted(key, new)] != new]  # a close pair is a candidate in most tables
+        i, j = (torch.from_numpy(rows) for rows in np.divmod(new, n))
         score = exact_dots(base, i, base, j).float().numpy()
-        close = score >= np.float32(threshold)
-        keys = np.insert(keys, place[close], part[close])
-        scores = np.insert(scores, place[close], score[close])
-    return *np.divmod(keys[:-1], max(len(base), 1)), scores[:-1]
+        new, score = new[score >= np.float32(threshold)], score[score >= np.float32(threshold)]
+        made = np.empty(len(new), _PAIR)
+        made["left"], made["right"], made["score"] = *np.divmod(new, n), score
+        yield np.insert(old, np.searchsorted(key, new), made)
 
 
 def sampled_recall(
@@ -109,27 +161,41 @@ def sampled_recall(
         i, j = i[paired], j[paired]
         close = exact_dots(base, i, base, j) >= threshold
         keys = distinct(np.concatenate([keys, _key(i[close].numpy(), j[close].numpy(), n)]))
-    return len(keys), int(np.isin(keys, _key(left, right, n)).sum())
+    parts = (slice(start, start + PAIRS) for start in range(0, len(left), PAIRS))
+    return len(keys), sum(int(np.isin(keys, _key(left[part], right[part], n)).sum()) for part in parts)
 
 
-def among_nearest(left: np.ndarray, right: np.ndarray, score: np.ndarray, k: int) -> np.ndarray:
-    """bool[P]: the pairs in which one row is among the k best partners of the other, by (-score, row).
+def among_nearest(left: np.ndarray, right: np.ndarray, score: np.ndarray, k: int) -> Iterator[np.ndarray]:
+    """The ascending numbers, in parts, of the pairs in which one row is among the k best partners of the other, by
+    (-score, row).
 
-    left, right: i64[P], distinct pairs; score: f32/f64[P]. Memory: 10 bytes a pair, 16 a row, and 80 PAIRS bytes.
+    left, right: i32/i64[P], distinct pairs; score: f32/f64[P]. Memory: 40 bytes a row and 80 PAIRS bytes.
     """
-    n = int(max(left.max(initial=-1), right.max(initial=-1))) + 1
-    n_pairs = np.bincount(left, minlength=n) + np.bincount(right, minlength=n)
+    parts = [slice(start, start + PAIRS) for start in range(0, max(len(left), 1), PAIRS)]
+
+    def both_ways(part: slice) -> tuple[np.ndarray, ...]:
+        a, b = left[part], right[part]
+        return np.concatenate([a, b]), np.concatenate([b, a]), np.tile(score[part], 2)
+
+    n = 1 + max(int(side[part].max(initial=-1)) for part in parts for side in (left, right))
+    n_pairs = sum((np.bincount(both_ways(part)[0], minlength=n) for part in parts), np.zeros(n, np.int64))
     is_crowded = n_pairs > k
-    kept: np.ndarray = ~(is_crowded[left] & is_crowded[right])
+    least, last = np.full(n, -np.inf, score.dtype), np.zeros(n, left.dtype)  # score and partner of a row's k-th pair
     ends = np.cumsum(np.where(is_crowded, n_pairs, 0))
-    cuts = np.searchsorted(ends, np.arange(PAIRS, ends[-1] if n else 0, PAIRS))
+    size = max(PAIRS, n >> 2)
+    cuts = np.searchsorted(ends, np.arange(size, ends[-1] if n else 0, size))
     for low, high in pairwise([0, *np.unique(cuts), n]):
-        sides = ((own, np.flatnonzero(is_crowded[own] & (own >= low) & (own < high))) for own in (left, right))
-        row, pair = (np.concatenate(parts) for parts in zip(*((own[pairs], pairs) for own, pairs in sides)))
-        order = np.lexsort((left[pair] + right[pair] - row, -score[pair], row))
-        starts = np.searchsorted(row[order], row[order])
-        kept[pair[order[np.arange(len(order)) - starts < k]]] = True
-    return kept
+        wanted = np.zeros(n, bool)
+        wanted[low:high] = is_crowded[low:high]
+        chosen = ([column[wanted[own]] for column in (own, *others)] for own, *others in map(both_ways, parts))
+        row, partner, value = (np.concatenate(columns) for columns in zip(*chosen))
+        order = np.lexsort((partner, -value, row))
+        kth = order[np.flatnonzero(np.diff(row[order], prepend=-1)) + k - 1]
+        least[row[kth]], last[row[kth]] = value[kth], partner[kth]
+    for part in parts:
+        own, partner, value = both_ways(part)
+        is_near = (value > least[own]) | (value == least[own]) & (partner <= last[own])
+        yield part.start + np.flatnonzero(is_near.reshape(2, -1).any(0))
 
 
 def _most_differing(threshold: float) -> int:
@@ -146,7 +212,7 @@ def distinct(keys: np.ndarray) -> np.ndarray:
 
 def _key(left: np.ndarray, right: np.ndarray, n: int) -> np.ndarray:
     """One number for each pair of n rows, i64; pairs in either direction have the same."""
-    return np.minimum(left, right) * n + np.maximum(left, right)
+    return np.minimum(left, right).astype(np.int64) * n + np.maximum(left, right)
 
 
 def projection_codes(base: torch.Tensor, n_codes: int, bits: int, seed: int) -> np.ndarray:
@@ -172,27 +238,17 @@ def _candidates(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Pairs of rows of one bucket, at most CAP rows apart in it, whose sketches `words`, u64[N, W], differ in at most
     `limit` bits."""
-    order = np.lexsort((words[:, 0], groups, code))
-    code, group, columns = code[order], groups[order], np.ascontiguousarray(words[order].T)
+    order = np.lexsort((words[:, 0], groups, code)).astype(np.int32)
+    code, group = code[order], groups[order]
     ends = np.flatnonzero(np.append((code[1:] != code[:-1]) | (group[1:] != group[:-1]), True)).astype(np.int32)
-    end, places = np.repeat(ends, np.diff(ends, prepend=-1)), np.arange(len(order), dtype=np.int32)
-    for step in range(1, CAP + 1):
-        places = places[places + step <= end[places]]
-        if not places.size:
-            return
-        differing = sum((np.bitwise_count(word[places] ^ word[places + step]) for word in columns), np.int16(0))
-        near = places[differing <= limit]
-        yield order[near], order[near + step]
-
-
-def _distinct_parts(parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """The keys in parts of about KEYS, each part ascending and without repeats."""
-    waiting, n = list[np.ndarray](), 0
-    for keys in parts:
-        waiting.append(keys)
-        n += len(keys)
-        if n >= KEYS:
-            yield distinct(np.concatenate(waiting))
-            waiting, n = [], 0
-    if waiting:
-        yield distinct(np.concatenate(waiting))
+    end = np.repeat(ends, np.diff(ends, prepend=-1))
+    for first in range(0, len(order), BLOCK):
+        rows, last = order[first : first + BLOCK + CAP], end[first : first + BLOCK] - first
+        columns, places = np.ascontiguousarray(words[rows].T), np.arange(len(last), dtype=np.int32)
+        for step in range(1, CAP + 1):
+            places = places[places + step <= last[places]]
+            if not places.size:
+                break
+            differing = sum((np.bitwise_count(word[places] ^ word[places + step]) for word in columns), np.int16(0))
+            near = places[differing <= limit]
+            yield rows[near], rows[near + step]

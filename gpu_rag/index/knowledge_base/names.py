@@ -81,11 +81,6 @@ def relation_text(name: str) -> str:
     return _MARKS.sub(" ", _CAMEL.sub(" ", name)).strip().lower() or name
 
 
-def edge_text(head: str, relation: str, tail: str) -> str:
-    """Text behind a row of kb_edge_vectors. relation: already in words."""
-    return f"{in_words(head)} {relation} {in_words(tail)}"
-
-
 def standin_text(name: str, type: str, out: Sequence[tuple[str, str]], into: Sequence[tuple[str, str]]) -> str:
     """Stand-in text of a node without a text: "name (type).", then its edges as sentences, one per relation.
 

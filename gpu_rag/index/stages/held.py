@@ -14,7 +14,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -24,6 +23,7 @@ from gpu_rag.index.metadata import FILE as METADATA
 from gpu_rag.index.metadata import LANGUAGE, read_metadata, rows_of
 from gpu_rag.index.names import one_array
 from gpu_rag.index.names import rows_of as rows_of_names
+from gpu_rag.index.stages.rejected import read_rejects
 from gpu_rag.index.work import Sources
 from gpu_rag.sources.corpus import Outcome
 from gpu_rag.sources.rows import TAKEN
@@ -78,7 +78,7 @@ class _Tables:
         # only a question, whose contexts other questions may repeat, gives several documents a line
         n_documents = Counter(place for place in self._places if place[1])
         self._question_files = {file for (file, _), count in n_documents.items() if count > 1}
-        self._rejects = rejects_of(folder / "rejects.jsonl")
+        self._rejects = list(read_rejects(folder / "rejects.jsonl"))
 
     def outcomes(self, name: str) -> Iterator[Outcome]:
         """Documents and rejects of the source with this name, by file and line, as a reader of its files gives them."""
@@ -147,7 +147,7 @@ def _prefix(document: Document) -> str:
     return f"{document.file if source.lower().endswith('.zip') else inner}:"
 
 
-MOST_SPACES = 10_000_000  # characters of the longest text
+MAX_SPACES = 10_000_000  # characters of the longest text
 
 
 def _joined(passages: Sequence[dict[str, Any]]) -> str:
@@ -155,16 +155,8 @@ def _joined(passages: Sequence[dict[str, Any]]) -> str:
     parts, length = list[str](), 0
     for passage in passages:
         gap, text = passage["start"] - length, passage["text"]
-        if gap > MOST_SPACES:
+        if gap > MAX_SPACES:
             raise IndexCorrupt("a passage begins far behind the one before", given=f"{passage['id']}: {gap} characters")
         parts += [" " * gap, text] if gap >= 0 else [text[-gap:]]
         length = max(length, passage["start"] + len(text))
     return "".join(parts)
-
-
-def rejects_of(path: Path) -> list[Reject]:
-    """The rejects in a file of a stage. Raises IndexCorrupt."""
-    try:
-        return [msgspec.json.decode(line, type=Reject) for line in path.read_bytes().splitlines()]
-    except (OSError, msgspec.MsgspecError) as error:
-        raise IndexCorrupt("the rejects of an index cannot be read", given=f"{path}: {error}") from error

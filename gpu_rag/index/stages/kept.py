@@ -22,9 +22,8 @@ from gpu_rag.index.folder import sha256_text
 from gpu_rag.index.metadata import FILE as METADATA
 from gpu_rag.index.metadata import LANGUAGE, MAX_COLUMNS, read_metadata, rows_of, to_text
 from gpu_rag.index.removed import DOCUMENT, has_removed
-from gpu_rag.index.stages.held import rejects_of
 from gpu_rag.index.stages.node_documents import SCHEMAS, Parts, Taken
-from gpu_rag.index.stages.rejected import short_name
+from gpu_rag.index.stages.rejected import read_rejects, short_name
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.sources.rows import shown
 from gpu_rag.text.language import ENGLISH
@@ -128,7 +127,7 @@ def kept_files(work: Work, hashes: dict[str, str]) -> Kept | None:
         return None
     if not _are_distinct(sources):
         return None
-    rejects = rejects_of(folder / "rejects.jsonl")
+    rejects = list(read_rejects(folder / "rejects.jsonl"))
     documents = tables.read_table(folder / "documents.parquet", tables.DOCUMENTS, ["id", "file"])
     files = pc.unique(documents["file"]).to_pylist()
     files_read = {file: _key_in(read, file) for file in (*files, *(reject.file for reject in rejects))}

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_rag.errors import BadInput
+import msgspec
+
+from gpu_rag.errors import BadInput, IndexCorrupt
 from gpu_rag.index.work import Work
 from gpu_rag.types import Reject
 
@@ -38,6 +41,16 @@ class Rejects:
         """Write a reject unchanged."""
         self._file.write(json.dumps(vars(reject), ensure_ascii=True, sort_keys=True) + "\n")
         self.n, self.first = self.n + 1, self.first or reject
+
+
+def read_rejects(path: Path) -> Iterator[Reject]:
+    """Rejects in a file of an index or of a stage, a line at a time. Raises IndexCorrupt naming the file."""
+    try:
+        with path.open("rb") as lines:
+            for line in lines:
+                yield msgspec.json.decode(line, type=Reject)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise IndexCorrupt("the rejects of an index cannot be read", given=f"{path}: {error}") from error
 
 
 def short_name(file: str, paths: tuple[Path, ...]) -> str:

@@ -15,8 +15,9 @@ import xxhash
 from gpu_rag.graph.common.arrays import to_host
 from gpu_rag.graph.common.dots import unit_of
 from gpu_rag.graph.nearest.index import NearestRows
-from gpu_rag.graph.nearest.pairs import EXACT_ROWS, among_nearest, close_pairs, comparisons, sampled_recall
+from gpu_rag.graph.nearest.pairs import EXACT_ROWS, RowPairs, among_nearest, close_pairs, comparisons, sampled_recall
 from gpu_rag.index import tables
+from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.names import changed, rows_of
 from gpu_rag.index.stage import Pairs, stage
 from gpu_rag.index.work import Sources, Work
@@ -59,7 +60,7 @@ def synonyms_stage(work: Work) -> dict[str, int]:
     The search runs on the device of the models: scores are the same on every device. Above EXACT_ROWS names on a CPU,
     pairs are candidates from hashed projections, see `graph.nearest.pairs`; a sample measures the share of the exact
     pairs among them, and counts report it. Otherwise pairs of an earlier run are kept, and only new names are searched.
-    Memory: that of `close_pairs`; vectors are mapped.
+    Memory: that of `close_pairs`; vectors and pairs are mapped.
     """
     index = work.settings.index
     vectors = tables.read_arrays(work.stage_folders["entity_vectors"] / "vectors.safetensors")["vectors"]
@@ -70,17 +71,16 @@ def synonyms_stage(work: Work) -> dict[str, int]:
         pairs = _exact_pairs(work, vectors, groups)
     else:
         base = torch.from_numpy(vectors)
-        pairs = close_pairs(base, groups, index.synonym_threshold, work.progress.advance)
+        with storage_errors(work.partial):
+            pairs = close_pairs(base, groups, index.synonym_threshold, work.progress.advance, work.partial)
         sampled, n_found = sampled_recall(base, groups, *pairs[:2], index.synonym_threshold)
         counts = {"synonyms_sampled": sampled, "synonyms_sampled_and_found": n_found}
         _log.info("synonyms by candidates: %d of %d exact pairs of a sample are among them", n_found, sampled)
-    kept = among_nearest(*pairs, index.synonym_k)
-    columns = {name: column[kept] for name, column in zip(("left", "right", "score"), pairs)}
-    return {"synonyms": tables.write_table(work.out / "synonyms.parquet", tables.SYNONYMS, columns), **counts}
-
-
-RowPairs = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Ascending pairs of rows i64[P], the first the lower one, and their scores f32[P]."""
+    path = work.out / "synonyms.parquet"
+    with tables.TableWriter(path, tables.SYNONYMS) as writer:
+        for kept in among_nearest(*pairs, index.synonym_k):
+            writer.add([column[kept] for column in pairs])
+    return {"synonyms": tables.n_rows(path), **counts}
 
 
 def _groups(path: Path) -> np.ndarray:

@@ -9,8 +9,9 @@ stay.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain, zip_longest
 
 import numpy as np
 
@@ -31,15 +32,17 @@ from gpu_rag.methods.bubblerag.graph import is_relation, node_texts, node_titles
 from gpu_rag.methods.bubblerag.rules import OPEN, Group, Keyword, anchors_of, groups_by_rules, keywords_by_rules, once
 from gpu_rag.program.choices import Choices
 from gpu_rag.program.choose import shuffled
-from gpu_rag.program.decide import decide
+from gpu_rag.program.decide import RULE, decide
 from gpu_rag.program.embed import embed
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
 from gpu_rag.text.mentions import mentioned_names
 
 
-async def find_keywords(run: Run, question: str, passages: Sequence[str], params: Params) -> list[Keyword]:
-    """The keywords of a question, at most 12."""
+async def find_keywords(
+    run: Run, question: str, passages: Callable[[], Sequence[str]], params: Params
+) -> list[Keyword]:
+    """The keywords of a question, at most 12. passages: read where a model decides."""
     named = [run.index.entity_names[row] for row in mentioned_names(question, run.index.entity_rows)]
     rules = keywords_by_rules(question, named, specialise=params.specialise)
     keywords = as_keywords(await decide(run, KEYWORDS, question=question, rules=rules), rules)
@@ -56,14 +59,12 @@ async def find_groups(
     """The groups, heaviest first, and whether they differ from those of the rules. Choices are added to `choices`."""
     vectors = await embed([keyword.text for keyword in keywords])
     pools = await _candidates(run, keywords, vectors, params)
-    numbers: dict[int, list[str]] = {}  # the keywords that a candidate was found for
-    for number, pool in enumerate(pools, 1):
-        for v in pool.rows:
-            numbers.setdefault(v, []).append(str(number))
-    if not numbers:
+    nearest = list(dict.fromkeys(v for pool in pools for v in pool.rows))
+    if not nearest:
         return [], False
-    nearest = list(numbers)
-    rank = shuffled(run, GROUPS.name, node_texts(run.index, nearest[:1])[0], len(nearest))
+    rank: Sequence[int] = range(len(nearest))
+    if run.decider is not RULE:  # which sees no order
+        rank = shuffled(run, GROUPS.name, node_texts(run.index, nearest[:1])[0], len(nearest))
     candidates = [nearest[i] for i in rank]
     rules = _numbered(groups_by_rules(run.index, keywords, pools), candidates)
     reply = await decide(
@@ -71,7 +72,7 @@ async def find_groups(
         GROUPS,
         question=question,
         keywords=keywords,
-        lines=partial(_lines, run.index, {v: numbers[v] for v in candidates}),  # read where a model decides
+        lines=partial(_lines, run.index, candidates, pools),  # read where a model decides
         rank=rank,
         rules=rules,
         pools=pools,
@@ -80,8 +81,10 @@ async def find_groups(
     )
     groups = as_groups(reply, candidates)
     anchors = {v for group in groups for v in group.anchors}
-    chosen = [i for i, v in enumerate(candidates) if v in anchors]
-    choices.add(run, candidates, chosen, lambda v: passages_of(run.index, [v]))
+    by_place = chain.from_iterable(zip_longest(*(pool.rows for pool in pools)))
+    offered = [v for v in dict.fromkeys(by_place) if v is not None]
+    chosen = [i for i, v in enumerate(offered) if v in anchors]
+    choices.add(run, offered, chosen, lambda v: passages_of(run.index, [v]))
     return groups, reply != rules
 
 
@@ -104,8 +107,12 @@ def _numbered(groups: Sequence[Group], candidates: Sequence[int]) -> Grouping:
     return Grouping(tuple(Sorted(g.concept, g.weight, tuple(number[v] for v in g.anchors)) for g in groups))
 
 
-def _lines(index: Index, numbers: Mapping[int, Sequence[str]]) -> list[str]:
+def _lines(index: Index, candidates: Sequence[int], pools: Sequence[Ranking]) -> list[str]:
     """Each candidate as a line of the prompt: its number, text, kind, a title that it comes from, and its keywords."""
+    numbers: dict[int, list[str]] = {v: [] for v in candidates}  # of the keywords that it was proposed for
+    for number, pool in enumerate(pools, 1):
+        for v in pool.rows:
+            numbers[v].append(str(number))
     kinds = ("relation" if is_relation(index, node) else "entity" for node in numbers)
     columns = zip(node_texts(index, numbers), kinds, node_titles(index, numbers), map(", ".join, numbers.values()))
     return [f"{i}. {' | '.join(parts)}" for i, parts in enumerate(columns, 1)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -106,7 +107,7 @@ def _rewording(name: str) -> Ask[Rewording]:
         show=lambda question, keywords, passages: {
             "question": question,
             "keywords": numbered(keywords),
-            **({"passages": Packed(passages)} if name == "relax" else {}),
+            **({"passages": Packed(passages())} if name == "relax" else {}),
         },
         words=_changes,
     )
@@ -142,10 +143,9 @@ def as_groups(reply: Grouping, candidates: Sequence[int]) -> list[Group]:
 
 
 def _groups_in_words(reply: Grouping, index: Index, candidates: Sequence[int]) -> list[str]:
-    return [
-        f"{group.weight:.2f} {group.concept}: {'; '.join(node_texts(index, group.anchors))}"
-        for group in as_groups(reply, candidates)
-    ]
+    groups = as_groups(reply, candidates)
+    texts = iter(node_texts(index, (v for group in groups for v in group.anchors)))
+    return [f"{group.weight:.2f} {group.concept}: {'; '.join(islice(texts, len(group.anchors)))}" for group in groups]
 
 
 def _sorted(reply: Grouping, shown: Sequence[int]) -> Grouping | Refused:
@@ -206,24 +206,25 @@ def told_rightly(gold: Known, position: int, rows: Sequence[int]) -> bool:
 ENOUGH = Choose(
     "enough",
     f"{PROMPTS}:enough",
-    show=lambda question, evidence: {"question": question, "passages": Packed(_blocks(evidence))},
+    show=lambda question, evidence: {"question": question, "passages": Packed(blocks_of(evidence))},
     rule=lambda: [0],  # similarity cannot tell
     helps=told_rightly,
 )
 
 
-def _blocks(evidence: Sequence[Evidence]) -> list[str]:
+def blocks_of(evidence: Sequence[Evidence]) -> list[str]:
+    """Numbered passages for a prompt."""
     return [passage_block(i, e) for i, e in enumerate(evidence, 1)]
 
 
 async def _read(run: Run, question: str, evidence: Sequence[Evidence]) -> str:
     """The answer of the shared reader, which sees only the first `run.reader.passages` passages."""
-    return await read_blocks(run, question, _blocks(evidence[: run.reader.passages])) or UNKNOWN
+    return await read_blocks(run, question, blocks_of(evidence[: run.reader.passages])) or UNKNOWN
 
 
 def _facts_and_passages(facts: Sequence[str], evidence: Sequence[Evidence]) -> list[str]:
     listed = ["Facts\n" + "\n".join(f"- {fact}" for fact in facts)] if facts else []
-    return [*listed, *_blocks(evidence)]
+    return [*listed, *blocks_of(evidence)]
 
 
 ANSWER = Ask(

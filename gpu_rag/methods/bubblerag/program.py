@@ -12,14 +12,16 @@ Passages by `order`:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 
 import numpy as np
 
 from gpu_rag.graph.bubble import ALONE, INSIDE
 from gpu_rag.methods.bubblerag.anchors import find_groups, find_keywords
-from gpu_rag.methods.bubblerag.asks import ANSWER, ENOUGH, ENOUGH_OPTIONS
+from gpu_rag.methods.bubblerag.asks import ANSWER, ENOUGH, ENOUGH_OPTIONS, blocks_of
 from gpu_rag.methods.bubblerag.batched import Params, Tree, TreePassage, bubble_passages, bubble_trees, bubble_walk
 from gpu_rag.methods.bubblerag.graph import node_texts, passages_of
 from gpu_rag.methods.bubblerag.rules import Group
@@ -27,7 +29,7 @@ from gpu_rag.methods.bubblerag.trees import EvidenceGraph, best_trees, expanded,
 from gpu_rag.program.choices import DEPTH, Choices, by_rules
 from gpu_rag.program.decide import decide
 from gpu_rag.program.embed import embed
-from gpu_rag.program.reader import Support, clean_answer, is_answer, passage_block, read
+from gpu_rag.program.reader import Support, clean_answer, is_answer, read
 from gpu_rag.program.rerank import reranked
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking, search_dense
@@ -37,11 +39,12 @@ from gpu_rag.types import Draft, Evidence, Path, Question
 
 @dataclass(frozen=True)
 class Before:
-    """The result of the pre-retrieval: the question's vector, passages best first, and the shown ones."""
+    """The result of the pre-retrieval: the question's vector, passages best first, and the shown ones, which are read
+    where a model decides."""
 
     vector: np.ndarray
     ranking: Ranking
-    shown: tuple[Evidence, ...]
+    shown: Callable[[], tuple[Evidence, ...]]
 
 
 @dataclass(frozen=True)
@@ -57,20 +60,22 @@ async def pre_retrieval(run: Run, question: Question, params: Params, limit: int
     """Step 1, noted in the trace."""
     (vector,) = await embed([question.text])
     ranking = await search_dense(vector, max(params.n_before, limit, DEPTH))
-    first = Ranking(ranking.rows[: params.n_before], ranking.scores[: params.n_before])
-    return Before(vector, ranking, run.evidence(first, "nearest by vector", "pre_retrieval"))
+    rows, index = ranking.rows[: params.n_before], run.index
+    titles = tuple(f"{index.passage_ids[row]} {index.passage_titles[row]}" for row in rows)
+    run.note("pre_retrieval", index.n_passages, titles)
+    return Before(vector, ranking, partial(index.evidence, rows, ranking.scores[: len(rows)], "nearest by vector"))
 
 
 async def evidence_graphs(run: Run, question: str, before: Before, params: Params) -> Grown:
     """Steps 2 to 6."""
-    blocks = [passage_block(i, e) for i, e in enumerate(before.shown, 1)]
-    keywords = await find_keywords(run, question, blocks, params)
+    keywords = await find_keywords(run, question, lambda: blocks_of(before.shown()), params)
     choices = Choices()
     groups, weighed = await find_groups(run, question, keywords, choices, params)
     trees = await bubble_trees((before.vector, tuple(g.anchors for g in groups)), params)
     rank = params.rank == "score" or (params.rank == "auto" and weighed)
     best = best_trees(trees, groups, params.n_trees, alpha=params.alpha, intra_penalty=params.intra_penalty, rank=rank)
-    lines = (_in_words(run, tree, value, groups) for tree, value in best)
+    texts = iter(node_texts(run.index, (v for tree, _ in best for v in tree.nodes)))
+    lines = (_in_words(islice(texts, len(tree.nodes)), tree, value, groups) for tree, value in best)
     how = "alone" if trees and trees[0].kind == ALONE else "score" if rank else "first"
     run.note(f"trees/{how}", len(trees), tuple(lines))
     numbered = enumerate((tree for tree, _ in best), 1)
@@ -86,9 +91,9 @@ def _nodes(graphs: Iterable[EvidenceGraph]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(v for graph in graphs for v in (*graph.entities, *graph.relations)))
 
 
-def _in_words(run: Run, tree: Tree, value: float, groups: Sequence[Group]) -> str:
-    """A tree in words, for the trace."""
-    nodes = "; ".join(node_texts(run.index, tree.nodes))
+def _in_words(texts: Iterable[str], tree: Tree, value: float, groups: Sequence[Group]) -> str:
+    """A tree in words, for the trace. texts: of its nodes."""
+    nodes = "; ".join(texts)
     inside = ", inside one group" if tree.kind == INSIDE else ""
     return f"score {value:.3f} (cost {tree.cost:.3f}, missing {missing(tree, groups):.2f}{inside}): {nodes}"
 
@@ -99,17 +104,11 @@ async def supported_by(run: Run, question: str, before: Before, grown: Grown, pa
     return Support(evidence, paths(run, grown.graphs, evidence))
 
 
-async def _found(run: Run, question: Question, before: Before, params: Params, limit: int) -> tuple[Support, list[str]]:
-    """Evidence and paths, and the facts of the evidence graphs."""
-    grown = await evidence_graphs(run, question.text, before, params)
-    return await supported_by(run, question.text, before, grown, params, limit), facts(run, grown.graphs)
-
-
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
     """The first run.limit passages. Step 1 never ends the search early here."""
     before = await pre_retrieval(run, question, params, run.limit)
-    support, _ = await _found(run, question, before, params, run.limit)
-    return support
+    grown = await evidence_graphs(run, question.text, before, params)
+    return await supported_by(run, question.text, before, grown, params, run.limit)
 
 
 async def ranking(question: Question, run: Run, params: Params) -> Ranking:
@@ -125,12 +124,12 @@ async def _walked(question: str, before: Before, grown: Grown, k: int) -> Rankin
 
 async def _enough(run: Run, question: str, before: Before) -> Draft | None:
     """The answer from the pre-retrieved passages; None if they do not suffice or the reader finds none."""
-    if not before.shown:
+    shown = before.shown()
+    if not shown:
         return None
-    rows = before.ranking.rows[: len(before.shown)]
-    fields = {"question": question, "evidence": before.shown, "rows": rows}
+    fields = {"question": question, "evidence": shown, "rows": before.ranking.rows[: len(shown)]}
     (choice,) = await decide(run, ENOUGH, options=ENOUGH_OPTIONS, **fields)
-    draft = await read(run, question, Support(before.shown)) if choice == 1 else Draft(None)
+    draft = await read(run, question, Support(shown)) if choice == 1 else Draft(None)
     return draft if draft.text is not None else None
 
 
@@ -141,11 +140,12 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
     early = await _enough(run, question.text, before)
     if early is not None:
         return early
-    support, lines = await _found(run, question, before, params, params.n_passages)
+    grown = await evidence_graphs(run, question.text, before, params)
+    support = await supported_by(run, question.text, before, grown, params, params.n_passages)
     evidence, best = await reranked(run, question.text, support.evidence, support.paths)
     if not evidence:
         return Draft(None, (), best, "unsupported")
-    fields = {"question": question.text, "facts": lines, "evidence": evidence}
+    fields = {"question": question.text, "facts": facts(run, grown.graphs), "evidence": evidence}
     answer = clean_answer(await decide(run, ANSWER, run=run, max_tokens=run.reader.max_tokens, **fields))
     return Draft(answer, evidence, best) if is_answer(answer) else Draft(None, evidence, best, "unsupported")
 
@@ -174,8 +174,8 @@ async def read_passages(
     else:
         rows = appended(passages, before.ranking, limit)
     of_graphs = {passage.row: passage for passage in passages}
-    plain = run.index.evidence([row for row, _ in rows], [value for _, value in rows], "")
-    evidence = tuple(replace(e, why=_why(of_graphs.get(row), len(graphs), order)) for (row, _), e in zip(rows, plain))
+    why = [_why(of_graphs.get(row), len(graphs), order) for row, _ in rows]
+    evidence = run.index.evidence([row for row, _ in rows], [value for _, value in rows], why)
     titles = tuple(f"{e.passage_id} {e.title}" for e in evidence)
     run.note("bubble_passages", len({*of_graphs, *before.ranking.rows}), titles)
     return evidence

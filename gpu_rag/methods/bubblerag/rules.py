@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from gpu_rag.index.index import Index
-from gpu_rag.methods.bubblerag.graph import is_relation, rarity
+from gpu_rag.methods.bubblerag.graph import rarity
 from gpu_rag.program.search import Ranking
 from gpu_rag.text.keywords import keywords, names
 from gpu_rag.text.normalise import normalise_name
@@ -95,8 +95,8 @@ def anchors_of(index: Index, keyword: Keyword, pool: Ranking) -> tuple[int, ...]
     """The anchors of a keyword by similarity."""
     if keyword.kind == CONCEPT:
         return pool.rows[:1]
-    relation = keyword.kind in (BOUND, OPEN)
-    fitting = tuple(v for v in pool.rows if is_relation(index, v) == relation)
+    relation, n = keyword.kind in (BOUND, OPEN), index.n_entities
+    fitting = tuple(v for v in pool.rows if (v >= n) == relation)
     return fitting[: N_OPEN if keyword.kind == OPEN else 1]
 
 

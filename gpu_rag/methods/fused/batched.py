@@ -49,6 +49,7 @@ from gpu_rag.program.kinds import WALK
 from gpu_rag.program.search import Ranking, best_by_words
 from gpu_rag.program.seeds import entity_names, entity_seeds, spread, title_names, title_seeds
 from gpu_rag.program.walk import (
+    N_WORDS,
     TITLE_SHARE,
     Seeds,
     blended,
@@ -61,12 +62,13 @@ from gpu_rag.program.walk import (
     seeds_of,
     uploaded,
     walk_tile,
-    word_weights,
+    weights_by_words,
 )
 from gpu_rag.runtime.step import batched
 
 DEPTH, ANCHORS, ABSENT = 50, 3, 60
 FACTS, COMMON = 8, 4
+_PAIRS_AT_ONCE = 1 << 15
 N_FACTS, DAMPING, MASS, TEMPERATURE, FUSION = 5, 0.85, 0.5, 30.0, 0.1  # as in `ppr`
 TOL = 1e-5  # L1 error bound of PageRank
 _MIN_S, _MIN_OTHER = 1e-12, 1e-9  # minimum of a probability before its logarithm: in s, and in other features
@@ -139,12 +141,13 @@ def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -
     by_fact = fact_weights(ends, near_facts(index, "relation_vectors", vectors, N_FACTS, True)[0])
     by_name = seeds_of(lists[0], lists[1])
     facts, named = (_weights_of(seeds, index.n_entities) for seeds in (by_fact, by_name))
-    passages = blended(restart(TEMPERATURE * cosine, *word_weights(index, texts)), lists[2], lists[3], TITLE_SHARE)
+    best = best_by_words(index, texts, N_WORDS)
+    passages = blended(restart(TEMPERATURE * cosine, *weights_by_words(best)), lists[2], lists[3], TITLE_SHARE)
     walks = _walks(index, links, by_fact, by_name, passages)
     scores = minmax_rows(walks[0].clamp_min(_MIN_S).log()) + FUSION * minmax_rows(cosine)
     top = on_host(topk_rows(scores, min(max(k, DEPTH), index.n_passages)))
     rows = top.ids[:, :DEPTH].long()
-    highest = on_host(best_by_words(index, texts, 1)).scores.clamp(min=_MIN_S).numpy()[:, 0]
+    highest = on_host(best).scores.clamp(min=_MIN_S).numpy()[:, 0]
     parts = [index.bm25.parts(text, c) / high for text, c, high in zip(texts, rows.numpy(), highest)]
     by_words = np.stack([part.sum(0) for part in parts])
     device_rows = rows.to(index.device)
@@ -160,10 +163,7 @@ def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -
         values += _listed(rows.numpy(), [query.lists[number] for query in queries])
     table = np.stack(values, axis=2).astype(np.float32)
     facts_of = index.vectors("relation_vectors")
-    pairs = [
-        _pairs(links, facts_of, candidates, query.vector, named.positive(question), part)
-        for question, (candidates, query, part) in enumerate(zip(rows.numpy(), queries, parts))
-    ]
+    pairs = _pairs(links, facts_of, rows.numpy(), [query.vector for query in queries], named, parts)
     rankings = [Ranking(*map(tuple, row)) for row in zip(top.ids.tolist(), top.scores.tolist())]
     return [Candidates(*row) for row in zip(rankings, table, pairs)]
 
@@ -230,11 +230,6 @@ class _Weights:
         place = np.searchsorted(self.keys, keys)
         return np.where((self.keys[place] == keys) & (entities >= 0), self.values[place], 0.0)
 
-    def positive(self, question: int) -> np.ndarray:
-        """The entities of a question with weights above 0, ascending."""
-        first, last = np.searchsorted(self.keys, (question * self.n, (question + 1) * self.n))
-        return self.keys[first:last][self.values[first:last] > 0] - question * self.n
-
 
 def _weights_of(seeds: Seeds, n: int) -> _Weights:
     """The weights of seeds. n: number of entities."""
@@ -287,34 +282,44 @@ def _gathered(offsets: np.ndarray, values: np.ndarray, rows: np.ndarray) -> tupl
 
 
 def _pairs(
-    links: Links, vectors: torch.Tensor, rows: np.ndarray, query: np.ndarray, named: np.ndarray, parts: np.ndarray
-) -> np.ndarray:
-    """The numbers of PAIRS of one question, f32[c, c, 3]. rows: i64[c], its candidates; vectors: f[R, D] of all facts;
-    query: f32[D]; named: i64, the entities that it names; parts: f32[words, c], the part of each word in the BM25 of
-    the candidates, divided by the highest BM25 of all passages."""
-    pairs = np.zeros((len(rows), len(rows), len(PAIRS)), np.float32)
-    pairs[..., 2] = (parts == 0).astype(np.float32).T @ parts
-    position, facts = _gathered(links.fact_offsets, links.facts, rows)
-    if len(facts):
-        nearest = _nearest_facts(position, facts, vectors, query)
-        ends = links.ends[nearest.rows]
-        is_new = ~np.isin(ends, named)  # ends in U
-        entities, column = np.unique(ends[is_new], return_inverse=True)
-        # bridge: reach[e, i] is the value of entity e among the facts of candidate i
-        reach = np.zeros((len(entities), len(rows)), np.float32)
-        weight = nearest.cosine.clip(0)[:, None] * np.minimum(COMMON * links.rarity[ends], 1)
-        np.maximum.at(reach, (column, np.repeat(nearest.position, 2).reshape(-1, 2)[is_new]), weight[is_new])
-        holder, mentioned = _gathered(links.offsets, links.entities, rows)
-        is_end = np.isin(mentioned, entities)
-        np.add.at(pairs[..., 0].T, holder[is_end], reach[np.searchsorted(entities, mentioned[is_end])])
-        pairs[..., 1] = _chains(nearest, np.nonzero(is_new)[0], column, len(rows))
-    pairs[np.arange(len(rows)), np.arange(len(rows))] = 0
+    links: Links, vectors: torch.Tensor, rows: np.ndarray, queries: Sequence[np.ndarray], named: _Weights,
+    parts: Sequence[np.ndarray],
+) -> np.ndarray:  # fmt: skip
+    """The numbers of PAIRS of each question, f32[B, c, c, 3]. rows: i64[B, c], candidates; vectors: f[R, D] of all
+    facts; queries: f32[D] each; named: the weights m; parts: f32[words, c] each, the part of each word of a question in
+    the BM25 of the candidates, divided by the highest BM25 of all passages."""
+    batch, width = rows.shape
+    pairs = np.zeros((batch, width, width, len(PAIRS)), np.float32)
+    for shares, part in zip(pairs[..., 2], parts):
+        shares[:] = (part == 0).astype(np.float32).T @ part
+    position, facts = _gathered(links.fact_offsets, links.facts, rows.ravel())
+    nearest = _nearest_facts(position, facts, vectors, queries, width)
+    fact, side = np.nonzero(named.weights((nearest.position // width)[:, None], links.ends[nearest.rows]) <= 0)  # U
+    asker, end = nearest.position[fact] // width, links.ends[nearest.rows[fact], side]
+    entities, column = np.unique(np.append(asker * named.n + end, np.iinfo(np.int64).max), return_inverse=True)
+    column = column[:-1]
+    # bridge: reach[e, i] is the value of entity e among the facts of candidate i
+    reach = np.zeros((len(entities), width), np.float32)
+    weight = nearest.cosine.clip(0)[fact] * np.minimum(COMMON * links.rarity[end], 1)
+    np.maximum.at(reach.ravel(), column * width + nearest.position[fact] % width, weight.astype(np.float32))
+    holder, mentioned = _gathered(links.offsets, links.entities, rows.ravel())
+    keys = holder // width * named.n + mentioned
+    place = np.searchsorted(entities, keys)
+    is_end = entities[place] == keys
+    holder, place = holder[is_end], place[is_end]
+    turn = np.arange(len(holder)) - np.searchsorted(holder, holder)  # of an entity among those of its holder
+    bridges = np.zeros((rows.size, width), np.float32)
+    for number in range(int(turn.max(initial=-1)) + 1):  # sums in the order of the entities
+        bridges[holder[turn == number]] += reach[place[turn == number]]
+    pairs[..., 0] = bridges.reshape(batch, width, width).swapaxes(1, 2)
+    pairs[..., 1] = _chains(nearest, fact, column, batch, width)
+    pairs[:, np.arange(width), np.arange(width)] = 0
     return pairs
 
 
 class _Facts(NamedTuple):
-    """Facts of candidates. position: i64[F], the candidate of each fact; rows: i64[F]; vectors: f32[F, D]; cosine:
-    f32[F], with the question."""
+    """Facts of candidates. position: i64[F], the candidate of each fact, numbered over all questions; rows: i64[F];
+    vectors: f32[F, D]; cosine: f32[F], with the question."""
 
     position: np.ndarray
     rows: np.ndarray
@@ -322,11 +327,14 @@ class _Facts(NamedTuple):
     cosine: np.ndarray
 
 
-def _nearest_facts(position: np.ndarray, facts: np.ndarray, vectors: torch.Tensor, query: np.ndarray) -> _Facts:
+def _nearest_facts(
+    position: np.ndarray, facts: np.ndarray, vectors: torch.Tensor, queries: Sequence[np.ndarray], width: int
+) -> _Facts:
     """The FACTS nearest facts of each candidate, by (candidate, -cosine, fact). position: ascending, the candidate of
-    each of `facts`."""
+    each of `facts`; width: candidates of a question."""
     stated = vectors[torch.from_numpy(facts).to(vectors.device)].float().cpu().numpy()
-    cosine = stated @ query
+    cuts = np.searchsorted(position, np.arange(len(queries) + 1) * width)
+    cosine = np.concatenate([stated[a:b] @ query for a, b, query in zip(cuts, cuts[1:], queries)])  # as if asked alone
     order = np.lexsort((facts, -cosine, position))
     starts = np.flatnonzero(np.diff(position, prepend=-1))
     place = np.arange(len(facts)) - np.repeat(starts, np.diff(starts, append=len(facts)))
@@ -334,10 +342,10 @@ def _nearest_facts(position: np.ndarray, facts: np.ndarray, vectors: torch.Tenso
     return _Facts(position[nearest], facts[nearest], stated[nearest], cosine[nearest])
 
 
-def _chains(facts: _Facts, fact_of_end: np.ndarray, entity_of_end: np.ndarray, n: int) -> np.ndarray:
-    """The numbers `chain` of n candidates, f32[n, n]. fact_of_end, entity_of_end: the fact of each end in U, and its
-    entity, numbered from 0."""
-    chains = np.zeros((n, n), np.float32)
+def _chains(facts: _Facts, fact_of_end: np.ndarray, entity_of_end: np.ndarray, batch: int, width: int) -> np.ndarray:
+    """The numbers `chain` of the candidates of each question, f32[B, c, c]. fact_of_end, entity_of_end: the fact of
+    each end in U, and its entity, numbered from 0 over all questions."""
+    chains = np.zeros((batch, width, width), np.float32)
     n_entities = int(entity_of_end.max(initial=-1)) + 1
     offsets = np.searchsorted(np.sort(entity_of_end), np.arange(n_entities + 1))
     by_entity = fact_of_end[np.argsort(entity_of_end, kind="stable")]
@@ -345,23 +353,33 @@ def _chains(facts: _Facts, fact_of_end: np.ndarray, entity_of_end: np.ndarray, n
     fact = fact_of_end[place]
     is_ordered = facts.position[fact] < facts.position[partner]  # each pair of candidates once
     fact, partner = fact[is_ordered], partner[is_ordered]
-    cosine = (facts.vectors[fact] * facts.vectors[partner]).sum(1)
-    lengths = np.sqrt((2 + 2 * cosine).clip(_MIN_OTHER))  # of f + g
-    highest = ((facts.cosine[fact] + facts.cosine[partner]) / lengths).clip(0)
-    np.maximum.at(chains, (facts.position[fact], facts.position[partner]), highest)
-    return chains + chains.T
+    for first in range(0, len(fact), _PAIRS_AT_ONCE):
+        one, other = fact[first : first + _PAIRS_AT_ONCE], partner[first : first + _PAIRS_AT_ONCE]
+        cosine = (facts.vectors[one] * facts.vectors[other]).sum(1)
+        lengths = np.sqrt((2 + 2 * cosine).clip(_MIN_OTHER))  # of f + g
+        highest = ((facts.cosine[one] + facts.cosine[other]) / lengths).clip(0)
+        np.maximum.at(chains.ravel(), facts.position[one] * width + facts.position[other] % width, highest)
+    return chains + chains.swapaxes(1, 2)
+
+
+_LOGS = np.array([np.log1p(place) for place in range(ABSENT + 1)])
 
 
 def _listed(rows: np.ndarray, lists: Sequence[Ranking]) -> list[np.ndarray]:
     """The two feature columns of the lists of one method, f64[B, c] each. rows: i64[B, c]; lists: one a question."""
-    scores, ranks = np.zeros(rows.shape), np.full(rows.shape, np.log1p(ABSENT))
-    for row, ranking in enumerate(lists):
-        place = {passage: rank for rank, passage in enumerate(ranking.rows[:DEPTH])}
-        places = [place.get(passage) for passage in rows[row].tolist()]
-        best, lowest = (ranking.scores[0], min(ranking.scores[:DEPTH])) if ranking.rows else (0.0, 0.0)
-        scores[row] = [(lowest if rank is None else ranking.scores[rank]) - best for rank in places]
-        ranks[row] = [np.log1p(ABSENT if rank is None else rank) for rank in places]
-    return [scores, ranks]
+    sizes = np.array([min(len(ranking.rows), DEPTH) for ranking in lists])
+    width = max(int(sizes.max(initial=0)), 1)
+    known, scores = np.full((len(lists), width), -1), np.zeros((len(lists), width))
+    for row, score, size, ranking in zip(known, scores, sizes, lists):
+        row[:size], score[:size] = ranking.rows[:size], ranking.scores[:size]
+        score[size:] = min(ranking.scores[:size], default=0.0)  # of what the list lacks
+    is_same = rows[:, :, None] == known[:, None, :]
+    place, has = is_same.argmax(2), is_same.any(2)
+    lowest = scores.min(1, keepdims=True)
+    return [
+        np.where(has, np.take_along_axis(scores, place, 1), lowest) - scores[:, :1],
+        _LOGS[np.where(has, place, ABSENT)],
+    ]
 
 
 def _places(values: np.ndarray) -> np.ndarray:

@@ -60,8 +60,8 @@ class Model:
 
     def ranked(self, first: Ranking, values: np.ndarray, pairs: np.ndarray, k: int) -> Ranking:
         """The k best passages: candidates by their scores, then the passages without features in their order."""
-        scores = self.scores(values, pairs).tolist()
-        order = sorted(range(len(scores)), key=lambda candidate: (-scores[candidate], candidate))
+        by_model = self.scores(values, pairs)
+        order, scores = np.argsort(-by_model, kind="stable").tolist(), by_model.tolist()
         ranking = [(first.rows[candidate], scores[candidate]) for candidate in order]
         last = len(scores)
         for row, score in zip(first.rows[last:], first.scores[last:]):

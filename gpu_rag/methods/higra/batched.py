@@ -97,6 +97,8 @@ class Params(Declared):
     similarity_constant: Annotated[float, NATURAL, "fusion constant of the rank by similarity"] = 10.0
 
     n_entities: ClassVar[int] = 20  # candidates for seeds
+    n_nearest: ClassVar[int] = 10  # whole graph: of these, the candidates that a model sees
+    n_bridges: ClassVar[int] = 20  # whole graph: passages, each of which offers a model its rarest entity
     named_bonus: ClassVar[float] = 1.0  # added to the score of an entity that the question names
     fallback_seeds: ClassVar[int] = 3  # first entities by rank, used if none is chosen
     n_similar: ClassVar[int] = 5  # best passages by similarity, which are always read

@@ -167,10 +167,28 @@ def passages_of_entities(index: Index) -> dict[int, set[int]]:
     return index.loaded("passages of higra's entities", load)
 
 
-def entity_options(index: Index, rows: Sequence[int]) -> list[str]:
-    """Each entity as an option of a choice: its name, types and other names."""
+def rarest_entities(index: Index) -> np.ndarray:
+    """i64[n_passages]: the entity of each passage that is in the fewest passages, ties to the lower row; -1: none."""
+
+    def load(index: Index) -> np.ndarray:
+        graph, rarest = higra_graph(index), np.full(index.n_passages, -1, np.int64)
+        entity, passage = ints(graph.links, "entity"), ints(graph.links, "passage")
+        order = np.lexsort((-entity, -graph.n_passages[entity]))  # of equal passages the last entry is kept
+        rarest[passage[order]] = entity[order]
+        return rarest
+
+    return index.loaded("rarest entities of passages", load)
+
+
+def entity_options(index: Index, rows: Sequence[int], passages: Mapping[int, int]) -> list[str]:
+    """Each entity as an option of a choice: its name, types, other names, and the title of its passage, if given."""
     options = []
-    for row in take_rows(index, "higra_entities", rows):
+    for number, row in zip(rows, take_rows(index, "higra_entities", rows)):
+        title = index.passage_titles[passages[number]].as_py() if number in passages else ""
         kinds, aliases = f" ({', '.join(row['types'])})" if row["types"] else "", row["aliases"]
-        options.append(f"{row['name']}{kinds}" + (f", also {'; '.join(aliases)}" if aliases else ""))
+        options.append(
+            f"{row['name']}{kinds}"
+            + (f", also {'; '.join(aliases)}" if aliases else "")
+            + (f" | {title}" if title else "")
+        )
     return options

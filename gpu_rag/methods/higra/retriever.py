@@ -17,11 +17,20 @@ from gpu_rag.graph.ego import ego_balls
 from gpu_rag.graph.ragged import ragged_of_lists
 from gpu_rag.index.index import Index
 from gpu_rag.methods.higra.asks import SEEDS
-from gpu_rag.methods.higra.batched import HigraFound, Params, Seeded, Walked, higra_rank, higra_search, higra_walk
-from gpu_rag.methods.higra.graph import entity_options, higra_graph, relation_paths
+from gpu_rag.methods.higra.batched import (
+    HigraFound,
+    HigraRanking,
+    Params,
+    Seeded,
+    Walked,
+    higra_rank,
+    higra_search,
+    higra_walk,
+)
+from gpu_rag.methods.higra.graph import entity_options, higra_graph, rarest_entities, relation_paths
 from gpu_rag.methods.higra.librarian import consult
 from gpu_rag.program.choose import best
-from gpu_rag.program.decide import decide
+from gpu_rag.program.decide import RULE, decide
 from gpu_rag.program.embed import embed
 from gpu_rag.program.reader import Support
 from gpu_rag.program.run import Run
@@ -40,11 +49,9 @@ async def find(run: Run, text: str, params: Params, limit: int = 0) -> Support:
 
 async def ranked_from(run: Run, text: str, begun: Begun, params: Params, limit: int) -> Support:
     """The part of `find` that follows the seeds."""
-    vector, similar, seeds = begun
+    _, similar, seeds = begun
     if params.walk == "whole" and seeds:  # without seeds, similarity alone
-        walked = Walked(text, vector, tuple(seeds), similar.relations.rows)
-        depth = max(params.depth, limit)
-        ranking = await higra_walk(walked, params.damping, params.n_facts, params.similarity, depth, params.constants)
+        ranking = await _walk(text, begun, params, max(params.depth, limit))
     else:
         query = Seeded(tuple(seeds), similar.relations.rows, similar.passages.rows)
         ranking = await higra_rank(query, params.radius, params.damping, params.constants)
@@ -60,34 +67,50 @@ async def ranked_from(run: Run, text: str, begun: Begun, params: Params, limit: 
     return Support(evidence, relation_paths(run.index, read, {e.passage_id for e in evidence}))
 
 
+async def _walk(text: str, begun: Begun, params: Params, depth: int) -> HigraRanking:
+    """The ranking by the walk on the whole graph."""
+    vector, similar, seeds = begun
+    walked = Walked(text, vector, tuple(seeds), similar.relations.rows)
+    return await higra_walk(walked, params.damping, params.n_facts, params.similarity, depth, params.constants)
+
+
 async def started(run: Run, text: str, params: Params) -> Begun:
     """The start of a text's ranking: its vector, similar rows and seeds."""
     (vector,) = await embed([text])
     similar = await higra_search((text, vector), params.similarity)
-    return vector, similar, await _seeds(run, text, similar, params) if params.graph_context else []
+    return vector, similar, await _seeds(run, text, vector, similar, params) if params.graph_context else []
 
 
-async def _seeds(run: Run, text: str, similar: HigraFound, params: Params) -> list[int]:
+async def _seeds(run: Run, text: str, vector: np.ndarray, similar: HigraFound, params: Params) -> list[int]:
     """Rows of the seed entities: the decider's choice among the candidates, else the rule's or the first entities.
 
-    In a walk on the whole graph a choice is not trusted if it shares no entity with the rule's, or is the nearest ones.
+    In a walk on the whole graph a model is also offered the rarest entities of the passages that the walk without a
+    model ranks first, and a choice is not trusted if it shares no entity with the rule's, or is the nearest ones.
     """
     candidates = list(dict.fromkeys(chain(similar.named, similar.entities.rows)))[: params.n_entities]
     by_rank = dict(zip(similar.entities.rows, similar.entities.scores))
-    scores = [by_rank.get(row, 0.0) + params.named_bonus * (row in similar.named) for row in candidates]
+    score = {row: by_rank.get(row, 0.0) + params.named_bonus * (row in similar.named) for row in candidates}
+    near = best(list(score.values()), params.max_seeds, params.seed_threshold)
+    by_rule = [candidates[i] for i in near] or list(similar.entities.rows[: params.fallback_seeds])
+    bridges: dict[int, int] = {}  # {entity: passage}
+    if params.walk == "whole" and by_rule and run.decider is not RULE:
+        ranking = await _walk(text, (vector, similar, by_rule), params, params.depth)
+        passages = ranking.passages.rows[: params.n_bridges]
+        for row, entity in zip(passages, rarest_entities(run.index)[list(passages)].tolist()):
+            bridges.setdefault(entity, row)
+        bridges.pop(-1, None)
+        candidates = list(dict.fromkeys((*candidates[: params.n_nearest], *bridges)))
     chosen = await decide(
         run,
         SEEDS,
         question=text,
-        options=entity_options(run.index, candidates),
+        options=entity_options(run.index, candidates, bridges),
         candidates=candidates,
         k=max(len(candidates), 1),
         max_seeds=params.max_seeds,
         threshold=params.seed_threshold,
-        scores=scores,
+        scores=[score.get(row, 0.0) for row in candidates],
     )
-    near = best(scores, params.max_seeds, params.seed_threshold)
-    by_rule = [candidates[i] for i in near] or list(similar.entities.rows[: params.fallback_seeds])
     seeds = [candidates[i] for i in chosen]
     are_nearest = set(chosen) == set(range(len(chosen)))
     if not seeds or (params.walk == "whole" and (set(seeds).isdisjoint(by_rule) or are_nearest)):

@@ -12,13 +12,13 @@ import struct
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, ClassVar
 
 from gpu_rag.errors import BadInput
-from gpu_rag.models.misbehave.persona import Persona
 from gpu_rag.models.misbehave.replies import completion, reasons, spoil, well_formed
 
 MODEL = "misbehaving-7B"
@@ -29,18 +29,18 @@ FAULTS = (*CONTENT, *ENVELOPE, *TRANSPORT)
 NAMED = ("dripping",)  # used only if named: each takes a client's whole timeout
 SLOW_S = 0.3
 DRIP_S = 1.0  # between bytes
+Answer = tuple[int, Any]  # status, JSON or bytes
 
 
 @dataclass(frozen=True)
 class Manners:
     """Configuration of the faults. share: of the requests, in [0, 1]; faults: chosen evenly; thinks: every reply
-    thinks; persona: the kind of server, by default one that understands all forms."""
+    thinks."""
 
     seed: int = 0
     share: float = 0.3
     faults: tuple[str, ...] = FAULTS
     thinks: bool = False
-    persona: Persona = field(default_factory=lambda: Persona({"max_model_len": 32768}))
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
@@ -58,8 +58,15 @@ class Manners:
 
 @dataclass
 class MisbehavingServer:
-    """A server that listens on `url` until `close`. done: number of times each fault ("" for none) was used."""
+    """A server that listens on `url` until `close`. done: number of times each fault ("" for none) was used; card: its
+    model in GET /models; answers: statuses and contents by fault. A subclass is another kind of server."""
 
+    card: ClassVar[Mapping[str, Any]] = {"max_model_len": 32768}
+    answers: ClassVar[Mapping[str, Answer]] = {
+        "429": (429, {"error": "busy"}),
+        "500": (500, {"error": "failed"}),
+        "error_200": (200, {"error": {"message": "out of memory"}}),
+    }
     manners: Manners = field(default_factory=Manners)
     host: str = "127.0.0.1"
     port: int = 0
@@ -69,8 +76,6 @@ class MisbehavingServer:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._seen: Counter[bytes] = Counter()
-        self.persona = self.manners.persona
-        self._n_loads = self.persona.n_loading
         self._httpd = _Server(self)
         self.url = f"http://{self.host}:{self._httpd.server_address[1]}/v1"
         serve = threading.Thread(target=self._httpd.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
@@ -81,11 +86,9 @@ class MisbehavingServer:
         self._httpd.shutdown()
         self._httpd.server_close()
 
-    def is_loading(self) -> bool:
-        """Whether the model is still loading for this request; counts the request."""
-        with self._lock:
-            self._n_loads -= 1
-            return self._n_loads >= 0
+    def accept(self, body: dict[str, Any]) -> tuple[dict[str, Any], Answer | None]:
+        """The body as this server understands it, and None; or the body and a refusal."""
+        return body, None
 
     def sent_reply(self) -> None:
         """Count a completion that was sent whole."""
@@ -124,15 +127,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         server = self.server.owner
-        card = {"id": MODEL, "object": "model", **server.persona.card}
+        card = {"id": MODEL, "object": "model", **server.card}
         self._send(200, json.dumps({"object": "list", "data": [card]}).encode())
 
     def do_POST(self) -> None:
         server = self.server.owner
         raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if server.is_loading():
-            return self._answer(*server.persona.busy)
-        body, refusal = server.persona.accept(json.loads(raw))
+        body, refusal = server.accept(json.loads(raw))
         if refusal is not None:
             return self._answer(*refusal)
         fault = server.next_fault(raw)
@@ -140,13 +141,13 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse(fault)
         if fault == "slow":
             time.sleep(SLOW_S)
-        answer = server.persona.styled(server.reply_to(body, raw))
+        answer = server.reply_to(body, raw)
         if server.manners.thinks or fault == "thinking":
             answer = reasons(body, answer, always=fault == "thinking")
         if fault == "not_json":
             return self._send(200, b"<html>It works!</html>")
         if fault == "error_200":
-            return self._answer(200, server.persona.broken or {"error": {"message": "out of memory"}})
+            return self._answer(*server.answers[fault])
         if fault in (*CONTENT, "no_choices"):
             answer = spoil(answer, fault)
         if fault == "dripping":
@@ -159,14 +160,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, content if isinstance(content, bytes) else json.dumps(content).encode(), headers)
 
     def _refuse(self, fault: str) -> None:
-        persona = self.server.owner.persona
         if fault == "reset":
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.close_connection = True
             self.connection.close()
             return
-        headers = {"Retry-After": "0"} if fault == "429" else {}
-        self._answer(*(persona.busy if fault == "429" else persona.failed), headers)
+        self._answer(*self.server.owner.answers[fault], {"Retry-After": "0"} if fault == "429" else {})
 
     def _drip(self, body: bytes) -> None:
         self.send_response(200)

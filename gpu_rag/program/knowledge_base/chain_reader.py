@@ -31,8 +31,8 @@ from gpu_rag.text.rules.relations import (
 from gpu_rag.text.rules.relations.direction import Side, agree, reads_as_verb, side_of_head
 from gpu_rag.text.rules.relations.operators import FORBIDDEN
 
-MOST_CUES = 7
-MOST_FOLLOWS, MOST_TYPES = 4096, 256  # relations, and sets of types, of which the relations behind them are kept
+MAX_CUES, MAX_TEXTS = 7, 256  # cues of a question, and texts whose cues are kept
+MAX_FOLLOWS, MAX_TYPES = 4096, 256  # relations, and sets of types, of which the relations behind them are kept
 VALUES = 40  # edges looked at to say whether a relation leads to numbers
 AGAINST = 0.3  # share that a cue covers of a relation walked against its direction
 _MEDIATOR = re.compile(r"[mg]\.[0-9a-z_]+")
@@ -75,8 +75,9 @@ class ChainReader:
         self.mediator = kb.n_types  # an extra type
         self.node_type = kb.node_type.astype(np.int64)
         self.node_type[nameless] = self.mediator
-        self.follows = lru_cache(MOST_FOLLOWS)(self._follows)
-        self.types_behind = lru_cache(MOST_TYPES)(self._types_behind)
+        self.follows = lru_cache(MAX_FOLLOWS)(self._follows)
+        self.types_behind = lru_cache(MAX_TYPES)(self._types_behind)
+        self.cues = lru_cache(MAX_TEXTS)(self._cues)
         flat = [unit for units in self.units for unit in units]
         self._stems, self.groups = {u.stem for u in flat}, frozenset(group for u in flat for group in u.groups)
         self._relations_of_key: dict[str, list[int]] = {}  # relations by the stems, and by the groups, of their units
@@ -284,7 +285,7 @@ class ChainReader:
         unlikely = {row: bool(self.denials[row].denied & expressed) for row in self.denials.keys() - named}
         return unlikely | dict.fromkeys(contrary, True)
 
-    def cues(self, text: str) -> list[Unit]:
+    def _cues(self, text: str) -> tuple[Unit, ...]:
         """The units of a question that name a relation. A unit marked as shared or done together counts twice. Adjacent
         words for one relation ("starred which actors", "release years") count once."""
         words, cues, end = words_of(text), list[Unit](), 0
@@ -304,7 +305,7 @@ class ChainReader:
             marks = {i for i in twice if 0 < unit.at - i <= 2 or (words[i] == "together" and 0 < i - unit.at <= 2)}
             cues += [unit] * bool(marks)
             twice -= marks
-        return cues[:MOST_CUES]
+        return tuple(cues[:MAX_CUES])
 
     def spare(self, text: str) -> list[Unit]:
         """The units of a question that name neither a relation nor a type."""

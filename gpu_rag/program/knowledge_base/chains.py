@@ -26,7 +26,7 @@ from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.runtime.step import batched
 from gpu_rag.types import Ragged
 
-MOST_ENDS = 100  # nodes kept per chain
+MAX_ENDS = 100  # nodes kept per chain
 SURE, MARGIN, SPARE = 0.5, 0.15, 3  # of a sure chain: minimum cover per step, minimum lead, maximum other words
 HEARD = 0.2  # below this cover of all chains, a relation that is named only in part is lacking too
 Steps = tuple[tuple[int, int], ...]
@@ -74,7 +74,7 @@ class AskedChain:
     """A chain that a question may ask for.
 
     steps: (relation, OUT, IN or EITHER); sure: whether words of the question name it, no chain to other nodes is nearly
-    as good, and the question says little else; ends: its end nodes, at most MOST_ENDS.
+    as good, and the question says little else; ends: its end nodes, at most MAX_ENDS.
     """
 
     steps: Steps
@@ -207,5 +207,5 @@ def _that_lead(topic: tuple[int, ...], ranked: Sequence[Ranked], spare: int, hop
         guessed = len(steps) > hops or (spare > 0 and len(steps) > 1)  # a step may stand for no word, or another word
         shorter = spare > 0 and 1 < len(steps) < hops
         sure = spare <= SPARE and covered >= (PLAINLY if guessed else SURE) and lead >= MARGIN and not shorter
-        leading.append(AskedChain(steps, score, sure, tuple(sorted(ends)[:MOST_ENDS])))
+        leading.append(AskedChain(steps, score, sure, tuple(sorted(ends)[:MAX_ENDS])))
     return leading

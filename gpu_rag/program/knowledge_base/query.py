@@ -40,7 +40,7 @@ ANYTHING = "any"  # the name of a topic that stands for all nodes of its type, o
 OTHERS = "other"
 STATED_BY, STATED_ON = "(stated by)", "(stated on)"  # the source and the date of a fact, as if they were relations
 LISTED = 100  # nodes of an exact answer that a row lists
-MOST_VALUES = 3  # things that a query leaves out, and values that it compares
+MAX_VALUES = 3  # things that a query leaves out, and values that it compares
 _SHARE = 2  # a relation gives the values of nodes if one in _SHARE of them has a value by it
 DATED = re.compile(r"\(.*?(\d{4}-\d\d(?:-\d\d)?)\)")  # the note in the provenance of an edge
 _YEAR = re.compile(r"-?\d{1,4}")
@@ -98,10 +98,8 @@ class Operations(Struct, frozen=True):
     the relation that orders the answers, by its values, or by the number of its edges if it has none."""
 
     either: bool = False
-    without: Annotated[
-        tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...], Meta(max_length=MOST_VALUES)
-    ] = ()
-    constraints: Annotated[tuple[Constraint, ...], Meta(max_length=MOST_VALUES)] = ()
+    without: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...], Meta(max_length=MAX_VALUES)] = ()
+    constraints: Annotated[tuple[Constraint, ...], Meta(max_length=MAX_VALUES)] = ()
     aggregate: Aggregate = ""
     by: str = ""
 
@@ -434,7 +432,7 @@ def operations_of(index: Index, queries: list[tuple[Operators, Plan]]) -> list[t
         unread, constraints = list(spoken.unread), []
         ordered = spoken.aggregate in ("first", "last")
         valued = _valued_by(kb, index, solved.nodes) if spoken.comparisons or ordered else {}
-        for comparison in spoken.comparisons[:MOST_VALUES]:
+        for comparison in spoken.comparisons[:MAX_VALUES]:
             limit = amount(comparison.value)
             is_date = limit is None or 1000 <= limit < 2200
             relation = _named(valued, comparison.words, is_date, not is_date)

@@ -22,8 +22,8 @@ from gpu_rag.program.run import Run
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.text.structs import schema_with
 
-MOST_TOPICS, MOST_RELATIONS, MOST_NAME_CHARS = 4, 4, 200  # limits of a query, and per topic
-MOST_SHOWN = 100  # types, and relations, shown to the model
+MAX_TOPICS, MAX_RELATIONS, MAX_NAME_CHARS = 4, 4, 200  # limits of a query, and per topic
+MAX_SHOWN = 100  # types, and relations, shown to the model
 NOTHING = Query((), False)
 Lists = tuple[list[int], list[int]]  # rows of types and of relations
 
@@ -41,8 +41,8 @@ class QueryPrompt:
     examples: str = ""
     history: str = ""
     note: str = "query_shown"
-    n_types: int = MOST_SHOWN
-    n_shown: int = MOST_SHOWN
+    n_types: int = MAX_SHOWN
+    n_shown: int = MAX_SHOWN
 
     @cached_property
     def slots(self) -> dict[str, str]:
@@ -133,7 +133,7 @@ def query_schema(
         "type": [*types, ""], "types": types, "relations": relations, "ways": list(DIRECTIONS),
         "relation": [*relations, *statements], "by": ["", *relations, *statements],
     }  # fmt: skip
-    steps = max((MOST_RELATIONS, *(len(topic.relations) for topic in topics)))
-    chars = max((MOST_NAME_CHARS, *(len(topic.entity) for topic in topics)))
-    sizes = {"entities": max(MOST_TOPICS, len(topics)), "relations": steps, "ways": steps, "name": chars}
-    return schema_with(Query, options, {**sizes, "types": max(MOST_TOPICS, len(proposal.types))})
+    steps = max((MAX_RELATIONS, *(len(topic.relations) for topic in topics)))
+    chars = max((MAX_NAME_CHARS, *(len(topic.entity) for topic in topics)))
+    sizes = {"entities": max(MAX_TOPICS, len(topics)), "relations": steps, "ways": steps, "name": chars}
+    return schema_with(Query, options, {**sizes, "types": max(MAX_TOPICS, len(proposal.types))})

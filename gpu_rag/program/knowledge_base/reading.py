@@ -28,7 +28,7 @@ from gpu_rag.text.rules.relations.direction import reads_as_verb, side_of_topic
 
 BEAM = 60  # chains that are extended
 TRIED = 12  # best chains that are walked from the topic
-MOST_ORDERS, MOST_NAMED = 20, 100
+MAX_ORDERS, MAX_NAMED = 20, 100
 FAR = 100  # larger than the number of words in a question
 UNSAID, BACK, UNHEARD, ORDER = 0.5, 0.2, 0.4, 0.05  # BACK: reduces UNSAID for a step back along the previous relation
 TYPE, MORE, FEWER, COSINE, STEP = 0.3, 0.4, 0.25, 0.3, 0.05  # MORE, FEWER: hops than named
@@ -75,7 +75,7 @@ def orders_of(cues: Sequence[Unit], words: Sequence[str], topic: int) -> list[tu
         order = [next(a) if place in places else next(b) for place in range(len(cues))]
         turned = sum(distance[x] > distance[y] for k, x in enumerate(order) for y in order[k + 1 :])
         orders.append((order, ORDER * turned))
-    return sorted(orders, key=lambda pair: pair[1])[:MOST_ORDERS]
+    return sorted(orders, key=lambda pair: pair[1])[:MAX_ORDERS]
 
 
 class _Partial(NamedTuple):
@@ -114,7 +114,7 @@ class Reading:
         spare = reader.spare(text)
         self.near, self.meant = near, _meant(self.cosines, near)
         if spare and self.meant.any() and sum(cue.stem not in NO_TYPE for cue in self.cues) < hops:
-            self.cues = sorted([*self.cues, _spare_cue(spare, words)], key=lambda cue: cue.at)
+            self.cues = tuple(sorted([*self.cues, _spare_cue(spare, words)], key=lambda cue: cue.at))
         self.orders = orders_of(self.cues, words, words.index("#") if "#" in words else len(words))
         self.sides = [side_of_topic(words, cue.at, cue.width) for cue in self.cues]
         self.wanted, self.asks_value = set(types) or reader.asked_types(text), reader.asks_value(text)
@@ -194,17 +194,17 @@ class Reading:
     ) -> list[tuple[int, frozenset[int]]]:
         """(directed relation, target types) of the steps worth trying from nodes of some types, ascending.
 
-        They are the MOST_NAMED best that a cue names, `back`, and for each set of target types the first BEAM of the
+        They are the MAX_NAMED best that a cue names, `back`, and for each set of target types the first BEAM of the
         others and the TRIED nearest to the question. relations: the candidates; cosine: of each relation.
         """
         place, type_sets = self.reader.types_behind(types)
         relations = relations[(place[relations] >= 0) & self.is_allowed[relations]]
         is_named = self.is_named[relations]
         named, is_special = relations[is_named], is_named | (relations == back)
-        if len(named) > MOST_NAMED:
+        if len(named) > MAX_NAMED:
             for d in named[np.isnan(self._best_alone[named])].tolist():
                 self._best_alone[d] = self.step(d)[0].max()
-            named = named[np.argsort(-self._best_alone[named], kind="stable")[:MOST_NAMED]]
+            named = named[np.argsort(-self._best_alone[named], kind="stable")[:MAX_NAMED]]
         kept, others = [named, relations[is_special & ~is_named]], relations[~is_special]
         for target in np.unique(place[others]):
             same_target = others[place[others] == target]

@@ -29,7 +29,7 @@ from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.program.search import Ranking, stacked
 from gpu_rag.runtime.step import batched
 
-MOST_PAIRS = 3  # type pairs shown per relation
+MAX_PAIRS = 3  # type pairs shown per relation
 CHUNK = 1024  # relations compared with all others at a time
 _LAST_PART = re.compile(r"[^./#:]+$")
 
@@ -77,7 +77,7 @@ class Relations:
     def text(self, relation: int) -> str:
         """ "name: type to type; ..." of a relation."""
         names = self.kb.type_names
-        pairs = (f"{names[head]} to {names[tail]}" for head, tail in self.pairs[relation][:MOST_PAIRS])
+        pairs = (f"{names[head]} to {names[tail]}" for head, tail in self.pairs[relation][:MAX_PAIRS])
         return f"{self.kb.relation_names[relation]}: {'; '.join(pairs)}"
 
     def within(self, first: Iterable[int], radius: int) -> list[int]:

@@ -321,8 +321,8 @@ def _composed_row(line: int, value: dict[str, Any]) -> Row:
         return Row(line, value)
     names = [name for name in value if name not in ("id", "_id")]
     title = value[title_column(names)]
-    cells = ((name, value[name]) for name in names if not isinstance(value[name], list | dict))
-    return Row(line, {**value, "title": None if title is None else str(title), "text": composed(cells)}, True)
+    title = None if isinstance(title, list | dict | None) else str(title)
+    return Row(line, {**value, "title": title, "text": composed((name, value[name]) for name in names)}, True)
 
 
 _ROWS: dict[tuple[str, ...], Callable[[Path, Limits], Iterator[Row | Reject]]] = {

@@ -54,10 +54,10 @@ class SearxngProvider:
     https, HTML or plain text, at most MAX_PAGE_BYTES and PAGE_S seconds, from the server itself or from public
     addresses, also after redirects: a result never leads into the network of this machine. (A name is looked up twice,
     for the check and for the connection, so a lying name server can still send a request there.) HTML is parsed in the
-    process of `sources.parser`. transport: for tests.
+    process of `sources.parser`.
     """
 
-    def __init__(self, base: str, *, transport: httpx.BaseTransport | None = None, timeout_s: float = TIMEOUT_S):
+    def __init__(self, base: str, *, timeout_s: float = TIMEOUT_S):
         self.name = base.rstrip("/")
         try:
             url = httpx.URL(self.name)
@@ -67,12 +67,11 @@ class SearxngProvider:
             expected = "such as http://127.0.0.1:8888"
             raise BadInput("the address of a search server has no host", given=self.name, expected=expected)
         self._own = _place(url)
-        self._client = httpx.Client(timeout=timeout_s, transport=transport, trust_env=False)
+        self._client = httpx.Client(timeout=timeout_s, trust_env=False)
         self._pages = httpx.Client(
             timeout=timeout_s,
             follow_redirects=True,
             max_redirects=_MAX_REDIRECTS,
-            transport=transport,
             trust_env=False,
             headers={"accept-encoding": ", ".join(_ENCODINGS[1:])},
             event_hooks={"request": [self._check]},

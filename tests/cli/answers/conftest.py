@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 KEYS = ["id", "question", "method", "status", "answer", "grounding", "evidence", "paths", "trace", "usage"]
-KEYS += ["fallbacks", "error", "config_hash"]
+KEYS += ["fallbacks", "error", "config_hash", "digest"]
 USAGE = {
     "llm_calls", "prompt_tokens", "cached_tokens", "generated_tokens", "llm_s", "graph_s", "embed_s", "wall_s",
     "malformed", "cut", "replies_read", "fallbacks",

@@ -14,6 +14,7 @@ from answer_notes import chosen, ranking, role, verbs
 import gpu_rag
 from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
+from gpu_rag.methods.bubblerag import anchors
 from gpu_rag.methods.bubblerag.batched import Params, bubble_walk
 from gpu_rag.methods.bubblerag.graph import bubble_graph
 from gpu_rag.models.embed.hashing import HashEmbedder
@@ -422,6 +423,27 @@ def test_as_many_entities_as_relations_are_shown(index: gpu_rag.Index, fast: Any
     for keyword in "123":
         kinds = [kind for kind, numbers in lines if keyword in numbers.split(", ")]
         assert (kinds.count("entity"), kinds.count("relation")) == (3, 3)
+
+
+def test_candidates_count_as_a_choice_the_nearest_of_each_keyword_first(
+    index: gpu_rag.Index, fast: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a model that takes the nearest of each keyword would seem to say something new."""
+    pools: list[tuple[int, ...]] = []
+    offered: list[list[int]] = []
+
+    async def candidates(*given: Any) -> Any:
+        rankings = await inner(*given)
+        pools.extend(ranking.rows for ranking in rankings)
+        return rankings
+
+    inner = anchors._candidates
+    monkeypatch.setattr(anchors, "_candidates", candidates)
+    monkeypatch.setattr(Choices, "add", lambda self, run, options, *_: offered.append(list(options)))
+    ask(index, fast, scripted())
+    nearest = {rows[0] for rows in pools}
+    assert len(nearest) > 1 and set(offered[0][: len(nearest)]) == nearest
+    assert set(offered[0]) == {v for rows in pools for v in rows}
 
 
 def test_a_model_without_trust_leaves_the_ranking_without_a_model(

@@ -59,7 +59,7 @@ def test_against_scikit_learn(most: int) -> None:
 
 def work_of(**alignment: Any) -> Any:
     chosen = make_settings({"models": {"device": "cpu"}, "alignment": alignment})
-    return SimpleNamespace(settings=chosen, progress=Silent())
+    return SimpleNamespace(settings=chosen, progress=Silent(), partial=None)
 
 
 def all_pairs(vectors: torch.Tensor, eps: float) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
 from gpu_rag.methods.higra import retriever
 from gpu_rag.methods.higra.batched import Params, Walked, higra_walk
-from gpu_rag.methods.higra.graph import HigraGraph, higra_graph
+from gpu_rag.methods.higra.graph import HigraGraph, entity_options, higra_graph, passages_of_entities
 from gpu_rag.methods.higra.rules import short_answer
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -153,7 +153,7 @@ def test_a_capable_model_picks_seeds_or_none(index: gpu_rag.Index, fast: Any) ->
     (answer,) = index.answer(BORN, method="higra-retriever", settings=fast, llm=llm)
     assert len(chosen(answer, "seeds/model")) == 2 and (answer.status, answer.text) == ("answered", "Tamsin")
     listed = [line for line in llm.calls[0].prompt.split("<data>\n")[1].splitlines() if line[1:2] == "."]
-    assert listed[0] == "A. Halden Bridge" and len(listed) > 5
+    assert listed[0] == "A. Halden Bridge | Halden Bridge" and len(listed) > 5
     assert "Facts\n- Halden Bridge - " in llm.calls[1].prompt and "[1] " in llm.calls[1].prompt
     first = llm.calls[1].prompt.split("[1] ")[1].splitlines()[0]
     assert [e.title for e in answer.evidence[:2]][1] == first  # passage 2 was cited first, then 1; 99 is none
@@ -161,6 +161,30 @@ def test_a_capable_model_picks_seeds_or_none(index: gpu_rag.Index, fast: Any) ->
         BORN, method="higra-retriever", settings=fast, llm=ScriptedLLM(lambda request: by_model(request, []))
     )
     assert chosen(none, "seeds/model") == () and none.status == "answered" and none.paths  # the first three seed
+
+
+def test_a_model_is_also_offered_the_rarest_entity_of_each_passage_that_the_walk_ranks_first(
+    index: gpu_rag.Index, fast: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def listed(**params: Any) -> list[str]:
+        settings = merge(fast, {"method": {"higra-retriever": params}})
+        llm = ScriptedLLM(lambda request: by_model(request, []))
+        index.answer(BORN, method="higra-retriever", settings=settings, llm=llm)
+        return [line[3:] for line in llm.calls[0].prompt.split("<data>\n")[1].splitlines() if line[1:3] == ". "]
+
+    whole = listed(walk="subgraph")  # the paper's candidates
+    monkeypatch.setattr(Params, "n_nearest", 2)
+    monkeypatch.setattr(Params, "n_bridges", 3)
+    assert listed(walk="subgraph") == whole
+    passages = [index.passage_ids.index(e.passage_id) for e in retrieve(index, fast).evidence[:3]]
+    of = passages_of_entities(index)
+    inside = [sorted((e for e in of if row in of[e]), key=lambda e: (len(of[e]), e)) for row in passages]
+    options, titles = [line.split(" | ") for line in listed()], index.passage_titles.to_pylist()
+    for place, is_right in ((0, True), (-1, False)):  # the commonest is wrong
+        names = entity_options(index, [entities[place] for entities in inside], {})
+        assert ([option[0] for option in options] == list(dict.fromkeys(whole[:2] + names))) is is_right
+        shown = {name: titles[row] for name, row in reversed([*zip(names, passages)])}
+        assert (options == [[o[0], *([shown[o[0]]] if o[0] in shown else [])] for o in options]) is is_right
 
 
 def test_picks_of_a_model_are_all_seeds_if_one_is_the_rules(

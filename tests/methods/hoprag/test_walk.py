@@ -63,7 +63,7 @@ class FakeRun:
 
     def __init__(self, ctx: Any, world: World, by: str, limit: int):
         self.ctx, self.world, self.limit = ctx, world, limit
-        self.by, self.decider = by, RULE
+        self.by, self.decider, self.on_choice = by, RULE, self.note  # choices are watched, so every hop is decided
         self.index = SimpleNamespace(passage_titles=[_Text(f"P{p}") for p in range(99)])
         self.asked: list[tuple[str, int]] = []
         self.widths: list[int] = []
@@ -138,7 +138,7 @@ def walk(world: World, params: Params, by: str, limit: int = 99) -> tuple[FakeRu
 
     with pytest.MonkeyPatch.context() as patch:
         (outcome,) = run_rounds([(Question("q", "Who taught Marta Orlo?"), begin)], {})
-    assert outcome.error is None, outcome.traceback
+    assert outcome.error is None, outcome.error
     return made[0], [(s.verb, s.n_candidates) for s in outcome.trace if s.verb.startswith("hop_") and "/" not in s.verb]
 
 

@@ -273,11 +273,6 @@ def test_a_server_that_dies_ends_the_run_and_keeps_what_arrived(server, tmp_path
     assert len(cached) == 3 and tried[:4] == list("0123") and len(tried) <= 6, "and hardly anything after it"
 
 
-def test_nobody_listening():
-    with pytest.raises(ModelError, match="does not answer.*2 times"):
-        HttpLLM("http://127.0.0.1:9/v1", "m", retries=1, backoff_s=0.01)
-
-
 def test_an_engine_that_was_interrupted_can_be_used_again(server):
     llm, stopped = connect(server, max_connections=2), threading.Event()
 

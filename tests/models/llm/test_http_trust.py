@@ -104,19 +104,15 @@ def test_a_reply_withheld_by_a_filter_is_not_asked_again(server: Any) -> None:
     assert isinstance(reply, RequestFailed) and server.seen["a"] == 1
 
 
-def test_events_that_nobody_asked_for_are_a_reply(server: Any) -> None:
-    usage = {"prompt_tokens": 20, "completion_tokens": 3}
-    server.behave = lambda body: (200, events(delta("a bridge", "stop"), {"choices": [], "usage": usage}), EVENTS)
+USAGE = {"usage": {"prompt_tokens": 20, "completion_tokens": 3}}
+WHOLE = events(delta("a bridge"), {"choices": [{"index": 0, "finish_reason": "stop"}], **USAGE}, done=False)
+
+
+@pytest.mark.parametrize("sent", [events(delta("a bridge", "stop"), {"choices": [], **USAGE}), WHOLE.rstrip(b"\n")])
+def test_events_that_nobody_asked_for_are_a_reply_also_without_a_last_line_break(server: Any, sent: bytes) -> None:
+    server.behave = lambda body: (200, sent, EVENTS)
     [reply] = connect(server).complete([Request("", "a")])
     assert (reply.text, reply.n_prompt, reply.n_generated, reply.estimated) == ("a bridge", 20, 3, False)
-
-
-def test_events_without_a_last_line_break_are_a_reply(server: Any) -> None:
-    usage = {"prompt_tokens": 20, "completion_tokens": 3}
-    whole = events(delta("a bridge"), {"choices": [{"index": 0, "finish_reason": "stop"}], "usage": usage}, done=False)
-    server.behave = lambda body: (200, whole.rstrip(b"\n"), EVENTS)
-    [reply] = connect(server).complete([Request("", "a")])
-    assert (reply.text, reply.n_prompt, reply.n_generated) == ("a bridge", 20, 3)
 
 
 def test_an_aborted_request_is_not_sent_again(server: Any) -> None:

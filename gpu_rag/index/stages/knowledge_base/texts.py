@@ -176,7 +176,7 @@ def names_in_words(names: pa.LargeStringArray) -> pa.LargeStringArray:
 
 
 class EdgeTexts(Sequence[str]):
-    """Texts `edge_text` of all edges. Memory: 12 bytes an edge, and the names of the nodes in words."""
+    """Texts of all edges: head, relation and tail in words. Memory: 12 bytes an edge, and the names in words."""
 
     def __init__(self, folder: Path):
         """Read the tables. folder: of the stage `kb`."""

@@ -46,7 +46,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     return {**rule, **edits_params(sources)}
 
 
-@stage("higra_exact", needs=("extraction", "entities"), version=2, params=_params, size="characters")
+@stage("higra_exact", needs=("extraction", "entities"), version=2, params=_params, size="characters", row_bytes=12)
 def exact_stage(work: Work) -> dict[str, int]:
     """Write the tables `entities` (EXACT_ENTITIES), `relations` between them, and `merges`. The merges are names joined
     by an alias, and groups with too many names (`careful_merge`)."""

@@ -42,7 +42,7 @@ from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.replies import canonical_schema, object_of
 
 _WORD = re.compile(r"\w+")
-MOST_RELATIONS = 20  # maximum per reply
+MAX_RELATIONS = 20  # maximum per reply
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
@@ -65,9 +65,10 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     retry=("higra_link_failed",),
     params=_params,
     roles=lambda settings: (*roles_of(settings), "embedder") if roles_of(settings) else (),
-    settled=where_capable(AlignmentSettings, "alignment", "decider", "llm", "similarity"),
+    settled=where_capable(AlignmentSettings, "alignment", "decider", "similarity"),
     by_capability=is_left_to_the_model,
     size="entities",
+    row_bytes=1130,
 )
 def links_stage(work: Work) -> dict[str, int]:
     """Write the table `relations` (HIGRA_RELATIONS): the extracted relations, and those that a language model infers.
@@ -156,7 +157,7 @@ def relations_schema(n: int) -> str:
         }
     )
     return canonical_schema(
-        object_of({"relations": {"type": "array", "items": relation, "maxItems": min(3 * n, MOST_RELATIONS)}})
+        object_of({"relations": {"type": "array", "items": relation, "maxItems": min(3 * n, MAX_RELATIONS)}})
     )
 
 
@@ -172,7 +173,7 @@ def _mention_params(settings: Settings, sources: Sources) -> dict[str, Any]:
     return {"theta": chosen.theta, "top_words": chosen.top_words} if chosen.refine else {"refine": False}
 
 
-@stage("higra_mentions", needs=("passages", "higra_merge"), params=_mention_params, size="mentions")
+@stage("higra_mentions", needs=("passages", "higra_merge"), params=_mention_params, size="mentions", row_bytes=320)
 def mentions_stage(work: Work) -> dict[str, int]:
     """Write the table `links` (HIGRA_LINKS), sorted by (passage, start, entity, end). An extracted entity that is not
     found verbatim has offsets -1.

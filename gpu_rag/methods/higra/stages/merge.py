@@ -70,9 +70,10 @@ def _pairs(settings: Settings, sizes: Mapping[str, float]) -> float:
     retry=("higra_merge_failed",),
     params=_params,
     roles=roles_of,
-    settled=where_capable(AlignmentSettings, "alignment", "decider", "llm", "similarity"),
+    settled=where_capable(AlignmentSettings, "alignment", "decider", "similarity"),
     by_capability=is_left_to_the_model,
     size="entities",
+    row_bytes=1300,
     pairs=Pairs("entities squared", _pairs),
 )
 def merge_stage(work: Work) -> dict[str, int]:

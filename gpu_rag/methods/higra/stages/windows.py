@@ -18,6 +18,7 @@ import numpy as np
 from gpu_rag.graph.cluster import linked_pairs, radius_clusters
 from gpu_rag.graph.common.dots import exact_dots
 from gpu_rag.graph.nearest.pairs import EXACT_ROWS, among_nearest, close_pairs, sampled_recall
+from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.work import Work
 from gpu_rag.lazy import torch
 from gpu_rag.methods.higra.settings import AlignmentSettings
@@ -68,14 +69,15 @@ def entity_windows(work: Work, vectors: torch.Tensor, eps: float) -> Shown:
         near, cosine = near_pairs(moved, eps)
     else:
         together = np.zeros(len(moved), np.uint64)
-        left, right, score = close_pairs(moved, together, 1 - eps, work.progress.advance)
-        near, cosine = np.stack([left, right], 1), score.astype(np.float64)
+        with storage_errors(work.partial):
+            left, right, score = close_pairs(moved, together, 1 - eps, work.progress.advance, work.partial)
+        near, cosine = np.stack([left, right], 1, dtype=np.int64), score.astype(np.float64)
         recall = dict(zip(("sampled", "sampled_and_found"), sampled_recall(moved, together, left, right, 1 - eps)))
         _log.info("near entities by candidates: %s of the exact pairs of a sample of rows", recall)
     if chosen.windows == "clusters":
         windows = near_clusters(moved, eps, chosen.min_samples, chosen.max_cluster)
     else:
-        kept = among_nearest(near[:, 0], near[:, 1], cosine, MOST_NEAR)
+        kept = np.concatenate([*among_nearest(near[:, 0], near[:, 1], cosine, MOST_NEAR)])
         windows = covering(near[kept], chosen.max_cluster)
     return Shown(windows, len(near), n_together(near, windows), recall)
 

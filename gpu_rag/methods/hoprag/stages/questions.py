@@ -134,7 +134,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     retry=("hop_replies_failed",),
     params=_params,
     roles=lambda settings: ("llm",) if settings.section(HopSettings).simulate == "llm" else (),
-    settled=where_capable(HopSettings, "hops", "simulate", "llm", "templates"),
+    settled=where_capable(HopSettings, "hops", "simulate", "templates"),
     by_capability=lambda settings: settings.section(HopSettings).simulate == "auto",
 )
 def questions_stage(work: Work) -> dict[str, int]:

@@ -10,17 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpu_rag.graph.ragged import keys_of, ragged_of_keys
 from gpu_rag.index import tables
 from gpu_rag.index.stage import stage, the_embedder
 from gpu_rag.index.stages.search import TextRows, embed_blocks
 from gpu_rag.index.work import Work
-from gpu_rag.lazy import torch
 from gpu_rag.methods.hoprag.settings import HopSettings
-from gpu_rag.methods.hoprag.tables import KEYWORDS, VERTICES, question_texts, questions_file, write_lists
+from gpu_rag.methods.hoprag.tables import KEYWORDS, LISTS, VERTICES, question_texts, questions_file
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.sentences import split_sentences
-from gpu_rag.types import Ragged
 
 
 @stage(
@@ -110,7 +107,7 @@ def vertex_vectors_stage(work: Work) -> dict[str, int]:
     return {}
 
 
-@stage("hop_keywords", needs=("passages", "hop_vertices", "hop_questions"), version=4)
+@stage("hop_keywords", needs=("passages", "hop_vertices", "hop_questions"), version=4, row_bytes=2000)
 def keywords_stage(work: Work) -> dict[str, int]:
     """Write the table `keywords`, sorted, and for in-questions, out-questions and vertices ascending lists of its
     rows."""
@@ -125,18 +122,24 @@ def keywords_stage(work: Work) -> dict[str, int]:
     tables.write_table(work.out / "keywords.parquet", KEYWORDS, {"keyword": vocabulary})
     rank = np.empty(len(numbers), np.int64)
     rank[[numbers[word] for word in vocabulary]] = np.arange(len(numbers))
-    for side, lists in numbered.items():
-        keys = keys_of(Ragged(torch.from_numpy(rank)[lists.values], lists.offsets), max(len(rank), 1))
-        write_lists(work.out / f"{side}.parquet", ragged_of_keys(keys.sort().values, lists.batch, len(rank)))
+    for side, blocks in numbered.items():
+        with tables.TableWriter(work.out / f"{side}.parquet", LISTS) as writer:
+            for values, sizes in blocks:
+                ranks = rank[values]
+                order = np.lexsort((ranks, np.repeat(np.arange(len(sizes)), sizes)))
+                writer.add([pa.LargeListArray.from_arrays(tables.starts_of(sizes), ranks[order])])
     return {"hop_keywords": len(vocabulary)}
 
 
-def _numbered(work: Work, batches: Iterable[Sequence[str]], numbers: dict[str, int]) -> Ragged:
-    """The keywords of each text, by their numbers. numbers: of the known words; new words are added."""
-    values, sizes = [np.zeros(0, np.int32)], [np.zeros(1, np.int64)]
+def _numbered(
+    work: Work, batches: Iterable[Sequence[str]], numbers: dict[str, int]
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The keywords of each block of texts, by their numbers, i32, and the number of them in each text. numbers: of the
+    known words; new words are added."""
+    blocks = []
     for texts in batches:
         lists = [keywords(text) for text in texts]
-        values.append(np.array([numbers.setdefault(word, len(numbers)) for words in lists for word in words], np.int32))
-        sizes.append(np.array([len(words) for words in lists], np.int64))
+        values = np.array([numbers.setdefault(word, len(numbers)) for words in lists for word in words], np.int32)
+        blocks.append((values, np.array([len(words) for words in lists], np.int32)))
         work.progress.advance(len(texts))
-    return Ragged(torch.from_numpy(np.concatenate(values)).long(), torch.from_numpy(np.concatenate(sizes).cumsum()))
+    return blocks

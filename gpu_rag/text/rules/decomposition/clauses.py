@@ -23,13 +23,15 @@ _OWNERS = word_set("his her its their")
 _BREAK = re.compile(r"(?:[;:\u2013\u2014]|,?\s(?:and|but)(?=\s))\s+(?:(?:and|but)\s+)?")
 _TIMES = word_set("year month day date decade century")
 _ASKING = QUESTION_WORDS | phrases.AUX
+_OPENING, _CLOSED = _ASKING | {"if"}, _ASKING | phrases.FUNCTION_WORDS
 
 
 def plain(text: str) -> str:
     """The question with what it leaves out: "whoever built it" is "the person who built it"; also chains of nouns."""
-    units = units_of(text.rstrip(" .!?"))
+    is_usual = text.endswith("?") and text[-2:-1].isalnum()  # its last unit is the mark; it is read once
+    units = units_of(text)[:-1] if is_usual else units_of(text.rstrip(" .!?"))
     chain = list(takewhile(lambda unit: unit.is_word and phrases.is_relational(unit.low), reversed(units)))
-    if 1 < len(chain) < len(units) and not any(unit.low in _ASKING | phrases.FUNCTION_WORDS for unit in units):
+    if 1 < len(chain) < len(units) and not any(unit.low in _CLOSED for unit in units):
         word, name = "Who" if phrases.is_person(chain[0].low) else "What", text[: units[-len(chain) - 1].end]
         return f"{word} is {''.join(f'the {unit.low} of ' for unit in chain)}{name}?"
     for i, unit in reversed(list(enumerate(units[:-1]))):
@@ -104,7 +106,7 @@ def _clause(text: str, units: list[Unit], first: int, last: int) -> str | None:
 def _asks(text: str) -> bool:
     """Whether a text opens like a question: by its word, a preposition and its word, or an auxiliary."""
     first, second = [*(unit.low for unit in units_of(text)[:2]), "", ""][:2]
-    return first in _ASKING | {"if"} or (first in PREPOSITIONS and second in QUESTION_WORDS)
+    return first in _OPENING or (first in PREPOSITIONS and second in QUESTION_WORDS)
 
 
 def _open_phrases(units: list[Unit], *, definite: bool = False) -> list[tuple[int, int]]:

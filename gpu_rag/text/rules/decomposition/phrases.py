@@ -10,8 +10,9 @@ innermost phrase is the one that begins last. There is no parser: the rules use 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from gpu_rag.text.rules.extraction.entities import find_mentions_in
 from gpu_rag.text.rules.extraction.lexicon import ADVERBS, PREPOSITIONS, is_verb
@@ -44,7 +45,7 @@ COMPOUND_HEAD = word_set("place city town country date state county village caus
 def is_person(noun: str) -> bool:
     """Whether a noun (lower case, singular) names a person: by a list, or by its ending (-er, -or, -ist)."""
     agent = len(noun) > 4 and noun.endswith(_AGENT_ENDINGS) and noun not in _NO_AGENTS
-    return agent or noun in PEOPLE | PLURALS
+    return agent or noun in PEOPLE or noun in PLURALS
 
 
 def is_agent(noun: str) -> bool:
@@ -66,8 +67,7 @@ WORD_UNIT, NAME_UNIT, MARK_UNIT = range(3)
 _MAX_PARENTHESIS = 8
 
 
-@dataclass(frozen=True)
-class Unit:
+class Unit(NamedTuple):
     """text[start:end] of the question. kind: a name (also "#1", a date, a quoted title), a mark, or a plain word.
 
     possessive: 's follows; low: the text in lower case.
@@ -188,7 +188,8 @@ class Described:
 def innermost(text: str) -> Described | None:
     """The phrase to find first in a question; None if the question asks for one thing only."""
     units = units_of(text)
-    return next((phrase for i in reversed(range(len(units))) if (phrase := _Reader(units, i).read())), None)
+    begins = (i for i in reversed(range(len(units))) if units[i].possessive or units[i].low == "the")
+    return next((phrase for i in begins if (phrase := _Reader(units, i).read())), None)
 
 
 PAST = Unit("", 0, 0, MARK_UNIT)  # stands after a question (and so before it), so that no position is outside
@@ -202,8 +203,6 @@ class _Reader:
         while self.n and units[self.n - 1].kind == MARK_UNIT:
             self.n -= 1
         self.units = [*units, *[PAST] * 4]
-        self.aux = self._open_auxiliary()
-        self.base_awaited = any(unit.low in _DO for unit in units[:first])
 
     def read(self) -> Described | None:
         """The phrase, or None."""
@@ -218,7 +217,13 @@ class _Reader:
 
     # --- position ---
 
-    def _open_auxiliary(self) -> str:
+    @cached_property
+    def base_awaited(self) -> bool:
+        """Whether a form of "do" before the phrase needs a base form."""
+        return any(unit.low in _DO for unit in self.units[: self.first])
+
+    @cached_property
+    def aux(self) -> str:
         """The question's auxiliary that still needs its predicate after the phrase, or ""."""
         for i in reversed(range(min(self.first, self.n))):
             unit = self.units[i]

@@ -63,7 +63,8 @@ def _token(match: re.Match[str]) -> Token:
     possessive = len(surface) > 2 and surface[-2] in "'’" and surface[-1] in "sS"
     if possessive:
         surface, end = surface[:-2], end - 2
-    return Token(surface, surface.casefold(), start, end, NAME if _is_capitalised(surface) else WORD, possessive)
+    kind = WORD if surface.islower() or not _is_capitalised(surface) else NAME
+    return Token(surface, surface.casefold(), start, end, kind, possessive)
 
 
 def _is_capitalised(word: str) -> bool:
