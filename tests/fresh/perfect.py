@@ -104,6 +104,8 @@ def said(expression: Any, names: Mapping[str, str], kb: KnowledgeBase) -> Said:
 
 
 def _both(one: Said, other: Said) -> Said:
+    if other == Said((Topic(ANYTHING, "", ()),), Operations(constraints=other.operations.constraints)):
+        return one.but(constraints=(*one.operations.constraints, *other.operations.constraints))
     if one.operations != Operations() or other.operations != Operations():
         raise Unsayable("operations of a part")
     return Said((*one.topics, *other.topics))

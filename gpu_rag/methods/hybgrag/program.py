@@ -26,7 +26,7 @@ from gpu_rag.methods.hybgrag.retrieve import DEPTH, behind, edge_paths, first_no
 from gpu_rag.methods.hybgrag.router import Router, router_of
 from gpu_rag.methods.hybgrag.state import TEXT, Action, History, Params, Retrieved
 from gpu_rag.program.embed import embed
-from gpu_rag.program.knowledge_base.query import count_path
+from gpu_rag.program.knowledge_base.query import LISTED, count_path
 from gpu_rag.program.knowledge_base.views import kb_of, node_passages, ranked_nodes
 from gpu_rag.program.reader import read_blocks
 from gpu_rag.program.run import Run
@@ -94,7 +94,8 @@ async def _retrieved(action: Action, router: Router) -> Retrieved:
     """The result of an action. If its relations are not sure, graph and documents are fused. Nodes that the question
     rules out are removed at the end."""
     params, kb, contrary = router.params, kb_of(router.run.index), router.spoken.ruled_out(action.query)
-    deep = replace(params, n_nodes=max(DEPTH, params.n_nodes)) if params.chains else params
+    is_exact = params.chains and action.sure and action.module != TEXT
+    deep = replace(params, n_nodes=max(LISTED if is_exact else DEPTH, params.n_nodes)) if params.chains else params
     result = await retrieve_by(action, router.vector, kb, deep)
     if params.chains and not action.sure and result.n_answers < 0:
         ranked = router.ranked
@@ -106,7 +107,8 @@ async def _retrieved(action: Action, router: Router) -> Retrieved:
             result = await fused(replace(result, rows=()) if action.module == TEXT else result, named, deep, kb)
     barred = {*contrary, *result.barred}
     result = result.without(barred) if barred else result
-    return result.ordered(range(min(len(result.rows), params.n_nodes)))
+    most = deep.n_nodes if is_exact and result.met else params.n_nodes
+    return result.ordered(range(min(len(result.rows), most)))
 
 
 async def supported(outcome: Refined, run: Run) -> Draft:

@@ -24,7 +24,7 @@ class Params(Declared):
     """The loop, the hybrid module, and the critic's input."""
 
     iterations: Annotated[int, COUNT, "maximum number of iterations; 1: no critic"] = 4
-    n_nodes: Annotated[int, COUNT, "number of ranked nodes in an answer"] = 20
+    n_nodes: Annotated[int, COUNT, "number of ranked nodes in an answer; up to 100 if the graph answers exactly"] = 20
     radius: Annotated[int, Range(1, 3), "maximum number of edges from an entity"] = 2
     order: Annotated[
         Literal["distance", "cosine"],

@@ -24,7 +24,7 @@ from gpu_rag.models.ask import read_prompt
 from gpu_rag.program.decide import decide
 from gpu_rag.program.embed import embed
 from gpu_rag.program.knowledge_base.names import unknown_names
-from gpu_rag.program.knowledge_base.query import Part, Plan, Query, Topic, part_of, solve, type_rows
+from gpu_rag.program.knowledge_base.query import LISTED, Part, Plan, Query, Topic, part_of, solve, type_rows
 from gpu_rag.program.knowledge_base.query_prompt import QueryPrompt
 from gpu_rag.program.knowledge_base.spoken import Named, Spoken, spoken_of
 from gpu_rag.program.knowledge_base.views import relation_row
@@ -34,7 +34,7 @@ from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.rules.relations.operators import is_compared
 from gpu_rag.types import UNTYPED
 
-N_CHAINS, N_PATHS = 3, 30  # chains read of a topic, and paths per chain
+N_CHAINS, N_PATHS = 3, LISTED  # chains read of a topic, and paths per chain
 
 
 @dataclass(frozen=True)

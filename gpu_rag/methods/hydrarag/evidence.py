@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.methods.hydrarag.state import SURE, FoundPath, Search
+from gpu_rag.program.knowledge_base.query import LISTED
 from gpu_rag.program.knowledge_base.views import ranked_node
 from gpu_rag.types import Evidence, RankedNode
 
@@ -32,16 +33,17 @@ def _shape(path: FoundPath) -> tuple[tuple[object, ...], int, int]:
 
 def ranked_nodes(chosen: Sequence[FoundPath], search: Search) -> tuple[RankedNode, ...]:
     """Answer nodes, best first: the answers of a query with operations, alone if these are exact; those of the best
-    path and paths like it, then those of the other kept paths. Nodes that the question rules out do not count."""
+    path and paths like it, then those of the other kept paths, until there are MAX_ANSWERS. Nodes that the question
+    rules out do not count."""
     ranked: dict[int, tuple[str, float]] = {}
     query = search.asked
     source = "+".join(dict.fromkeys(path.sources for path in chosen[:1]))
-    ranked.update((node, (source, SURE)) for node in query.nodes[:MAX_ANSWERS])
+    ranked.update((node, (source, SURE)) for node in query.nodes[:LISTED])
     for path in [] if query.exact and query.nodes else [*chosen, *search.kept]:
-        for node in alike(path, search.paths):
+        for node in alike(path, search.paths) if len(ranked) < MAX_ANSWERS else ():
             if node not in query.barred:
                 ranked.setdefault(node, (path.sources, path.scores.cross))
-    return tuple(ranked_node(search.kb, node, *details) for node, details in list(ranked.items())[:MAX_ANSWERS])
+    return tuple(ranked_node(search.kb, node, *details) for node, details in list(ranked.items())[:LISTED])
 
 
 def named_first(
@@ -62,7 +64,7 @@ def named_first(
             on_path = ((node, path) for node, path in on_paths if node in nodes)
             first = next((ranked_node(kb, node, path.sources, path.scores.cross) for node, path in on_path), None)
         named += [first] if first is not None else []
-    return (*named, *remaining)[:MAX_ANSWERS]
+    return (*named, *remaining)[:LISTED]
 
 
 def evidence_of(chosen: Sequence[FoundPath], search: Search, limit: int) -> tuple[Evidence, ...]:

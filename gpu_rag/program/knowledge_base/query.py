@@ -39,6 +39,7 @@ DIRECTIONS = {"out": OUT, "in": IN, "either": EITHER}  # directions of the steps
 ANYTHING = "any"  # the name of a topic that stands for all nodes of its type, or of the graph if it has no type
 OTHERS = "other"
 STATED_BY, STATED_ON = "(stated by)", "(stated on)"  # the source and the date of a fact, as if they were relations
+LISTED = 100  # nodes of an exact answer that a row lists
 MAX_VALUES = 3  # things that a query leaves out, and values that it compares
 _SHARE = 2  # a relation gives the values of nodes if one in _SHARE of them has a value by it
 DATED = re.compile(r"\(.*?(\d{4}-\d\d(?:-\d\d)?)\)")  # the note in the provenance of an edge
