@@ -297,7 +297,7 @@ class Index:
 
         return self.loaded(f"{stage}/{file}", load)
 
-    @property
+    @cached_property
     def n_entities(self) -> int:
         """Number of entities: passage row p is graph node n_entities + p."""
         return len(self.entity_n_passages)

@@ -63,7 +63,8 @@ class FakeRun:
 
     def __init__(self, ctx: Any, world: World, by: str, limit: int):
         self.ctx, self.world, self.limit = ctx, world, limit
-        self.by, self.decider, self.on_choice = by, RULE, self.note  # choices are watched, so every hop is decided
+        self.by, self.decider = by, RULE
+        self.on_choice = None if by == "alone" else self.note  # if choices are watched, every hop is decided
         self.index = SimpleNamespace(passage_titles=[_Text(f"P{p}") for p in range(99)])
         self.asked: list[tuple[str, int]] = []
         self.widths: list[int] = []
@@ -240,7 +241,9 @@ def test_by_hand() -> None:
     assert verbs.found is not None
     assert verbs.found.rows == (0, 1) and verbs.found.scores == pytest.approx((0.45, 0.4))
     verbs, hops = walk(w, replace(params, entry="walk"), "similarity")  # the random walk takes all edges itself
-    assert hops == [] and verbs.found == Ranking((0, 1), (0.7, 0.7 - 0.1))
+    assert hops == [] and verbs.found == Ranking((0, 1), (0.7, 0.7 - 0.1)) and verbs.widths == [2]
+    alone, hops = walk(w, replace(params, entry="walk"), "alone")  # so the rule is not asked at all
+    assert hops == [] and alone.found == verbs.found and alone.widths == []
     verbs, hops = walk(w, replace(params, entry="walk"), "llm")  # only trusted choices move passages
     assert hops == [("hop_1", 2), ("hop_2", 1)] and verbs.found == Ranking((0, 1), (0.7, 0.7 - 0.1))
 
