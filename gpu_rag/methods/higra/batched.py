@@ -111,6 +111,10 @@ class Params(Declared):
         """Fusion constants of the ranks by graph and by similarity."""
         return self.structure_constant, self.similarity_constant
 
+    def walked(self, depth: int) -> tuple[float, int, str, int, tuple[float, float]]:
+        """The parameters of `higra_walk` for `depth` passages."""
+        return self.damping, self.n_facts, self.similarity, depth, self.constants
+
 
 @dataclass(frozen=True)
 class HigraFound:

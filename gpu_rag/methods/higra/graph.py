@@ -81,6 +81,15 @@ class HigraGraph:
         return counts
 
     @cached_property
+    def rarest(self) -> np.ndarray:
+        """i64[P]: the entity of each passage that is in the fewest passages, ties to the lower row; -1 for none."""
+        rarest = np.full(self.index.n_passages, -1, np.int64)
+        entity, passage = ints(self.links, "entity"), ints(self.links, "passage")
+        order = np.lexsort((-entity, -self.n_passages[entity]))  # of equal passages the last one is kept
+        rarest[passage[order]] = entity[order]
+        return rarest
+
+    @cached_property
     def relations_by_subject(self) -> tuple[torch.Tensor, torch.Tensor]:
         """(first i64[N + 1], objects i64[R]): the relations with subject e are rows first[e] to first[e + 1]."""
         (subjects, objects), device = self.ends, self.entity_graph.indptr.device
@@ -167,28 +176,12 @@ def passages_of_entities(index: Index) -> dict[int, set[int]]:
     return index.loaded("passages of higra's entities", load)
 
 
-def rarest_entities(index: Index) -> np.ndarray:
-    """i64[n_passages]: the entity of each passage that is in the fewest passages, ties to the lower row; -1: none."""
-
-    def load(index: Index) -> np.ndarray:
-        graph, rarest = higra_graph(index), np.full(index.n_passages, -1, np.int64)
-        entity, passage = ints(graph.links, "entity"), ints(graph.links, "passage")
-        order = np.lexsort((-entity, -graph.n_passages[entity]))  # of equal passages the last entry is kept
-        rarest[passage[order]] = entity[order]
-        return rarest
-
-    return index.loaded("rarest entities of passages", load)
-
-
 def entity_options(index: Index, rows: Sequence[int], passages: Mapping[int, int]) -> list[str]:
     """Each entity as an option of a choice: its name, types, other names, and the title of its passage, if given."""
     options = []
     for number, row in zip(rows, take_rows(index, "higra_entities", rows)):
+        kinds = f" ({', '.join(row['types'])})" if row["types"] else ""
+        also = f", also {'; '.join(row['aliases'])}" if row["aliases"] else ""
         title = index.passage_titles[passages[number]].as_py() if number in passages else ""
-        kinds, aliases = f" ({', '.join(row['types'])})" if row["types"] else "", row["aliases"]
-        options.append(
-            f"{row['name']}{kinds}"
-            + (f", also {'; '.join(aliases)}" if aliases else "")
-            + (f" | {title}" if title else "")
-        )
+        options.append(f"{row['name']}{kinds}{also}" + (f" | {title}" if title else ""))
     return options

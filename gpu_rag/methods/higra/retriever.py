@@ -17,17 +17,8 @@ from gpu_rag.graph.ego import ego_balls
 from gpu_rag.graph.ragged import ragged_of_lists
 from gpu_rag.index.index import Index
 from gpu_rag.methods.higra.asks import SEEDS
-from gpu_rag.methods.higra.batched import (
-    HigraFound,
-    HigraRanking,
-    Params,
-    Seeded,
-    Walked,
-    higra_rank,
-    higra_search,
-    higra_walk,
-)
-from gpu_rag.methods.higra.graph import entity_options, higra_graph, rarest_entities, relation_paths
+from gpu_rag.methods.higra.batched import HigraFound, Params, Seeded, Walked, higra_rank, higra_search, higra_walk
+from gpu_rag.methods.higra.graph import entity_options, higra_graph, relation_paths
 from gpu_rag.methods.higra.librarian import consult
 from gpu_rag.program.choose import best
 from gpu_rag.program.decide import RULE, decide
@@ -49,9 +40,10 @@ async def find(run: Run, text: str, params: Params, limit: int = 0) -> Support:
 
 async def ranked_from(run: Run, text: str, begun: Begun, params: Params, limit: int) -> Support:
     """The part of `find` that follows the seeds."""
-    _, similar, seeds = begun
+    vector, similar, seeds = begun
     if params.walk == "whole" and seeds:  # without seeds, similarity alone
-        ranking = await _walk(text, begun, params, max(params.depth, limit))
+        walked = Walked(text, vector, tuple(seeds), similar.relations.rows)
+        ranking = await higra_walk(walked, *params.walked(max(params.depth, limit)))
     else:
         query = Seeded(tuple(seeds), similar.relations.rows, similar.passages.rows)
         ranking = await higra_rank(query, params.radius, params.damping, params.constants)
@@ -65,13 +57,6 @@ async def ranked_from(run: Run, text: str, begun: Begun, params: Params, limit: 
     run.note("higra_rank", ranking.n_entities + ranking.n_passages, titles)
     read = ranking.relations.rows[: params.n_relations]
     return Support(evidence, relation_paths(run.index, read, {e.passage_id for e in evidence}))
-
-
-async def _walk(text: str, begun: Begun, params: Params, depth: int) -> HigraRanking:
-    """The ranking by the walk on the whole graph."""
-    vector, similar, seeds = begun
-    walked = Walked(text, vector, tuple(seeds), similar.relations.rows)
-    return await higra_walk(walked, params.damping, params.n_facts, params.similarity, depth, params.constants)
 
 
 async def started(run: Run, text: str, params: Params) -> Begun:
@@ -94,10 +79,10 @@ async def _seeds(run: Run, text: str, vector: np.ndarray, similar: HigraFound, p
     by_rule = [candidates[i] for i in near] or list(similar.entities.rows[: params.fallback_seeds])
     bridges: dict[int, int] = {}  # {entity: passage}
     if params.walk == "whole" and by_rule and run.decider is not RULE:
-        ranking = await _walk(text, (vector, similar, by_rule), params, params.depth)
-        passages = ranking.passages.rows[: params.n_bridges]
-        for row, entity in zip(passages, rarest_entities(run.index)[list(passages)].tolist()):
-            bridges.setdefault(entity, row)
+        walked = Walked(text, vector, tuple(by_rule), similar.relations.rows)
+        first = (await higra_walk(walked, *params.walked(params.depth))).passages.rows[: params.n_bridges]
+        for passage, entity in zip(first, higra_graph(run.index).rarest[list(first)].tolist()):
+            bridges.setdefault(entity, passage)
         bridges.pop(-1, None)
         candidates = list(dict.fromkeys((*candidates[: params.n_nearest], *bridges)))
     chosen = await decide(
