@@ -38,7 +38,7 @@ _GRID = 1024.0  # components are multiples of 1 / _GRID: sums of 16,384 of them 
 _ROWS = 1 << 12  # rows projected at a time
 # These four bound memory or disk, and do not change the result:
 BLOCK = 1 << 18  # rows of a table that are compared at a time
-KEYS = 1 << 21  # candidates in memory at a time
+KEYS = 1 << 20  # candidates in memory at a time
 SPILLED = 32  # candidates on disk, for each row
 PAIRS = 1 << 21  # pairs of the rows whose nearest are chosen at a time
 SAMPLE = 256  # rows whose exact pairs are compared with those found
@@ -129,8 +129,9 @@ def _spooled(parts: Iterable[np.ndarray], dtype: np.dtype[Any], folder: Path | N
 def _joined(known: np.ndarray, runs: list[np.ndarray], base: torch.Tensor, threshold: float) -> Iterator[np.ndarray]:
     """The known close pairs and those among candidates, as ascending parts. runs: ascending keys of candidates."""
     n, stride = len(base), max(KEYS >> 8, 1)
-    sample = np.sort(np.concatenate([run[::stride] for run in runs]))[:: KEYS // stride]
-    edges = np.unique([0, *sample // n, n])  # rows between which lie about KEYS candidates
+    some = known[::stride]
+    sample = np.concatenate([_key(some["left"], some["right"], n), *(run[::stride] for run in runs)])
+    edges = np.unique([0, *np.sort(sample)[:: KEYS // stride] // n, n])  # rows between which lie about KEYS of both
     cuts = [np.searchsorted(run, edges * n) for run in runs]
     ends = [bisect_left(known["left"], row) for row in edges]
     for k in range(len(edges) - 1):
