@@ -116,6 +116,21 @@ def test_properties_of_a_pdf_are_metadata(tmp_path):
     assert (second.title, second.metadata, rejects) == ("T", {}, [])
 
 
+def test_headings_of_a_pdf_stand_apart(tmp_path):
+    lines = [
+        "Fuse",
+        "The kiln needs a fuse of 32 amperes, as its plate",
+        "by the door says in red letters. It hangs",
+        "low.",
+    ]
+    more = ["Store K3", "The store of Lena Brook holds clay and glazes for all", "who come early."]
+    path = tmp_path / "kiln.pdf"
+    path.write_bytes(pdf(["\n".join([*lines, *more])]))
+    (document,), _ = read(path)
+    pieces = [" ".join(piece.split()) for piece in document.text.split("\n\n")]
+    assert pieces == ["Fuse", " ".join([*lines[1:], "Store K3"]), " ".join(more[1:])]
+
+
 def test_leaders_of_contents_are_left_out_of_a_pdf(tmp_path):
     contents = (
         "Contents\n1 On bridges . . . . . . . 3\n2 On rivers.......12\nA.1 Ferries ..... A-1\nPreface......xii\nI ..."

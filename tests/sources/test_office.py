@@ -144,7 +144,7 @@ MADE = {
     "bridge.xls": ("bridge", [], "Halden Bridge\t1902"),
     "bridge.ods": ("bridge", [], "Halden Bridge\t1902"),
     "bridge.docx": ("Halden Bridge", ["Building", "The river"], "length\t212 m"),
-    "bridge.odt": ("bridge", ["Building"], "It crosses the river Ves at Kerling."),
+    "bridge.odt": ("Building", ["Building"], "It crosses the river Ves at Kerling."),
     "bridge.epub": ("Halden Bridge", ["Building", "The river"], "It crosses the river Ves at Kerling."),
     "bridge.rtf": ("bridge", [], "built in 1902 by Marta Orlo.\nIt crosses the river Ves"),
 }

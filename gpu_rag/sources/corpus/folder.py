@@ -83,8 +83,8 @@ def read_file(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterat
 
     `name` becomes the id. The text of .txt, .md, .rst and .log is the file's, unchanged, in any charset (see
     `charset`); for other files see the module of their kind. Title: the file's own (for .md the first heading "# ...",
-    outside code fences, for .rst the first underlined line); if there is none, or it is longer than 1,000 characters,
-    the file name without its ending.
+    outside code fences, for .rst the first underlined line), or else the heading with which its text begins; if there
+    is none, or it is longer than 1,000 characters, the file name without its ending.
     """
     file = shown(path)
     try:
@@ -96,8 +96,10 @@ def read_file(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterat
     except OSError as error:
         yield Reject(file, 0, f"the file cannot be read: {error.strerror}")
         return
-    title = parsed.title if len(parsed.title) <= MAX_TITLE_CHARS else ""  # too long: a paragraph marked as a heading
-    yield Document(id, title or Path(id).stem, parsed.text, file, 0, parsed.pages, parsed.metadata, parsed.headings)
+    begins = [words for _, words in parsed.headings[:1] if parsed.text.startswith(words)]
+    titles = (title for title in (parsed.title, *begins) if len(title) <= MAX_TITLE_CHARS)  # longer: a paragraph
+    title = next(filter(None, titles), Path(id).stem)
+    yield Document(id, title, parsed.text, file, 0, parsed.pages, parsed.metadata, parsed.headings)
     yield from (Reject(file, 0, f"{problem}; the rest of the file is read", id) for problem in parsed.problems)
 
 

@@ -118,7 +118,21 @@ def _bookmarks(document: PdfDocument) -> dict[int, str]:
 def _page_text(page: PdfPage) -> str:
     """Text of a page that tables can hold, without white space at its end."""
     text = page.get_textpage().get_text_range(errors="replace")
-    return _without_leaders(_CONTROL.sub("", text)).rstrip()
+    return _with_headings_apart(_without_leaders(_CONTROL.sub("", text)).rstrip())
+
+
+def _with_headings_apart(page: str) -> str:
+    """Page text with an empty line after each heading: a short line without a mark at its end, before a capital letter.
+
+    Short: under half of the upper quartile of the page's lines.
+    """
+    lines = page.split("\n")
+    half = sorted(map(len, lines))[3 * len(lines) // 4] / 2
+    after = [*(line.lstrip()[:1] for line in lines[1:]), ""]
+    return "\n".join(
+        f"{line}\n" if 0 < len(line) < half and line.rstrip()[-1:].isalnum() and first.isupper() else line
+        for line, first in zip(lines, after)
+    )
 
 
 def _has_picture(page: PdfPage) -> bool:
