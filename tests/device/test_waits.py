@@ -33,7 +33,7 @@ __all__ = ["corpus", "folder"]  # fixtures
 MOST = {  # a batch, by step; what is loaded is not counted
     "dense": {"search_dense": 1},
     "ppr": {"rank_by_graph": 3},
-    "hoprag": {"walk_hops": 4, "out_edges": 4},
+    "hoprag": {"walk_hops": 4},
     "hoprag, as in its code": {"enter_hops": 10, "out_edges": 4, "near_vertices": 2},
     "bubblerag": {
         "search_dense": 1, "bubble_anchors": 2, "bubble_anchors_near": 6, "bubble_trees": 12,
@@ -262,7 +262,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-TILES = {"bubblerag": (26, 3600), "hoprag": (8, 800), "higra-retriever": (11, 1700)}  # waits, and ops on the device
+TILES = {"bubblerag": (26, 3600), "hoprag": (4, 800), "higra-retriever": (11, 1700)}  # waits, and ops on the device
 
 
 @pytest.mark.slow
