@@ -1,10 +1,11 @@
 """The cost of a build: tokens, seconds and memory by stage, and disk, predicted from samples that are really indexed.
 
 A cost is a straight line through the smaller and the larger sample, in the size that the stage grows with. Memory is
-that of the largest sample, most of it buffers for parts of tables, and ROW_BYTES for each further row. The number of
-names grows by a power of the number of names written in the whole corpus: a sample does not show which names its
-passages share with others. The number of relations grows by a power of the passages (Heaps' law). Two stages compare
-all pairs; for them the number of pairs, divided by this machine's pairs per second, is added to the line.
+that of the largest sample, grown by the power MEMORY_GROWTH while buffers fill; but at least ROW_BYTES are added for
+each further row. The number of names grows by a power of the number of names written in the whole corpus: a sample does
+not show which names its passages share with others. The number of relations grows by a power of the passages (Heaps'
+law). Two stages compare all pairs; for them the number of pairs, divided by this machine's pairs per second, is added
+to the line.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ LONG_S = 3.0  # a run on at least LEAST that takes longer is the last one, unles
 N_TRIPLES = 100_000  # triples of each knowledge base source that are really read, linked and written
 N_ASKED = 8  # passages of the sample when an LLM is used
 N_FRESH = 4  # new replies needed to measure the time of one
+MEMORY_GROWTH = 0.6  # exponent of memory above that before a stage, between 128 and 18,900 passages
 ROW_BYTES = {  # usual memory for one more row of a stage, measured from 18,900 to 189,000 passages
     "characters": 3.0, "passages": 1200.0, "extracted": 3300.0, "entities": 200.0, "relations": 60.0,
     "mentions": 135.0, "links": 150.0,
@@ -288,7 +290,8 @@ class _Plan:
         disk_bytes = round(on_line(n_small, small.disk_bytes, n_full, full.disk_bytes, n))
         n_largest = (self.far if name in COUNTING else self.full)[grows_with]
         row_bytes = stage.row_bytes or ROW_BYTES.get(grows_with, ROW_BYTES_OF_OTHERS)
-        grown = largest.peak_memory_bytes + row_bytes * max(n - n_largest, 0)
+        filled = largest.peak_memory_bytes * (n / max(n_largest, 1)) ** MEMORY_GROWTH if n else full.peak_memory_bytes
+        grown = max(filled, largest.peak_memory_bytes + row_bytes * max(n - n_largest, 0))
         least, pairs_s = MIN_SHARE, [0.0, 0.0, 0.0]
         if name == "extraction" and settings.index.extractor == "import":
             grows_with, least = "the file of --openie", 0.0  # read whole for any sample

@@ -156,9 +156,9 @@ def test_memory_grows_from_the_largest_run_of_each_stage(tmp_path: Path, monkeyp
     stages = plan_index(job)["stages"]
     each = index_plan.ROW_BYTES["extracted"]
     assert stages["entities"]["peak_memory_bytes"] == 100 + 64_000 + each * (256 - 64)
-    assert 100 + 4_000 < stages["bm25"]["peak_memory_bytes"] < 100 + 4_000 + 9 * 3 * 256  # ran on 4 at most
+    assert stages["bm25"]["peak_memory_bytes"] == pytest.approx(100 + 4_000 * 64**0.6, rel=0.05)  # ran on 4 at most
     job = replace(job, stages=[*layers[:3], replace(layers[3], row_bytes=7.0)])
-    assert plan_index(job)["stages"]["entities"]["peak_memory_bytes"] == 100 + 64_000 + 7 * (256 - 64)
+    assert plan_index(job)["stages"]["entities"]["peak_memory_bytes"] == pytest.approx(100 + 64_000 * 4**0.6, rel=0.01)
 
 
 def hop_plan(folder: Path, corpus: Path, **hops: int) -> dict[str, float]:
