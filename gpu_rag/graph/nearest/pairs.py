@@ -94,6 +94,7 @@ def close_pairs(
             for number, code in enumerate(codes, first):
                 yield from (_key(*pair, len(base)) for pair in _candidates(code, groups, words, limit))
                 advance(len(base) * (number + 1) // tables - len(base) * number // tables)
+            del codes, code  # before the next ones are made
 
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
