@@ -223,9 +223,9 @@ class TraceStep:
     s: float = 0.0
 
 
+UNTYPED = "entity"  # the type of a node of a knowledge base that is given without one
 # How a reply that was not in the form asked for was handled: read leniently, read in part, read after one repair, or
 # replaced by the rule of the step.
-UNTYPED = "entity"  # the type of a node of a knowledge base that is given without one
 FALLBACKS = ("lenient", "salvaged", "repaired", "rule")
 
 

@@ -1,11 +1,11 @@
 """The cost of a build: tokens, seconds and memory by stage, and disk, predicted from samples that are really indexed.
 
 A cost is a straight line through the smaller and the larger sample, in the size that the stage grows with. Memory is
-that of the largest sample, grown by the power MEMORY_GROWTH while buffers fill; but at least ROW_BYTES are added for
-each further row. The number of names grows by a power of the number of names written in the whole corpus: a sample does
-not show which names its passages share with others. The number of relations grows by a power of the passages (Heaps'
-law). Two stages compare all pairs; for them the number of pairs, divided by this machine's pairs per second, is added
-to the line.
+the larger of two predictions: that of the largest sample grown by the power MEMORY_GROWTH, as while buffers fill; or
+that of the largest sample and ROW_BYTES for each further row. The number of names grows by a power of the number of
+names written in the whole corpus: a sample does not show which names its passages share with others. The number of
+relations grows by a power of the passages (Heaps' law). Two stages compare all pairs; for them the number of pairs,
+divided by this machine's pairs per second, is added to the line.
 """
 
 from __future__ import annotations
@@ -289,7 +289,8 @@ class _Plan:
         first, warm, small, full, largest = (run[name] for run in self.runs.values())
         disk_bytes = round(on_line(n_small, small.disk_bytes, n_full, full.disk_bytes, n))
         n_largest = (self.far if name in COUNTING else self.full)[grows_with]
-        row_bytes = stage.row_bytes or ROW_BYTES.get(grows_with, ROW_BYTES_OF_OTHERS)
+        usual = ROW_BYTES.get(grows_with, ROW_BYTES_OF_OTHERS)
+        row_bytes = usual if stage.row_bytes is None else stage.row_bytes
         filled = largest.peak_memory_bytes * (n / max(n_largest, 1)) ** MEMORY_GROWTH if n else full.peak_memory_bytes
         grown = max(filled, largest.peak_memory_bytes + row_bytes * max(n - n_largest, 0))
         least, pairs_s = MIN_SHARE, [0.0, 0.0, 0.0]

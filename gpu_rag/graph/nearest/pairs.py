@@ -83,7 +83,8 @@ def close_pairs(
     check_unit_rows(base, "base")
     if not 0 < threshold <= 1 or base.shape[1] > 1 << 14 or groups.shape != (len(base),):
         given = f"threshold {threshold}, {tuple(base.shape)}, groups {groups.shape}"
-        raise BadInput("no close pairs", given=given, expected="0 < threshold <= 1, D <= 16384, a group a row")
+        expected = "0 < threshold <= 1, D <= 16384, a group a row"
+        raise BadInput("these rows cannot be compared", given=given, expected=expected)
     bits, tables = plan(len(base), threshold)
     words = np.ascontiguousarray(projection_codes(base, SKETCH // 32, 32, seed=0).T).view(np.uint64)
     limit = _most_differing(threshold)
@@ -101,6 +102,7 @@ def close_pairs(
     known = np.zeros(0, _PAIR)
     for runs in _rounds(candidates(), SPILLED * len(base), folder):
         known = _spooled(_joined(known, runs, base, threshold), _PAIR, folder)
+        runs.clear()  # their files go before the next ones are made
     return known["left"], known["right"], known["score"]
 
 

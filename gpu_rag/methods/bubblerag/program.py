@@ -40,7 +40,7 @@ from gpu_rag.types import Draft, Evidence, Path, Question
 @dataclass(frozen=True)
 class Before:
     """The result of the pre-retrieval: the question's vector, passages best first, and the shown ones, which are read
-    where a model decides."""
+    when called."""
 
     vector: np.ndarray
     ranking: Ranking

@@ -32,7 +32,7 @@ are the entities that m lacks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -68,7 +68,7 @@ from gpu_rag.runtime.step import batched
 
 DEPTH, ANCHORS, ABSENT = 50, 3, 60
 FACTS, COMMON = 8, 4
-_PAIRS_AT_ONCE = 1 << 15
+_QUESTIONS, _PAIRS_AT_ONCE = 16, 1 << 15  # questions, and pairs of facts, whose vectors are in memory together
 N_FACTS, DAMPING, MASS, TEMPERATURE, FUSION = 5, 0.85, 0.5, 30.0, 0.1  # as in `ppr`
 TOL = 1e-5  # L1 error bound of PageRank
 _MIN_S, _MIN_OTHER = 1e-12, 1e-9  # minimum of a probability before its logarithm: in s, and in other features
@@ -163,7 +163,10 @@ def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -
         values += _listed(rows.numpy(), [query.lists[number] for query in queries])
     table = np.stack(values, axis=2).astype(np.float32)
     facts_of = index.vectors("relation_vectors")
-    pairs = _pairs(links, facts_of, rows.numpy(), [query.vector for query in queries], named, parts)
+    asked, pairs = [query.vector for query in queries], list[np.ndarray]()
+    for a in range(0, len(queries), _QUESTIONS):
+        b = a + _QUESTIONS
+        pairs.extend(_pairs(links, facts_of, rows.numpy()[a:b], asked[a:b], named.part(a, b), parts[a:b]))
     rankings = [Ranking(*map(tuple, row)) for row in zip(top.ids.tolist(), top.scores.tolist())]
     return [Candidates(*row) for row in zip(rankings, table, pairs)]
 
@@ -223,6 +226,12 @@ class _Weights:
         """The sums of the weights by question and entity."""
         keys, place = np.unique(np.append(questions * n + entities, np.iinfo(np.int64).max), return_inverse=True)
         return cls(keys, np.bincount(place, np.append(weights, 0.0)), n)
+
+    def part(self, first: int, last: int) -> Self:
+        """The weights of the questions from `first` to before `last`, which are numbered from 0."""
+        a, b = np.searchsorted(self.keys, [first * self.n, last * self.n])
+        keys = np.append(self.keys[a:b] - first * self.n, np.iinfo(np.int64).max)
+        return replace(self, keys=keys, values=np.append(self.values[a:b], 0.0))
 
     def weights(self, questions: np.ndarray, entities: np.ndarray) -> np.ndarray:
         """f64, the weight of each entity for its question; 0 for an entity below 0."""

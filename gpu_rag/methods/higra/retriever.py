@@ -84,7 +84,8 @@ async def _seeds(run: Run, text: str, vector: np.ndarray, similar: HigraFound, p
         for passage, entity in zip(first, higra_graph(run.index).rarest[list(first)].tolist()):
             bridges.setdefault(entity, passage)
         bridges.pop(-1, None)
-        candidates = list(dict.fromkeys((*candidates[: params.n_nearest], *bridges)))
+        by_score = (candidates[i] for i in near)
+        candidates = list(dict.fromkeys((*candidates[: params.n_nearest], *by_score, *bridges)))
     chosen = await decide(
         run,
         SEEDS,

@@ -39,11 +39,11 @@ def ranked_nodes(chosen: Sequence[FoundPath], search: Search) -> tuple[RankedNod
     query = search.asked
     source = "+".join(dict.fromkeys(path.sources for path in chosen[:1]))
     ranked.update((node, (source, SURE)) for node in query.nodes[:LISTED])
-    for path in [] if query.exact and query.nodes else [*chosen, *search.kept]:
-        for node in alike(path, search.paths) if len(ranked) < MAX_ANSWERS else ():
-            if node not in query.barred:
+    for number, path in enumerate([] if query.exact and query.nodes else [*chosen, *search.kept]):
+        for node in alike(path, search.paths):
+            if node not in query.barred and len(ranked) < (MAX_ANSWERS if number else LISTED):
                 ranked.setdefault(node, (path.sources, path.scores.cross))
-    return tuple(ranked_node(search.kb, node, *details) for node, details in list(ranked.items())[:LISTED])
+    return tuple(ranked_node(search.kb, node, *details) for node, details in ranked.items())
 
 
 def named_first(

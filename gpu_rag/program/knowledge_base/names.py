@@ -41,8 +41,8 @@ class Mention:
 
 @dataclass(frozen=True)
 class Linked:
-    """An entity that a question may mean. name, type: as in the knowledge base; nodes: all with both. start, end: the
-    place of the name in the question; 0, 0 if it is only near a phrase of it.
+    """An entity that a question may mean. name, type: as in the knowledge base; nodes: all with both, and those of the
+    name whose type is not known. start, end: the place of the name in the question; 0, 0 if it is only near a phrase.
 
     score: from 3: the name occurs, in several words or with a capital or digit; from 2: one plain word; from 1: inside
     a longer name; below 1: the cosine of name and phrase. Longer names score higher.
@@ -185,28 +185,29 @@ async def link_names(kb: KnowledgeBase, text: str, phrases: Sequence[str], k: in
     See `Linked` for the order. Nodes of one name and different types are different entities. Literal values count only
     if no other node has their name. A phrase whose nearest name has a cosine below `threshold` gives none.
     """
-    entities = [entity for mention, nodes in await mentioned(text, k) for entity in _linked(kb, nodes, mention)]
+    entities = [entity for mention, nodes in await mentioned(text, k) for entity in linked(kb, nodes, mention)]
     if phrases:
         vectors = await embed_texts(tuple(phrases))
         near = await gather(*(near_names((None, vector), 1, threshold) for vector in vectors))
         pairs = [pair for ranking in near for pair in zip(ranking.rows, ranking.scores)]
         alike = await gather(*(named((kb.node_names[row], None)) for row, _ in pairs))
         for (row, score), nodes in zip(pairs, alike):
-            entities += _linked(kb, nodes or (row,), Mention(0, 0, min(score, 1.0 - 1e-6)))
+            entities += linked(kb, nodes or (row,), Mention(0, 0, min(score, 1.0 - 1e-6)))
     best: dict[tuple[str, str], Linked] = {}
     for entity in sorted(entities, key=lambda e: -e.score):
         best.setdefault((entity.name, entity.type), entity)
     return list(best.values())[:k]
 
 
-def _linked(kb: KnowledgeBase, nodes: Sequence[int], mention: Mention) -> list[Linked]:
+def linked(kb: KnowledgeBase, nodes: Sequence[int], mention: Mention) -> list[Linked]:
+    """The entities that a mention of a name with these nodes may mean, one of each type."""
     by_type: dict[str, list[int]] = {}
     for node in nodes:
         by_type.setdefault(kb.type_names[kb.node_type[node]], []).append(node)
     if len(by_type) > 1:
         by_type.pop(LITERAL, None)  # a literal with the name of another node is not meant
-    if len(by_type) > 1:
-        untyped = by_type.pop(UNTYPED, [])  # the same thing, as far as anybody can tell
-        by_type = {type: sorted(rows + untyped) for type, rows in by_type.items()}
+    untyped = by_type.pop(UNTYPED, []) if len(by_type) > 1 else []  # the same thing, as far as anybody can tell
     place = (mention.score, mention.start, mention.end)
-    return [Linked(kb.node_names[rows[0]], type, tuple(rows), *place) for type, rows in by_type.items()]
+    return [
+        Linked(kb.node_names[rows[0]], type, tuple(sorted(rows + untyped)), *place) for type, rows in by_type.items()
+    ]

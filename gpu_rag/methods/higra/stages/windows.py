@@ -25,7 +25,7 @@ from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.models.set import pick_device
 
 _log = logging.getLogger(__name__)
-MOST_NEAR = 128  # neighbours counted per row: a dense cloud takes requests by its size, not by its square
+MAX_NEAR = 128  # neighbours counted per row: a dense cloud takes requests by its size, not by its square
 _TILE = 2048
 SMALLEST_EPS = 1e-4  # stored vectors are rounded: smaller distances mean nothing
 Clusters = list[list[int]]  # rows of entities
@@ -77,7 +77,7 @@ def entity_windows(work: Work, vectors: torch.Tensor, eps: float) -> Shown:
     if chosen.windows == "clusters":
         windows = near_clusters(moved, eps, chosen.min_samples, chosen.max_cluster)
     else:
-        kept = np.concatenate([*among_nearest(near[:, 0], near[:, 1], cosine, MOST_NEAR)])
+        kept = np.concatenate([*among_nearest(near[:, 0], near[:, 1], cosine, MAX_NEAR)])
         windows = covering(near[kept], chosen.max_cluster)
     return Shown(windows, len(near), n_together(near, windows), recall)
 
