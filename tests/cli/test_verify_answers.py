@@ -2,12 +2,13 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpu_rag.errors import BadInput
 from gpu_rag.jobs import digest_of
 
 Row = dict[str, Any]
@@ -99,6 +100,8 @@ DAMAGES: dict[str, tuple[Callable[[Row], None], str, str]] = {
     "an id twice": (put("id", "q2"), "row", "another row has this id"),
     "a question": (put("question", "Who drew it?"), "digest", "not as it was written"),
     "another score": (put("evidence", 0, "score", lambda score: score + 1), "digest", "not as it was written"),
+    "not a number": (put("evidence", 0, "score", float("nan")), "digest", "not as it was written"),
+    "an endless score": (put("evidence", 0, "score", float("inf")), "evidence 1", "the score is inf, not a number"),
     "a passage taken out": (lambda row: row["evidence"].pop(), "digest", "not as it was written"),
     "seconds": (put("usage", "wall_s", 0.5), "digest", "not as it was written"),
     "no digest": (put("digest", LOST), "digest", "not as it was written"),
@@ -234,6 +237,36 @@ def test_an_openai_batch_is_checked_inside_and_outside(run, index, replay, cli, 
     put("response", "body", "gpu_rag", "evidence", 0, "end", 2)(raw)
     out.write_text(json.dumps(raw) + "\n")
     assert "evidence 1: passage d5: end is 2" in run("verify-answers", out, index).err
+
+
+def places(value: Any, *path: Any) -> Iterator[tuple[Any, ...]]:
+    """Paths to all values below a value."""
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield (*path, key)
+        yield from places(value[key], *path, key)
+
+
+def test_every_edit_of_a_value_is_a_difference_and_no_crash(index, cli, tmp_path):
+    from gpu_rag import Index
+    from gpu_rag.evaluation.verify_answers import check_answers
+    from gpu_rag.jobs import openai_row, read_pairs, row_of
+
+    opened, seen, out = Index.open(index), set(), tmp_path / "o.jsonl"
+    row = json.loads(json.dumps(row_of(opened.retrieve(cli.QUESTIONS[0]["question"], method="bm25"))))
+    row["digest"] = digest_of(row)
+    for whole in (row, openai_row(row, "bm25", 5)):
+        for path in places(whole):
+            for value in (LOST, None, float("nan"), 10**400, "x", [[]], {"a": 1}):
+                put(*path, value)(edited := json.loads(json.dumps(whole)))
+                cli.write_rows(out, [edited])
+                try:
+                    pairs = list(read_pairs(out))
+                except BadInput:
+                    continue
+                seen.add(path)
+                if path[-2:] not in {("body", "created"), ("body", "model")}:  # which are not in the row
+                    assert edited == whole or check_answers(pairs, opened, tmp_path, with_digests=True)[1], path
+    assert {("evidence",), ("support", 0, "text"), ("response", "body", "gpu_rag", "evidence", 0, "title")} <= seen
 
 
 def test_bad_input(run, out, index, tmp_path):
