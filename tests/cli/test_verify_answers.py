@@ -36,6 +36,7 @@ def test_answers_as_they_were_made(run, out, index, tiny_corpus, cli):
         "evidence": sum(len(row["evidence"]) for row in rows),
         "edges": sum(len(path["edges"]) for row in rows for path in row["paths"]),
         "unchecked": 0,
+        "without_digest": 0,
         "differences": [],
         "same_index": True,
         "answers": str(out),
@@ -147,6 +148,24 @@ def test_failed_questions_and_rows_of_before_places_were_recorded_are_sound(run,
     assert run("verify-answers", out, index).ok
 
 
+def test_digests_are_demanded_of_a_file_that_was_begun_with_them(run, answer, out, index, cli):
+    sidecar = out.with_name(out.name + ".config.json")
+    older = [{key: value for key, value in row.items() if key != "digest"} for row in cli.read_rows(out)]
+    config = json.loads(sidecar.read_text())
+    assert config.pop("digests") is True
+    cli.write_rows(out, older)
+    assert run("verify-answers", out, index).status == 1
+    sidecar.write_text(json.dumps(config))
+    resumed = answer("--json").document
+    assert resumed["kept"] == 5 and cli.read_rows(out) == older
+    assert "; 5 rows have no digest" in run("verify-answers", out, index).ok.out
+    cli.write_rows(out, [{**older[0], "digest": "other"}, *older[1:]])
+    assert run("verify-answers", out, index).status == 1
+    sidecar.unlink()
+    cli.write_rows(out, older)
+    assert run("verify-answers", out, index, "--json").ok.document["without_digest"] == 5
+
+
 def test_an_edited_answer_is_found_by_its_mark_or_by_the_reply(run, out, index, cli):
     """Each answer in turn becomes one that is nowhere, one of another row, and one that is marked well."""
     rows = cli.read_rows(out)
@@ -254,6 +273,8 @@ def test_every_edit_of_a_value_is_a_difference_and_no_crash(index, cli, tmp_path
     opened, seen, out = Index.open(index), set(), tmp_path / "o.jsonl"
     row = json.loads(json.dumps(row_of(opened.retrieve(cli.QUESTIONS[0]["question"], method="bm25"))))
     row["digest"] = digest_of(row)
+    put("response", "body", "choices", 0, "message", "content", "")(older := openai_row(row, "bm25", 5))
+    assert not check_answers([(older, row)], opened, tmp_path)[1], "older rows do not say the best sentences"
     for whole in (row, openai_row(row, "bm25", 5)):
         for path in places(whole):
             for value in (LOST, None, float("nan"), 10**400, "x", [[]], {"a": 1}):
