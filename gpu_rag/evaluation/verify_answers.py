@@ -61,7 +61,7 @@ class AnswerChecker:
     Memory: ids, and the answers of a block; with_corpus also a hash for each distinct quotation.
     """
 
-    def __init__(self, index: Index, with_corpus: bool = False, with_digests: bool = False):
+    def __init__(self, index: Index, *, with_corpus: bool = False, with_digests: bool = False):
         self._index = index
         self.n_rows = self.n_evidence = self.n_edges = self.n_unchecked = self.n_without_digest = 0
         self._answers: list[tuple[str, str, list[tuple[str, str]]]] = []  # id, answer, (step, hash of its reply)
@@ -248,7 +248,7 @@ def check_answers(
 ) -> tuple[AnswerChecker, list[Difference]]:
     """(checker with its counts, all differences) of an answers file, in row order; differences from the replies and
     from the corpus come last."""
-    checker = AnswerChecker(index, bool(corpus), with_digests)
+    checker = AnswerChecker(index, with_corpus=bool(corpus), with_digests=with_digests)
     differences: list[Difference] = []
     beside: list[Difference] = []
     pairs = iter(pairs)
