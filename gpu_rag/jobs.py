@@ -1,9 +1,10 @@
 """Batch answering as a job: durable rows, exact resume, OpenAI-batch files in and out.
 
 One row per question is appended as soon as the question ends, so a killed run loses only the questions in flight. Other
-files lie beside ANSWERS: `ANSWERS.config.json` (the settings that made it), `ANSWERS.replies.sqlite` (the model's
-replies), `ANSWERS.lock` (held by one job at a time), and `ANSWERS.inflight` (the `Journal`, which finds questions that
-kill the process). Rows are read and written one by one: the memory of a job grows only by the ids of its questions.
+files lie beside ANSWERS: `ANSWERS.config.json` (the settings that made it, and "digests": whether each of its rows has
+one), `ANSWERS.replies.sqlite` (the model's replies), `ANSWERS.lock` (held by one job at a time), and `ANSWERS.inflight`
+(the `Journal`, which finds questions that kill the process). Rows are read and written one by one: the memory of a job
+grows only by the ids of its questions.
 """
 
 from __future__ import annotations
@@ -352,15 +353,15 @@ class AnswersFile:
             remove_leftovers(self.path)
             if not self.path.exists():  # a new job: an older journal is not about its questions
                 self.journal.path.unlink(missing_ok=True)
-            ended: set[str] = set()
+            ended, digests = set[str](), True
             if self.path.exists() and self.path.stat().st_size:
-                self._check_config()
+                digests = self._check_config()
                 ended = self._mend()
             stack.callback(self.journal.close)
             self.journal.open(ended)
             if self._retry:
                 self.journal.retry()
-            write_atomic(self._sidecar, (canonical_json(self._config) + "\n").encode())
+            write_atomic(self._sidecar, (canonical_json({**self._config, "digests": digests}) + "\n").encode())
             self._file = stack.enter_context(self.path.open("ab"))
             stack.callback(sync, self.path)
             stack.callback(self._file.flush)
@@ -377,7 +378,8 @@ class AnswersFile:
                     file.write(self._line(row, None if raw is row else raw["response"]["body"].get("created")))
         return ended
 
-    def _check_config(self) -> None:
+    def _check_config(self) -> bool:
+        """Raise IndexMismatch if the file has other settings. Returns whether each of its rows has a digest."""
         if not self._sidecar.exists():
             raise IndexMismatch(
                 "--out holds answers of unknown settings", given=self.path, expected=f"{self._sidecar.name} beside it",
@@ -385,7 +387,7 @@ class AnswersFile:
             )  # fmt: skip
         now = json.loads(canonical_json(self._config))  # JSON turns tuples into lists in both
         before = read_json(self._sidecar)
-        differing = list(_differences(before, now))
+        differing = [name for name in _differences(before, now) if not name.startswith("digests ")]
         differing = [name for name in differing if name.startswith("method ")] or differing
         if differing:
             is_index = any(name.startswith("index (") for name in differing)  # nobody can give it again
@@ -394,6 +396,7 @@ class AnswersFile:
                 given=f"{self.path}; differing: {', '.join(differing)}",
                 do=f"choose another --out{'' if is_index else ', or give the same settings to continue'}",
             )
+        return before.get("digests") is True
 
     def _line(self, row: dict[str, Any], created: int | None = None) -> bytes:
         """The line of a row. created: its creation time, where known."""

@@ -92,11 +92,13 @@ def verify_answers(
     file, paths = checked_path("answers", answers), checked_paths("corpus", corpus)
     opened = index if isinstance(index, Index) else Index.open(checked_path("index", index))
     replies, beside = (file.with_name(file.name + ending) for ending in (".replies.sqlite", ".config.json"))
-    checker, differences = check_answers(read_pairs(file), opened, replies, paths, with_digests=beside.is_file())
+    config = read_json(beside) if beside.is_file() else None  # the settings, with the digest of the index
+    known = config if isinstance(config, dict) else {}
+    demanded = known.get("digests") is True
+    checker, differences = check_answers(read_pairs(file), opened, replies, paths, with_digests=demanded)
     if not checker.n_rows:
         raise BadInput("there are no answers", given=file, expected="rows made by gpu-rag answer")
-    config = read_json(beside) if beside.is_file() else None  # the settings, with the digest of the index
-    same_index = config.get("index") == opened.manifest.digest() if isinstance(config, dict) else None
+    same_index = known.get("index") == opened.manifest.digest() if known else None
     return VerifiedAnswers(differences, checker, same_index)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gpu_rag.cli.index_command import build_document, build_status, kinds_of_rejects
@@ -24,16 +23,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def change(options: argparse.Namespace, make: Callable[..., Change]) -> tuple[int, dict[str, Any], str]:
     """Make a change with the settings of the command, and report it."""
-    import msgspec
-
     from gpu_rag.index.manifest import mend_manifest
     from gpu_rag.index.saved_settings import saved_settings
-    from gpu_rag.types import Reject
+    from gpu_rag.index.stages.rejected import read_rejects
 
     mend_manifest(options.index)  # before its settings are read
     settings = settings_of(options, saved_settings(options.index))
     rejects = options.index / "rejects.jsonl"
-    before = set(map(hash, _lines(rejects))) if rejects.exists() else set()
+    before = set(map(hash, read_rejects(rejects))) if rejects.exists() else set()
     with Bars(options.json_progress) as bars:
         made = make(settings=settings, api_key=api_key(settings), progress=bars)
     report = made.index.report
@@ -49,12 +46,7 @@ def change(options: argparse.Namespace, make: Callable[..., Change]) -> tuple[in
         f"index: {report.out} ({report.wall_s:.1f} s; {n_made} of {len(report.stages)} stages made anew)",
     ]
     lines += [f"in another file too, and read from it now: {made.copies:,} documents"] if made.copies else []
-    if new := [msgspec.json.decode(line, type=Reject) for line in _lines(rejects) if hash(line) not in before]:
+    if new := [reject for reject in read_rejects(rejects) if hash(reject) not in before]:
         lines += [f"new rejects: {len(new):,}; all in {rejects}", *kinds_of_rejects(new)]
     lines += [f"receipt: {made.receipt}"] if made.receipt else []
     return build_status(options, report, built), document, "\n".join(lines)
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as lines:
-        yield from lines

@@ -79,7 +79,7 @@ def build_parser(only: str = "") -> Parser:
         )
         module.add_arguments(sub)
         sub.add_argument("--json", action="store_true", help="print one JSON document as the last line of stdout")
-        sub.add_argument("--debug", action="store_true", help="print a traceback with an error")
+        sub.add_argument("--debug", action="store_true", help="print a traceback if an error ends the command")
         sub.set_defaults(run=module.run)
     return parser
 

@@ -35,6 +35,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
         "evidence": checker.n_evidence,
         "edges": checker.n_edges,
         "unchecked": checker.n_unchecked,
+        "without_digest": checker.n_without_digest,
         "differences": [dict(vars(difference)) for difference in differences],
         "same_index": checked.same_index,
         "answers": str(options.answers),
@@ -43,6 +44,9 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     }
     against = f"{options.index} and the corpus" if options.corpus else str(options.index)
     counts = f"{checker.n_rows:,} rows, {checker.n_evidence:,} quotations, {checker.n_edges:,} edges"
-    unchecked = f"; {checker.n_unchecked:,} answers are unchecked: their replies are not beside the file"
-    summary = f"{options.answers}: {counts}, all as in {against}{unchecked if checker.n_unchecked else ''}"
+    summary = f"{options.answers}: {counts}, all as in {against}"
+    if checker.n_unchecked:
+        summary += f"; {checker.n_unchecked:,} answers are unchecked: their replies are not beside the file"
+    if checker.n_without_digest:
+        summary += f"; {checker.n_without_digest:,} rows have no digest"
     return int(bool(differences)), document, "" if differences else summary

@@ -93,7 +93,7 @@ def attempt(step: Callable[[Any], Any], arg: Any) -> tuple[int, Any]:
     except StopIteration as stop:
         return RETURNED, stop.value
     # The only place that catches everything. A bug in one program is recorded as the failure of its question, with
-    # type, message and traceback, and the run goes on. KeyboardInterrupt and SystemExit pass.
+    # type and message, and the run goes on. KeyboardInterrupt and SystemExit pass.
     except (Exception, GeneratorExit) as error:  # noqa: BLE001
         return FAILED, error
 

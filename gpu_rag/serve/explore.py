@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -138,7 +137,7 @@ class Explore:
         """Rows of the sources that could not be used, from `offset` on, each with its reason. Raises IndexCorrupt."""
         limit, offset = _number(request, "limit", 25, MAX_ITEMS), _number(request, "offset", 0, MAX_OFFSET)
         file = self._index.path / "rejects.jsonl"
-        listed = [*map(vars, islice(read_rejects(file), offset, offset + limit))] if file.is_file() else []
+        listed = [*map(vars, read_rejects(file, offset, offset + limit))] if file.is_file() else []
         return Json({"total": self._index.counts().get("rejects", 0), "rejects": listed})
 
     # --- rows ---------------------------------------------------------------------------------------

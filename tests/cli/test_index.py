@@ -180,6 +180,9 @@ def test_a_folder_of_many_kinds_of_files_and_what_of_it_cannot_be_read(run, cli,
     (tmp_path / "more" / "h.txt").write_text("Piet Ammer founded Ves.")
     added = run("add", tmp_path / "j", tmp_path / "more", *cli.NO_LLM).ok.out
     assert "new rejects: 1;" in added and "h.pages" in added and "g.pages" not in added
+    (tmp_path / "j" / "rejects.jsonl").write_text("{}\n")
+    broken = run("add", tmp_path / "j", tmp_path / "more", *cli.NO_LLM)
+    assert broken.status == 1 and "the rejects of an index cannot be read" in broken.error
     (folder / "only").mkdir()
     (folder / "d.epub").rename(folder / "only" / "d.epub")
     nothing = run("index", folder / "only", "--out", tmp_path / "k", *cli.NO_LLM)

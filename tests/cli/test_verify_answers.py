@@ -2,12 +2,13 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpu_rag.errors import BadInput
 from gpu_rag.jobs import digest_of
 
 Row = dict[str, Any]
@@ -35,6 +36,7 @@ def test_answers_as_they_were_made(run, out, index, tiny_corpus, cli):
         "evidence": sum(len(row["evidence"]) for row in rows),
         "edges": sum(len(path["edges"]) for row in rows for path in row["paths"]),
         "unchecked": 0,
+        "without_digest": 0,
         "differences": [],
         "same_index": True,
         "answers": str(out),
@@ -99,6 +101,8 @@ DAMAGES: dict[str, tuple[Callable[[Row], None], str, str]] = {
     "an id twice": (put("id", "q2"), "row", "another row has this id"),
     "a question": (put("question", "Who drew it?"), "digest", "not as it was written"),
     "another score": (put("evidence", 0, "score", lambda score: score + 1), "digest", "not as it was written"),
+    "not a number": (put("evidence", 0, "score", float("nan")), "digest", "not as it was written"),
+    "an endless score": (put("evidence", 0, "score", float("inf")), "evidence 1", "the score is inf, not a number"),
     "a passage taken out": (lambda row: row["evidence"].pop(), "digest", "not as it was written"),
     "seconds": (put("usage", "wall_s", 0.5), "digest", "not as it was written"),
     "no digest": (put("digest", LOST), "digest", "not as it was written"),
@@ -142,6 +146,24 @@ def test_failed_questions_and_rows_of_before_places_were_recorded_are_sound(run,
     rows[1].update(status="failed", error={"type": "X", "message": "y"}, **lost_all)
     cli.write_rows(out, [{**row, "digest": digest_of(row)} for row in rows])
     assert run("verify-answers", out, index).ok
+
+
+def test_digests_are_demanded_of_a_file_that_was_begun_with_them(run, answer, out, index, cli):
+    sidecar = out.with_name(out.name + ".config.json")
+    older = [{key: value for key, value in row.items() if key != "digest"} for row in cli.read_rows(out)]
+    config = json.loads(sidecar.read_text())
+    assert config.pop("digests") is True
+    cli.write_rows(out, older)
+    assert run("verify-answers", out, index).status == 1
+    sidecar.write_text(json.dumps(config))
+    resumed = answer("--json").document
+    assert resumed["kept"] == 5 and cli.read_rows(out) == older
+    assert "; 5 rows have no digest" in run("verify-answers", out, index).ok.out
+    cli.write_rows(out, [{**older[0], "digest": "other"}, *older[1:]])
+    assert run("verify-answers", out, index).status == 1
+    sidecar.unlink()
+    cli.write_rows(out, older)
+    assert run("verify-answers", out, index, "--json").ok.document["without_digest"] == 5
 
 
 def test_an_edited_answer_is_found_by_its_mark_or_by_the_reply(run, out, index, cli):
@@ -234,6 +256,38 @@ def test_an_openai_batch_is_checked_inside_and_outside(run, index, replay, cli, 
     put("response", "body", "gpu_rag", "evidence", 0, "end", 2)(raw)
     out.write_text(json.dumps(raw) + "\n")
     assert "evidence 1: passage d5: end is 2" in run("verify-answers", out, index).err
+
+
+def places(value: Any, *path: Any) -> Iterator[tuple[Any, ...]]:
+    """Paths to all values below a value."""
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield (*path, key)
+        yield from places(value[key], *path, key)
+
+
+def test_every_edit_of_a_value_is_a_difference_and_no_crash(index, cli, tmp_path):
+    from gpu_rag import Index
+    from gpu_rag.evaluation.verify_answers import check_answers
+    from gpu_rag.jobs import openai_row, read_pairs, row_of
+
+    opened, seen, out = Index.open(index), set(), tmp_path / "o.jsonl"
+    row = json.loads(json.dumps(row_of(opened.retrieve(cli.QUESTIONS[0]["question"], method="bm25"))))
+    row["digest"] = digest_of(row)
+    put("response", "body", "choices", 0, "message", "content", "")(older := openai_row(row, "bm25", 5))
+    assert not check_answers([(older, row)], opened, tmp_path)[1], "older rows do not say the best sentences"
+    for whole in (row, openai_row(row, "bm25", 5)):
+        for path in places(whole):
+            for value in (LOST, None, float("nan"), 10**400, "x", [[]], {"a": 1}):
+                put(*path, value)(edited := json.loads(json.dumps(whole)))
+                cli.write_rows(out, [edited])
+                try:
+                    pairs = list(read_pairs(out))
+                except BadInput:
+                    continue
+                seen.add(path)
+                if path[-2:] not in {("body", "created"), ("body", "model")}:  # which are not in the row
+                    assert edited == whole or check_answers(pairs, opened, tmp_path, with_digests=True)[1], path
+    assert {("evidence",), ("support", 0, "text"), ("response", "body", "gpu_rag", "evidence", 0, "title")} <= seen
 
 
 def test_bad_input(run, out, index, tmp_path):

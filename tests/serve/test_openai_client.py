@@ -78,6 +78,7 @@ def test_the_answer_streams_and_its_grounding_comes_last(served, index, chat_ser
         chunks.append(chunk)
         times.append(time.perf_counter())
     pieces = [c.choices[0].delta.content for c in chunks[:-2]]
+    assert {c.choices[0].finish_reason for c in chunks[:-2]} == {None}
     assert "".join(pieces) == ANSWER and len(pieces) >= 4 and chunks[0].choices[0].delta.role == "assistant"
     assert times[len(pieces) - 1] - times[0] > 0.1, "they came as they were said"
     last, usage = chunks[-2:]

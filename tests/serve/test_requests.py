@@ -454,6 +454,10 @@ def test_a_filter_a_request(here, tmp_path, cli):
 
 def test_rejects_that_cannot_be_read_are_named(here, index, tmp_path):
     shutil.copytree(index, tmp_path / "ix")
-    (tmp_path / "ix" / "rejects.jsonl").write_bytes(b'{"reason"')
-    got = here(index=tmp_path / "ix").ask("GET", "/v1/rejects")
-    assert (got.status_code, got.json()["error"]["type"]) == (500, "IndexCorrupt") and "rejects.jsonl" in message(got)
+    whole = {"file": "a.jsonl", "line": 2, "reason": "no text", "id": ""}
+    (tmp_path / "ix" / "rejects.jsonl").write_text('{"reason"\n' + json.dumps(whole))
+    server = here(index=tmp_path / "ix")
+    got = server.ask("GET", "/v1/rejects")
+    assert (got.status_code, got.json()["error"]["type"]) == (500, "IndexCorrupt")
+    assert "rejects.jsonl" in message(got) and str(tmp_path) not in got.text
+    assert server.ask("GET", "/v1/rejects?offset=1").json()["rejects"] == [whole]

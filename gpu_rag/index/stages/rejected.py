@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -43,14 +44,18 @@ class Rejects:
         self.n, self.first = self.n + 1, self.first or reject
 
 
-def read_rejects(path: Path) -> Iterator[Reject]:
-    """Rejects in a file of an index or of a stage, a line at a time. Raises IndexCorrupt naming the file."""
+def read_rejects(path: Path, start: int = 0, stop: int | None = None) -> Iterator[Reject]:
+    """Rejects of the lines from `start` to `stop` in a file of an index or of a stage, one at a time.
+
+    Raises IndexCorrupt with the name of the file, without its folder, since a server shows it to clients.
+    """
     try:
         with path.open("rb") as lines:
-            for line in lines:
+            for line in islice(lines, start, stop):
                 yield msgspec.json.decode(line, type=Reject)
     except (OSError, msgspec.MsgspecError) as error:
-        raise IndexCorrupt("the rejects of an index cannot be read", given=f"{path}: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise IndexCorrupt("the rejects of an index cannot be read", given=f"{path.name}: {reason}") from error
 
 
 def short_name(file: str, paths: tuple[Path, ...]) -> str:
