@@ -55,7 +55,8 @@ def read_rejects(path: Path, start: int = 0, stop: int | None = None) -> Iterato
                 yield msgspec.json.decode(line, type=Reject)
     except (OSError, msgspec.MsgspecError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise IndexCorrupt("the rejects of an index cannot be read", given=f"{path.name}: {reason}") from error
+        do = "run gpu-rag index again: it writes the file anew"
+        raise IndexCorrupt("the rejects of an index cannot be read", given=f"{path.name}: {reason}", do=do) from error
 
 
 def short_name(file: str, paths: tuple[Path, ...]) -> str:
