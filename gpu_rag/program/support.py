@@ -16,6 +16,7 @@ from gpu_rag.types import Draft, Evidence, Grounding, GroundingSentence, Path, R
 _CITED = re.compile(r"\[\d{1,2}\]")  # an answer cites passages by number
 # Ends as no sentence does, and is no row of a table and no line of a log.
 _HEADING = re.compile(rf"(?!{LOG_LINE})[^\t]*[^\t.!?:;…。！？\"'”’»)]")
+_WORD = re.compile(r"[^\W_]+")  # up to an apostrophe: "It's" points back; "IT", in capitals, is a name
 PASSAGES, SENTENCES, BEFORE = 5, 3, 2  # passages searched, sentences returned, sentences before one
 WORDS_SHARE, LETTERS, HEADING_WORDS, HEADINGS = 0.3, 5, 8, 2
 
@@ -53,19 +54,21 @@ async def supported(question: str, draft: Draft) -> tuple[Sentence, ...]:
 
 
 def _points_back(sentence: str) -> bool:
-    return not POINTING.isdisjoint(words_of(sentence)[:1])
+    first = _WORD.search(sentence)
+    return first is not None and first[0].casefold() in POINTING and not (len(first[0]) > 1 and first[0].isupper())
 
 
 def _statements(text: str) -> Iterator[tuple[int, int]]:
-    """Spans of sentences; a question, or two headings or labels on lines of their own, go with the sentence behind."""
+    """Spans of sentences. The last two questions, headings or labels on lines of their own before a sentence go with
+    it; of more in a row, the older ones belong to none."""
     before: list[int] = []
     for start, end in split_sentences(text):
         words = text[start:end]
         is_heading = _HEADING.fullmatch(words) and len(words.split()) <= HEADING_WORDS
-        if len(before) < HEADINGS and (is_heading or words.endswith(("?", "？", "؟"))):
-            before.append(start)
+        if is_heading or words.endswith(("?", "？", "؟")):
+            before = [*before, start][-HEADINGS:]
             continue
-        yield min([*before, start]), end
+        yield [*before, start][0], end
         before = []
     if before:
         yield before[0], len(text.rstrip())

@@ -26,14 +26,14 @@ def response_of(row: dict[str, Any], model: str) -> dict[str, Any]:
 
 def citations(row: dict[str, Any], offset: int = 0) -> list[dict[str, Any]]:
     """The citations of an answer: one at each mark such as [2], and one at the end for each other passage with a
-    sentence that supports the answer.
+    sentence that supports the answer. Marks in quoted sentences, a reply without a model, are none.
 
     file_id: the passage's id; filename: its document's file, or its title. offset: characters before the answer.
     """
-    text, evidence = reply_text(row), row["evidence"]
-    marks = [(mark.start(), int(mark[1]) - 1) for mark in _MARK.finditer(text)]
+    text, evidence, is_quoted = reply_text(row), row["evidence"], row["status"] == "retrieved"
+    marks = [(mark.start(), int(mark[1]) - 1) for mark in _MARK.finditer("" if is_quoted else text)]
     cited = [(start, evidence[number]) for start, number in marks if 0 <= number < len(evidence)]
-    sentences = row.get("support", ()) if row["status"] == "retrieved" else row["grounding"]["sentences"]
+    sentences = row.get("support", ()) if is_quoted else row["grounding"]["sentences"]
     support = {sentence["passage_id"] for sentence in sentences}
     support -= {passage["passage_id"] for _, passage in cited}
     cited += [(len(text), passage) for passage in evidence if passage["passage_id"] in support]

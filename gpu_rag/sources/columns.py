@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, starmap
+from math import inf
 from typing import Any
 
 from gpu_rag.errors import UsageError
 
 ROLES = ("id", "title", "text")
+_NAME_CHARS, _MAX_NUMBERS = 200, 32
 Columns = Sequence[Sequence[str]]  # pairs of a role and a column
 
 
@@ -43,18 +46,29 @@ def title_column(names: Sequence[str]) -> str:
     return next((name for wanted in ("title", "name") for name in others if name.lower() == wanted), others[0])
 
 
-def composed(cells: Iterable[tuple[str, Any]]) -> str:
-    """Text of a row without a text: a line "column: value" for each (column, value), also of objects within it."""
-    plain = (cell for name, value in cells for cell in _plain_cells(name, value))
-    return "\n".join(f"{name}: {' '.join(str(value).split())}" for name, value in plain if value not in (None, ""))
+def composed(cells: Iterable[tuple[str, Any]], max_chars: float = inf) -> str:
+    """Text of a row without a text: a line "column: value" for each (column, value), also of objects within it.
+
+    Left out: nulls, and lists of more than 32 numbers alone, which are vectors. Names, which inner values and rows
+    repeat, are cut at 200 characters. A text of more than max_chars, which will be a reject, ends soon after them."""
+    lines, size = list[str](), -1
+    for name, value in chain.from_iterable(starmap(_plain_cells, cells)):
+        lines.append(f"{name[:_NAME_CHARS]}: {' '.join(str(value).split())}")
+        size += len(lines[-1]) + 1
+        if size > max_chars:
+            break
+    return "\n".join(lines)
 
 
 def _plain_cells(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for inner, part in value.items():
-            yield from _plain_cells(f"{name} {inner}", part)
+            yield from _plain_cells(f"{name[: _NAME_CHARS // 2]} {inner}", part)
     elif isinstance(value, list) and any(isinstance(part, list | dict) for part in value):
         for part in value:
             yield from _plain_cells(name, part)
-    else:
-        yield name, ", ".join(map(str, value)) if isinstance(value, list) else value
+    elif isinstance(value, list):
+        if len(value) <= _MAX_NUMBERS or not all(isinstance(part, int | float | None) for part in value):
+            yield from _plain_cells(name, ", ".join(str(part) for part in value if part is not None))
+    elif value not in (None, ""):
+        yield name, value

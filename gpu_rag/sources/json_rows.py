@@ -9,9 +9,11 @@ from typing import Any
 
 from gpu_rag.sources.formats import LINES_SUFFIXES, has_suffix
 from gpu_rag.sources.lines import Line, read_lines, read_whole
-from gpu_rag.sources.rows import Limits, RowError, attempted, kind, shown
+from gpu_rag.sources.rows import MAX_ID_CHARS, Limits, RowError, attempted, kind, shown
 from gpu_rag.text.strict_json import JsonError, iter_array, loads
 from gpu_rag.types import Reject
+
+_OWN_TEXT = frozenset({"text", "question", "query"})  # an object with one of them is a document or a question itself
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,8 @@ def read_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
 
     JSON Lines are read line by line. An array is read whole (at most max_json_bytes) and split into elements; if its
     text is broken, the elements before are kept and the rest is one Reject. A file of one object, such as
-    {"rows": [{...}]}, is read as its only list of objects; without such a list, or with several, it is one row.
+    {"n": 2, "rows": [{...}, {...}]}, is read as its list of objects if all else is short scalars; any other
+    object, or one with a text or a question of its own, is one row.
     """
     if has_suffix(path, LINES_SUFFIXES):
         for line in read_lines(path, limits):
@@ -50,8 +53,12 @@ def read_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
 
 def _rows_of(value: dict[str, Any]) -> list[Any]:
     """The rows of a file that is one object."""
-    lists = [member for member in value.values() if isinstance(member, list) and member and isinstance(member[0], dict)]
-    return lists[0] if len(lists) == 1 else [value]
+    members: list[Any] = [member for member in value.values() if isinstance(member, list | dict | str)]
+    large = [member for member in members if len(member) > (MAX_ID_CHARS if isinstance(member, str) else 0)]
+    if [*value.values()] == [[]]:
+        return []
+    is_table = len(large) == 1 and isinstance(large[0], list) and all(isinstance(row, dict) for row in large[0])
+    return large[0] if is_table and _OWN_TEXT.isdisjoint(value) else [value]
 
 
 def read_object(path: Path, limits: Limits, what: str = "an object") -> dict[str, Any]:

@@ -106,7 +106,7 @@ def _full_stop_ends(text: str, position: int, next_word: str) -> bool:
         return not next_word[:1].isdigit()  # " . 763" is a number torn apart
     word = pieces[-1].lstrip("\"'“‘«([")
     low = word.casefold()
-    if low in _BEFORE_NAME and not word.isdigit():
+    if (low in _BEFORE_NAME and (len(word) > 1 or word.islower())) or (word == "e" and next_word == "V"):  # "e. V."
         return False
     if low in _BEFORE_NUMBER and next_word[:1].isdigit():
         return False

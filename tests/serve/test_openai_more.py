@@ -179,6 +179,8 @@ def test_marks_in_the_text_are_citations_where_they_stand():
     marks = [("b", "b.pdf", answer.index("[2]")), ("a", "A", answer.index("[1]"))]
     assert cited == [*marks, ("c", "c.pdf", len(answer))], "a mark beyond the passages cites none"
     assert citations({**ROW, "answer": None, "grounding": {"sentences": []}}) == []
+    quoted = {"passage_id": "a", "start": 0, "end": 8, "text": "Ida [2].", "score": 1.0}
+    assert [note["file_id"] for note in citations({**ROW, "status": "retrieved", "support": [quoted]})] == ["a"]
 
 
 def test_pieces_that_begin_another_answer_stay_and_citations_move():

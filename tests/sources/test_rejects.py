@@ -165,7 +165,7 @@ def test_json_arrays_that_are_wrong(tmp_path):
         assert len(documents) == n and len(rejects) == len(reasons), text[:40]
         for reject, said in zip(rejects, reasons):
             assert said in reject.reason
-    for value in ({"documents": DOCS}, {"n": 3, "docs": DOCS, "tags": ["x"], "none": []}):
+    for value in ({"documents": DOCS}, {"n": 3, "docs": DOCS, "none": []}):
         path.write_text(json.dumps(value, indent=1))
         assert [(d.id, d.text) for d in read(path)[0]] == [(d["id"], d["text"]) for d in DOCS] and read(path)[1] == []
     path.write_text(json.dumps(DOCS))

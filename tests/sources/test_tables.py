@@ -20,6 +20,7 @@ from source_files import documents_of as read
 from gpu_rag.errors import UsageError
 from gpu_rag.sources.columns import columns_of
 from gpu_rag.sources.corpus import guessed
+from gpu_rag.sources.json_rows import read_rows
 from gpu_rag.sources.rows import Limits
 
 ROWS = [(d["id"], d["title"], d["text"]) for d in DOCS]
@@ -229,6 +230,38 @@ def test_a_json_file_of_one_object_is_one_document(tmp_path):
     (document,), _ = read(path)
     lines = ["name: Board", "place room: Hall", "people name: Ida", "people seat: 2", "people name: Orm"]
     assert document.title == "Board" and document.text.split("\n") == [*lines, "topics: Roof, Well", "moves of: Ida"]
+
+
+def test_a_json_object_with_more_than_a_list_of_rows_is_one_row(tmp_path):
+    path = tmp_path / "a.json"
+    rows = [{"name": "Ida", "seat": 2}, {"name": "Orm"}]
+    for other in ({"text": "All"}, {"question": "Who"}, {"query": "Who"}, {"tags": ["x"]}, {"minutes": "All " * 251}):
+        path.write_text(json.dumps({"n": 2, "people": rows, **other}))
+        assert [row.value for row in read_rows(path, Limits())] == [{"n": 2, "people": rows, **other}]
+    path.write_text('{"people": []}')
+    assert read(path) == ([], [])
+
+
+def test_nulls_vectors_and_bytes_of_a_row_are_no_text(tmp_path):
+    row = {"name": "Ida", "tags": ["x", None, "y"], "vector": [0.5] * 32 + [None], "at": [1, 2], "all": ["w"] * 33}
+    (tmp_path / "a.json").write_text(json.dumps(row))
+    pq.write_table(pa.table({"name": ["Orm"], "image": [b"png"], "seat": [3]}), tmp_path / "b.parquet")
+    assert [d.text for d in read(tmp_path)[0]] == [
+        "name: Ida\ntags: x, y\nat: 1, 2\nall: " + ", ".join(["w"] * 33),
+        "name: Orm\nseat: 3",
+    ]
+
+
+def test_names_are_not_repeated_beyond_the_limit_of_a_text(tmp_path):
+    (path := tmp_path / "a.json").write_text(
+        json.dumps({"k" * 5000: {"of": {"it": [[n] for n in range(5000)]}}, "n": 1})
+    )
+    tracemalloc.start()
+    assert [r.reason[-25:] for r in read(path, max_document_chars=9000)[1]] == ["max_document_chars = 9000"]
+    assert tracemalloc.get_traced_memory()[1] < 2 << 20
+    tracemalloc.stop()
+    (document,), _ = read(path)
+    assert max(len(line) for line in document.text.split("\n")) == 109
 
 
 def test_json_rows_without_a_text_are_rejects_where_others_have_one(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.program.support import _statements
+from gpu_rag.program.support import _points_back, _statements
 from gpu_rag.text.chunk import MAX_WORD_CHARS, chunk_spans
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.normalise import clean_text, normalise_name
@@ -40,6 +40,9 @@ SENTENCES = [
     ("Am Montag, den 2. April kam er. Er blieb.", ["Am Montag, den 2. April kam er.", "Er blieb."]),
     ("Tools\nlathe\tK1\nsaw\tK3\n\nThe\nend.", ["Tools", "lathe\tK1", "saw\tK3", "The\nend."]),
     ("They\nmet at\nnoon, 12:01:02.", ["They\nmet at\nnoon, 12:01:02."]),
+    ("Give vitamin E. The body needs it. B. The end.", ["Give vitamin E.", "The body needs it.", "B.", "The end."]),
+    ("Ute (b. 1970, c. Ulm) led Ulm e. V. in area e. So", ["Ute (b. 1970, c. Ulm) led Ulm e. V. in area e.", "So"]),
+    ("D. Smith met C. Roe e.V. at B. Hall", ["D. Smith met C. Roe e.V. at B. Hall"]),
     ("They said no. The vote failed.", ["They said no.", "The vote failed."]),
     ("山がある。川もある。", ["山がある。", "川もある。"]),
     ("यह पुल है। नदी भी है॥ हाँ", ["यह पुल है।", "नदी भी है॥", "हाँ"]),
@@ -67,6 +70,13 @@ def test_each_line_of_a_log_is_a_sentence_with_the_lines_that_continue_it() -> N
     events = [line + "\n    at Pump.run" * (i % 2) for i, line in enumerate(LOG_LINES)]
     text = "\n".join(events)
     assert [text[a:b] for a, b in split_sentences(text)] == [text[a:b] for a, b in _statements(text)] == events
+
+
+def test_the_last_two_headings_go_with_a_sentence_and_a_pronoun_points_back() -> None:
+    text = "Towns\n\nUlm\n\nBridges\n\nWhere?\n\nIn Ulm is one. It's old.\n\nNotes"
+    assert [text[a:b] for a, b in _statements(text)] == ["Bridges\n\nWhere?\n\nIn Ulm is one.", "It's old.", "Notes"]
+    words = ["It's old.", "“It’s old.", "It fell.", "IT departments", "ESA fell.", "Its arch", "Ida fell.", "…"]
+    assert [*map(_points_back, words)] == [True, True, True, False, False, True, False, False]
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
 @stage(
     "extraction",
     needs=("passages",),
-    version=3,
+    version=4,
     retry=("extraction_failed", "coref_failed"),
     params=_params,
     roles=lambda settings: ("llm",) if "llm" in (settings.index.extractor, settings.index.coref) else (),

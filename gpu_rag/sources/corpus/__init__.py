@@ -306,23 +306,24 @@ def _json_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
         if composes is None:
             composes = not brings_pages(value) and all(role != "text" for role, _ in limits.columns)
             composes &= is_composable([name for name in value if name not in ("id", "_id")])
-        yield _composed_row(row.line, value) if composes else Row(row.line, value)
+        yield _composed_row(row.line, value, limits) if composes else Row(row.line, value)
 
 
 def _parquet_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
     named = tuple((column,) for role, column in limits.columns if role == "text")
     for row in read_parquet(path, replace(DOCUMENTS, required=DOCUMENTS.required + named)):
-        yield row if isinstance(row, Reject) else _composed_row(row.line, renamed(row.value, limits.columns))
+        yield row if isinstance(row, Reject) else _composed_row(row.line, renamed(row.value, limits.columns), limits)
 
 
-def _composed_row(line: int, value: dict[str, Any]) -> Row:
+def _composed_row(line: int, value: dict[str, Any], limits: Limits) -> Row:
     """The row, whose title and text are made of its other columns if it has no text."""
     if not is_composable([*value]):
         return Row(line, value)
     names = [name for name in value if name not in ("id", "_id")]
     title = value[title_column(names)]
     title = None if isinstance(title, list | dict | None) else str(title)
-    return Row(line, {**value, "title": title, "text": composed((name, value[name]) for name in names)}, True)
+    text = composed(((name, value[name]) for name in names), limits.max_document_chars)
+    return Row(line, {**value, "title": title, "text": text}, True)
 
 
 _ROWS: dict[tuple[str, ...], Callable[[Path, Limits], Iterator[Row | Reject]]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import math
@@ -12,7 +13,6 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Timer
@@ -43,7 +43,6 @@ _READERS: dict[str, tuple[str, tuple[str, ...]]] = {
     ".epub": ("epub.read_epub", _PAGES),
 }
 PARSED_SUFFIXES = tuple(_READERS)
-_REVISIONS = {"pypdfium2": ", 2"}  # raised when a reader makes another text of an equal file
 SHEET_SUFFIXES = tuple(ending for ending, (_, libraries) in _READERS.items() if libraries == _SHEETS)
 INSTALL = "pip install 'gpu-rag[documents]'"
 
@@ -85,7 +84,7 @@ def versions_for(names: Iterable[str]) -> dict[str, str]:
     needed = {library for name in names if is_parsed(name) for library in _READERS[_suffix(name)][1][:1]}
     if "pypdfium2" in needed and scan.can_read():
         needed.add(scan.LIBRARY)
-    return {lib: version(lib) + _REVISIONS.get(lib, "") if _is_installed(lib) else "absent" for lib in sorted(needed)}
+    return {lib: importlib.metadata.version(lib) if _is_installed(lib) else "absent" for lib in sorted(needed)}
 
 
 def _suffix(name: str) -> str:

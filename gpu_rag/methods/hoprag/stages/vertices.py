@@ -23,7 +23,7 @@ from gpu_rag.text.sentences import split_sentences
 @stage(
     "hop_vertices",
     needs=("passages",),
-    version=2,
+    version=3,
     params=lambda settings, _: {"granularity": settings.section(HopSettings).granularity},
 )
 def vertices_stage(work: Work) -> dict[str, int]:
@@ -107,7 +107,7 @@ def vertex_vectors_stage(work: Work) -> dict[str, int]:
     return {}
 
 
-@stage("hop_keywords", needs=("passages", "hop_vertices", "hop_questions"), version=4, row_bytes=2000)
+@stage("hop_keywords", needs=("passages", "hop_vertices", "hop_questions"), version=5, row_bytes=2000)
 def keywords_stage(work: Work) -> dict[str, int]:
     """Write the table `keywords`, sorted, and for in-questions, out-questions and vertices ascending lists of its
     rows."""
