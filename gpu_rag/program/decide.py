@@ -73,6 +73,11 @@ async def decide(run: Run, ask: Any, /, **fields: Any) -> Any:
     return taken.value
 
 
+def only_rules(run: Run) -> bool:
+    """Whether rules take all choices and nobody watches them, so that options which no rule takes need not be made."""
+    return run.decider is RULE and run.on_choice is None
+
+
 def decider_in(run: Run, reads: str) -> Decider:
     """The decider of a decision. Rules decide if too few requests are left for a reply and its repair."""
     if run.most_calls is not None and run.ctx.usage.llm_calls + DECISION_CALLS > run.most_calls:

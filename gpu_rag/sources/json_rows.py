@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from gpu_rag.sources.rows import MAX_ID_CHARS, Limits, RowError, attempted, kind
 from gpu_rag.text.strict_json import JsonError, iter_array, loads
 from gpu_rag.types import Reject
 
+_ONE_ARRAY = re.compile(r'\s*+\{\s*+"[^"\\]*+"\s*+:\s*+(\[.*)\}\s*', re.DOTALL)
 _OWN_TEXT = frozenset({"text", "question", "query"})  # an object with one of them is a document or a question itself
 
 
@@ -42,7 +44,7 @@ def read_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
     number = 0
     try:
         text = read_whole(path, limits.max_json_bytes, "max_json_bytes")
-        elements = _rows_of(loads(text)) if text.lstrip()[:1] == "{" else iter_array(text)
+        elements = _rows_of(text) if text.lstrip()[:1] == "{" else iter_array(text)
         for element in elements:
             number += 1
             yield attempted(path, number, _row, number, element)
@@ -51,8 +53,14 @@ def read_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
         yield Reject(shown(path), number + 1 if number else 0, f"{error}{end}")
 
 
-def _rows_of(value: dict[str, Any]) -> list[Any]:
-    """The rows of a file that is one object."""
+def _rows_of(text: str) -> Iterable[Any]:
+    """The rows of a file that is one object. Raises JsonError."""
+    try:
+        value = loads(text)
+    except JsonError:
+        if member := _ONE_ARRAY.fullmatch(text):  # of a broken file the elements before are kept
+            return iter_array(member[1])
+        raise
     members: list[Any] = [member for member in value.values() if isinstance(member, list | dict | str)]
     large = [member for member in members if len(member) > (MAX_ID_CHARS if isinstance(member, str) else 0)]
     if [*value.values()] == [[]]:

@@ -1,4 +1,6 @@
-"""No program asks who decides: its decisions are `Ask` and `Choose` values, and the decider of the run takes them."""
+"""No program asks who decides: its decisions are `Ask` and `Choose` values, and the decider of the run takes them.
+
+A program may leave out options that no rule takes, where `only_rules` says that nothing else sees them."""
 
 import ast
 from pathlib import Path

@@ -18,6 +18,7 @@ from gpu_rag.sources.corpus.multihop import contexts_of, is_multihop
 from gpu_rag.sources.corpus.openie import read_openie
 from gpu_rag.sources.questions import read_questions
 from gpu_rag.sources.rows import Limits
+from gpu_rag.text.strict_json import JsonError, loads
 from gpu_rag.types import Reject
 
 pytestmark = pytest.mark.slow
@@ -115,13 +116,26 @@ def check_lines(found, raw):
 
 
 def array_in(raw):
-    """The array that a file holds, by itself or as the first member of an object, or None."""
+    """The rows that a file holds: an array; of an object its one list of objects beside short values, or the object; of
+    one that strict JSON refuses, its only member."""
     try:
         value = json.loads(raw)
     except (ValueError, RecursionError):
         return None
-    member = next(iter(value.values()), None) if isinstance(value, dict) else value
-    return member if isinstance(member, list) else None
+    if not isinstance(value, dict):
+        return value if isinstance(value, list) else None
+    if [*value.values()] == [[]]:
+        return []
+    try:
+        loads(raw.decode())
+    except (JsonError, UnicodeDecodeError):
+        (member, *others) = value.values()
+        return member if isinstance(member, list) and not others else None
+    lists = [member for member in value.values() if isinstance(member, list) and member]
+    short = all(isinstance(m, list) or not isinstance(m, dict | str) or len(m) <= 1000 * isinstance(m, str)
+                for m in value.values())  # fmt: skip
+    is_table = len(lists) == 1 and short and all(isinstance(row, dict) for row in lists[0])
+    return lists[0] if is_table and not {"text", "question", "query"} & value.keys() else [value]
 
 
 def check_elements(found, raw):

@@ -32,7 +32,7 @@ from gpu_rag.methods.bubblerag.graph import is_relation, node_texts, node_titles
 from gpu_rag.methods.bubblerag.rules import OPEN, Group, Keyword, anchors_of, groups_by_rules, keywords_by_rules, once
 from gpu_rag.program.choices import Choices
 from gpu_rag.program.choose import shuffled
-from gpu_rag.program.decide import RULE, decide
+from gpu_rag.program.decide import decide, only_rules
 from gpu_rag.program.embed import embed
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
@@ -63,7 +63,7 @@ async def find_groups(
     if not nearest:
         return [], False
     rank: Sequence[int] = range(len(nearest))
-    if run.decider is not RULE:  # which sees no order
+    if not only_rules(run):  # which see no order
         rank = shuffled(run, GROUPS.name, node_texts(run.index, nearest[:1])[0], len(nearest))
     candidates = [nearest[i] for i in rank]
     rules = _numbered(groups_by_rules(run.index, keywords, pools), candidates)

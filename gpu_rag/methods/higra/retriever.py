@@ -21,7 +21,7 @@ from gpu_rag.methods.higra.batched import HigraFound, Params, Seeded, Walked, hi
 from gpu_rag.methods.higra.graph import entity_options, higra_graph, relation_paths
 from gpu_rag.methods.higra.librarian import consult
 from gpu_rag.program.choose import best
-from gpu_rag.program.decide import RULE, decide
+from gpu_rag.program.decide import decide, only_rules
 from gpu_rag.program.embed import embed
 from gpu_rag.program.reader import Support
 from gpu_rag.program.run import Run
@@ -78,7 +78,7 @@ async def _seeds(run: Run, text: str, vector: np.ndarray, similar: HigraFound, p
     near = best(list(score.values()), params.max_seeds, params.seed_threshold)
     by_rule = [candidates[i] for i in near] or list(similar.entities.rows[: params.fallback_seeds])
     bridges: dict[int, int] = {}  # {entity: passage}
-    if params.walk == "whole" and by_rule and run.decider is not RULE:
+    if params.walk == "whole" and by_rule and not only_rules(run):
         walked = Walked(text, vector, tuple(by_rule), similar.relations.rows)
         first = (await higra_walk(walked, *params.walked(params.depth))).passages.rows[: params.n_bridges]
         for passage, entity in zip(first, higra_graph(run.index).rarest[list(first)].tolist()):

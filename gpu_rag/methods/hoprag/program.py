@@ -37,7 +37,7 @@ from gpu_rag.methods.hoprag.batched import (
 from gpu_rag.models.ask import shown
 from gpu_rag.program.choices import DEPTH, Choices
 from gpu_rag.program.choose import shuffled
-from gpu_rag.program.decide import RULE, decide, decide_all
+from gpu_rag.program.decide import decide, decide_all, only_rules
 from gpu_rag.program.embed import embed
 from gpu_rag.program.reader import Support, read
 from gpu_rag.program.run import Run
@@ -122,7 +122,7 @@ async def retrieve(question: Question, run: Run, params: Params) -> Support:
     start = near.rows[: params.top_k]
     run.note(f"hop_entry/{params.entry}", params.top_k, tuple(_name(run, v) for v in start))
     walk, choices = Walk(start), Choices()
-    stays = params.entry == "walk" and run.decider is RULE and run.on_choice is None  # then no rule takes a hop
+    stays = params.entry == "walk" and only_rules(run)  # no rule takes a hop after the walk
     for hop in range(1, 1 if stays else params.n_hop + 1):
         if not walk.queue:
             break
