@@ -144,7 +144,8 @@ def _joined(known: np.ndarray, runs: list[np.ndarray], base: torch.Tensor, thres
         new = new[np.append(key, -1)[np.searchsorted(key, new)] != new]  # a close pair is a candidate in most tables
         i, j = (torch.from_numpy(rows) for rows in np.divmod(new, n))
         score = exact_dots(base, i, base, j).float().numpy()
-        new, score = new[score >= np.float32(threshold)], score[score >= np.float32(threshold)]
+        is_close = score >= np.float32(threshold)
+        new, score = new[is_close], score[is_close]
         made = np.empty(len(new), _PAIR)
         made["left"], made["right"], made["score"] = *np.divmod(new, n), score
         yield np.insert(old, np.searchsorted(key, new), made)
