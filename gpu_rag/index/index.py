@@ -104,7 +104,7 @@ class Index:
             except IndexCorrupt as error:
                 if self._stands(stage):
                     raise
-                what = "the index was built anew while it was open"
+                what = "the index was rebuilt while it was open"
                 raise IndexMismatch(what, given=f"{self.path}: {stage}", do="open it again") from error
             self._checked.add(stage)
         return self.path / record.folder
@@ -122,7 +122,7 @@ class Index:
         """Whether the manifest on the disk still has the stage that this one names."""
         try:
             return Manifest.read(self.path).stages.get(stage) == self.manifest.stages[stage]
-        except GpuRagError:  # a build that starts anew has removed it
+        except GpuRagError:  # a build from the beginning has removed it
             return False
 
     def table(self, stage: str, file: str, schema: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:
@@ -139,7 +139,7 @@ class Index:
         arrays = self._file(stage, file, tables.read_arrays)
         if missing := set(names) - arrays.keys():
             what, given = "a stage of the index is of another version", f"{stage}/{file} without {sorted(missing)}"
-            raise IndexMismatch(what, given=given, do="run gpu-rag index again: it makes this stage anew")
+            raise IndexMismatch(what, given=given, do="run gpu-rag index again: it makes this stage again")
         return arrays
 
     def words(self, stage: str, name: str = "") -> Bm25:
@@ -211,9 +211,9 @@ class Index:
         return rows
 
     @cached_property
-    def passage_titles(self) -> pa.ChunkedArray:
+    def passage_titles(self) -> TextColumn[str]:
         """Title of each passage."""
-        return self._column("passages", "passages", tables.PASSAGES, "title")
+        return TextColumn(self._column("passages", "passages", tables.PASSAGES, "title"))
 
     @cached_property
     def document_rows(self) -> SortedRows:

@@ -243,7 +243,7 @@ def _synonym_ends(index: Index) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _title_names(index: Index) -> Iterator[str]:
-    yield from wrong_arrays(index, "title_names", NAMES, names_of_titles(index.passage_titles).arrays)
+    yield from wrong_arrays(index, "title_names", NAMES, names_of_titles(index.passage_titles.column).arrays)
 
 
 def _entity_names(index: Index) -> Iterator[str]:
@@ -282,7 +282,7 @@ def wrong_walk(
         return
     if not is_symmetric(csr):
         yield f"{stage}: an edge lacks its other direction"
-    titled, titles = title_edges(index.passage_titles, names, rows)
+    titled, titles = title_edges(index.passage_titles.column, names, rows)
     src, dst = (np.concatenate(side) for side in zip(*ends, (titled, titles + first)))
     rows_of_entries, columns = np.repeat(np.arange(n), np.diff(arrays["indptr"])), arrays["indices"].astype(np.int64)
     stored = _pairs(rows_of_entries, columns, n)

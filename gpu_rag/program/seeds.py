@@ -2,7 +2,7 @@
 
 Names are found word by word, see `index.name_table`; their tables come with the index.
   m(e) = g / passages that name e, for the entities that the question names, scaled to sum to 1; g is COMMON if the
-         question writes the name without a capital, else 1: "the spouse" says little, however rare it is
+         question writes the name without a capital, else 1: "the spouse" says little, even if it is rare
   t(p) = the passages whose titles the question names, a title's share divided among its passages, scaled to sum to 1
 """
 
@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from gpu_rag.index.index import Index
 from gpu_rag.index.name_table import ARRAYS, NAMES, NameTable, Words, words_of
@@ -51,11 +50,11 @@ class Titles:
     """Passages by the words of their titles, in full and without a final bracket. titles: of all passages."""
 
     table: NameTable
-    titles: pa.ChunkedArray
+    titles: Sequence[str]
 
     def hints(self, passage: int) -> frozenset[str] | None:
         """The words in the final bracket of a passage's title; None if it has no bracket."""
-        bracket = BRACKET.search(self.titles[passage].as_py())
+        bracket = BRACKET.search(self.titles[passage])
         return frozenset(words_of(bracket[1]).folded) if bracket else None
 
 

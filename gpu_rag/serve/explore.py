@@ -30,7 +30,7 @@ from gpu_rag.text.language import ENGLISH
 from gpu_rag.types import Ragged
 
 MAX_ITEMS = 200  # items of a list
-MAX_TEXT_CHARS = 400  # of a text to search for
+MAX_TEXT_CHARS = 400  # maximum characters of a text to search for
 MAX_OFFSET = 10**9
 N_CLOSE = 2000  # maximum number of names that are sorted, and of facts of all passages of a request
 
@@ -145,7 +145,7 @@ class Explore:
     def _sourced(self, fact: Fact) -> dict[str, Any]:
         """A fact with the title of the passage that states it."""
         row = self._index.rows_of_passages.get(fact.source)
-        return {**vars(fact), "title": None if row is None else self._index.passage_titles[row].as_py()}
+        return {**vars(fact), "title": None if row is None else self._index.passage_titles[row]}
 
     def _document(self, row: int) -> dict[str, Any]:
         """A document: its names, language, metadata, and how extraction ended for its passages, by status."""

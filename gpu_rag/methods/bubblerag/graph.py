@@ -8,7 +8,7 @@ matrix product over all nodes and single products of the wanted pairs give the s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,6 @@ from gpu_rag.graph.ego import CheckedGraph, checked
 from gpu_rag.graph.pagerank import PageRankGraph
 from gpu_rag.graph.ragged import some_lists
 from gpu_rag.index.index import Index
-from gpu_rag.index.names import TextColumn
 from gpu_rag.index.walk import host_arrays, relation_parts
 from gpu_rag.types import CSR, Ragged
 
@@ -97,7 +96,7 @@ def node_titles(index: Index, nodes: Iterable[int]) -> list[str]:
     """The title of the first passage that mentions or states each node; "" if none does."""
     rows, (passages, first) = np.fromiter(nodes, np.int64), _places(index)
     has_one = first[rows] < first[rows + 1]
-    titles: Iterator[str] = iter(TextColumn[str](index.passage_titles).take(passages[first[rows[has_one]]]))
+    titles = iter(index.passage_titles.take(passages[first[rows[has_one]]]))
     return [next(titles) if has else "" for has in has_one.tolist()]
 
 

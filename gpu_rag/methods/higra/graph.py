@@ -97,7 +97,7 @@ class HigraGraph:
         return torch.from_numpy(first).to(device), torch.from_numpy(objects).to(device)
 
     def about(self, row: int) -> frozenset[str]:
-        """The words of an entity's types and descriptions, used to tell entities of one name apart."""
+        """The words of an entity's types and descriptions, used to distinguish entities of one name."""
         (entity,) = take_rows(self.index, "higra_entities", [row])
         return frozenset(words_of(" ".join([*entity["types"], *entity["descriptions"]])).folded)
 
@@ -182,6 +182,6 @@ def entity_options(index: Index, rows: Sequence[int], passages: Mapping[int, int
     for number, row in zip(rows, take_rows(index, "higra_entities", rows)):
         kinds = f" ({', '.join(row['types'])})" if row["types"] else ""
         also = f", also {'; '.join(row['aliases'])}" if row["aliases"] else ""
-        title = index.passage_titles[passages[number]].as_py() if number in passages else ""
+        title = index.passage_titles[passages[number]] if number in passages else ""
         options.append(f"{row['name']}{kinds}{also}" + (f" | {title}" if title else ""))
     return options

@@ -189,7 +189,7 @@ async def _jointly(run: Run, text: str, places: Sequence[Place], entry: str) -> 
 def _name(run: Run, vertex: int) -> str:
     """A readable name of a vertex: the title of its passage, or the passage's id."""
     passage = vertex_passage(run.index, vertex)
-    return str(run.index.passage_titles[passage].as_py() or run.index.passage_ids[passage])
+    return run.index.passage_titles[passage] or run.index.passage_ids[passage]
 
 
 def _in_words(run: Run, vertex: int, edge: OutEdge | None) -> str:

@@ -179,7 +179,7 @@ def test_a_model_is_also_offered_the_rarest_entity_of_each_passage_that_the_walk
     passages = [index.passage_ids.index(e.passage_id) for e in retrieve(index, fast).evidence[:3]]
     of = passages_of_entities(index)
     inside = [sorted((e for e in of if row in of[e]), key=lambda e: (len(of[e]), e)) for row in passages]
-    options, titles = [line.split(" | ") for line in listed()], index.passage_titles.to_pylist()
+    options, titles = [line.split(" | ") for line in listed()], list(index.passage_titles)
     for place, is_right in ((0, True), (-1, False)):  # the commonest is wrong
         names = entity_options(index, [entities[place] for entities in inside], {})
         assert ([option[0] for option in options] == list(dict.fromkeys(whole[:2] + names))) is is_right

@@ -65,7 +65,7 @@ class FakeRun:
         self.ctx, self.world, self.limit = ctx, world, limit
         self.by, self.decider = by, RULE
         self.on_choice = None if by == "alone" else self.note  # if choices are watched, every hop is decided
-        self.index = SimpleNamespace(passage_titles=[_Text(f"P{p}") for p in range(99)])
+        self.index = SimpleNamespace(passage_titles=[f"P{p}" for p in range(99)])
         self.asked: list[tuple[str, int]] = []
         self.widths: list[int] = []
         self.found: Ranking | None = None
@@ -120,11 +120,6 @@ class FakeRun:
     def evidence(self, ranking: Ranking, why: str, name: str) -> tuple[Any, ...]:
         self.found = ranking
         return ()
-
-
-class _Text(str):
-    def as_py(self) -> str:
-        return str(self)
 
 
 def walk(world: World, params: Params, by: str, limit: int = 99) -> tuple[FakeRun, list[tuple[str, int]]]:

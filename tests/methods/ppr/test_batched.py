@@ -14,6 +14,7 @@ from titled import titled
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.pagerank import PageRankGraph, prepare
 from gpu_rag.index.index import Index
+from gpu_rag.index.names import TextColumn
 from gpu_rag.index.stages.names import names_of_entities, names_of_titles
 from gpu_rag.methods.ppr.batched import GraphRanking, Params, rank_by_graph
 from gpu_rag.program.search import Ranking, search_bm25, search_dense, search_hybrid
@@ -56,14 +57,15 @@ class Held:
         return pa.chunked_array([list(self.entity_rows)], pa.string())
 
     @property
-    def passage_titles(self) -> pa.ChunkedArray:
-        return pa.chunked_array([[*self.titles, *[""] * (self.n_passages - len(self.titles))]], pa.string())
+    def passage_titles(self) -> TextColumn[str]:
+        titles = [*self.titles, *[""] * (self.n_passages - len(self.titles))]
+        return TextColumn(pa.chunked_array([titles], pa.string()))
 
     def arrays(self, stage: str, file: str, *names: str) -> dict[str, np.ndarray]:
         without = pa.table({"name": pa.array([], pa.string()), "aliases": pa.array([], pa.list_(pa.string()))})
         of_titles = stage == "title_names"
         return (
-            names_of_titles(self.passage_titles) if of_titles else names_of_entities(self.entity_ids, without)
+            names_of_titles(self.passage_titles.column) if of_titles else names_of_entities(self.entity_ids, without)
         ).arrays
 
     @property
@@ -82,7 +84,7 @@ class Held:
         src, dst = (torch.from_numpy(column.astype(np.int64)) for column in columns[:2])
         weight = torch.from_numpy(columns[2].astype(np.float32))
         csr = csr_from_edges(src, dst, self.n_entities + self.n_passages, weight)
-        return prepare(titled(csr, self.passage_titles, self.entity_ids, self.n_entities))
+        return prepare(titled(csr, self.passage_titles.column, self.entity_ids, self.n_entities))
 
     @cached_property
     def bm25(self) -> Bm25:
