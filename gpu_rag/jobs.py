@@ -83,7 +83,7 @@ def grounding_row(grounding: Grounding) -> dict[str, Any]:
 
 
 def digest_of(row: dict[str, Any]) -> str:
-    """The digest of a row without its own digest: it shows an edit, though not one by whoever makes the digest anew."""
+    """The digest of a row without its own digest: it shows an edit, unless its author computed the digest again."""
     return sha256_text(canonical_json({key: value for key, value in row.items() if key != "digest"}))
 
 

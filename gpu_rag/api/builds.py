@@ -83,7 +83,7 @@ def build(
     openie: ready extraction results; they switch the extractor to `import`. kg: files of triples; skb: folders of nodes
     and edges; sources: "NAME=kg|documents|web:PATH".
     settings, llm, embedder, api_key: see `Index`. Given settings override those saved in an index in `out`.
-    strict: stop at the first bad row. fresh: build everything anew, with cached replies; forget_replies: also without
+    strict: stop at the first bad row. fresh: build everything again, with cached replies; forget_replies: also without
     them; retry_unread: ask models again where a reply could not be read, also in finished stages.
     shards: number of processes that run the models, each on a part of the corpus; the index is the same. on:
     "ray:ADDRESS" runs these processes on the nodes of a Ray cluster, which must see the same paths.

@@ -104,7 +104,7 @@ def _sources_of(folder: Path, manifest: Manifest) -> tuple[Sources, dict[Path, s
     try:
         hashes = msgspec.convert(params.get("corpus"), list[tuple[str, str]])
         readers = msgspec.convert(params.get("readers"), dict[str, str])
-    except msgspec.ValidationError:  # from an earlier version
+    except msgspec.ValidationError:  # an earlier version wrote it
         hashes, readers = [], {}
     paths = tuple(map(Path, record.corpus))
     sha256_of = {path: sha256 for path, (_, sha256) in zip(paths, hashes)}
@@ -164,7 +164,7 @@ def _joined(parts: Mapping[Path, tuple[Sources, dict[Path, str]]], out: Path) ->
 
 
 def _is_own_file(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()  # an index may be somebody else's
+    return path.is_file() and not path.is_symlink()  # the index may belong to another user
 
 
 def _join_edits(folders: Sequence[Path], out: Path) -> None:

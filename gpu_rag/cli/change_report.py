@@ -43,7 +43,7 @@ def change(options: argparse.Namespace, make: Callable[..., Change]) -> tuple[in
     lines = [
         f"{made.added:,} documents added, {made.changed:,} changed, {made.removed:,} removed; "
         f"{document['documents']:,} documents, {document['passages']:,} passages, {document['rejects']:,} rejects",
-        f"index: {report.out} ({report.wall_s:.1f} s; {n_made} of {len(report.stages)} stages made anew)",
+        f"index: {report.out} ({report.wall_s:.1f} s; {n_made} of {len(report.stages)} stages made again)",
     ]
     lines += [f"in another file too, and read from it now: {made.copies:,} documents"] if made.copies else []
     if new := [reject for reject in read_rejects(rejects) if hash(reject) not in before]:

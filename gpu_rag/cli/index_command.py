@@ -182,12 +182,12 @@ def _built(options: argparse.Namespace, fresh: bool) -> dict[str, StageRecord]:
 
 
 def _say_extractor(before: dict[str, StageRecord], extractor: str) -> None:
-    """Warn if another extractor makes the entities anew, for example when --openie was forgotten."""
+    """Warn if another extractor makes the entities again, for example when --openie was forgotten."""
     used = before["extraction"].params.get("extractor") if "extraction" in before else None
     if used not in (None, extractor):
         again = "--openie FILE" if used == "import" else f"--set index.extractor={used}"
-        anew = f"made by the extractor {used}, now {extractor} makes them anew, with all that depends on them"
-        say(f"gpu-rag: entities of this index were {anew}; {again} keeps them")
+        change = f"made by the extractor {used}, now {extractor} makes them again, with all that depends on them"
+        say(f"gpu-rag: entities of this index were {change}; {again} keeps them")
 
 
 def build_status(options: argparse.Namespace, report: BuildReport, document: dict[str, Any]) -> int:

@@ -28,8 +28,8 @@ WORDS = {
     "search_hybrid": "passages high in both the vector and the word ranking, of {n}",
     "rank_by_graph": "passages reached in the graph from facts near the question, of {n}",
     "seed_facts": "facts near the question, from which the graph was searched, of {n}",
-    "rerank_passages": "passages ordered anew, of {n}",
-    "rerank_facts": "facts ordered anew, of {n}",
+    "rerank_passages": "passages reordered, of {n}",
+    "rerank_facts": "facts reordered, of {n}",
     "read": "the model reads the evidence and answers",
     "answer": "the model answers",
     "condense": "the question with what its words stand for",
@@ -53,7 +53,7 @@ _ANSWERED, _ASKED = "bold green", "bold yellow"
 _GROUNDED = {"supported": "bold green", "unsupported": "bold red"}
 _WORD = re.compile(r"\w+(?:['’]\w+)*")
 _WIDTH = 100
-_MAX_CHARS = 323  # of a passage
+_MAX_CHARS = 323  # maximum characters of a passage
 _REMARKS = ("missing", "unread", "sought", "barred")
 
 

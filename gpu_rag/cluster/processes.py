@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple
 from gpu_rag.cluster.worker import TRIES, check
 from gpu_rag.errors import GpuRagError
 
-LOOK_S = 0.05  # between two looks at the processes
+LOOK_S = 0.05  # between two checks of the processes
 STOP_S = 5.0  # for a process to end by itself
 _log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from gpu_rag.graph.pagerank.plan import way_out
 from gpu_rag.graph.ragged import row_of_value
 from gpu_rag.types import Blocks, Ragged
 
-STRIDE = 8  # steps between two looks on a device; a look makes the host wait
+STRIDE = 8  # steps between two checks on a device; a check makes the host wait
 
 
 def blocks_pagerank(

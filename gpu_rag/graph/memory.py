@@ -22,11 +22,11 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 P = ParamSpec("P")
 
-LOOK_FROM = 1 << 28  # bytes: less is granted without a look, which takes about 30 us
+LOOK_FROM = 1 << 28  # bytes: less is granted without a check, which takes about 30 us
 
 
 def is_small(n_bytes: int) -> bool:
-    """Whether `check_memory` grants this many bytes without a look, so that the exact need is not computed."""
+    """Whether `check_memory` grants this many bytes without a check, so that the exact need is not computed."""
     return n_bytes < LOOK_FROM
 
 

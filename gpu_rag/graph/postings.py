@@ -38,7 +38,7 @@ def best_rows(postings: Postings, queries: Sequence[Sequence[int]], k: int) -> T
     words = np.full((max(map(len, queries), default=0), len(queries)), -1, np.int64)
     for column, query in enumerate(queries):
         words[: len(query), column] = query
-    begins = postings.indptr[words]  # of no word: the end of all
+    begins = postings.indptr[words]  # a number that stands for no word gets the end of all
     lengths = np.where(words < 0, 0, postings.indptr[words + 1] - begins)
     batch = np.cumsum(np.maximum(lengths.sum(0), postings.n)) // MAX_ENTRIES
     cuts = [0, *(np.flatnonzero(np.diff(batch)) + 1).tolist(), len(queries)]

@@ -89,7 +89,7 @@ def guard_folder(out: Path) -> None:
 
 
 def _clean(out: Path, *manifests: Manifest) -> None:
-    """Remove folders that no record names: unfinished ones of a killed run, and replaced stages unless somebody reads
+    """Remove folders that no record names: unfinished ones of a killed run, and replaced stages unless a process reads
     them."""
     named = {record.folder for manifest in manifests for record in manifest.stages.values()}
     kept = has_readers(out)
@@ -330,12 +330,12 @@ def _is_whole(out: Path, manifest: Manifest, stage: str) -> bool:
     """Whether the folder of a stage holds exactly the files of the stage, with their checksums."""
     base, files = out / manifest.stages[stage].folder, manifest.stages[stage].files
     if fault := damage(out, manifest, stage):
-        _log.warning("gpu-rag: damaged, and made anew: %s", fault)
+        _log.warning("gpu-rag: damaged, and made again: %s", fault)
     return not fault and {path.relative_to(base).as_posix() for path in stage_files(base)} == set(files)
 
 
 def _damaged_others(out: Path, manifest: Manifest, stages: Sequence[Stage]) -> list[str]:
-    """Damaged stages that this build does not make. They leave the index until a build makes them anew."""
+    """Damaged stages that this build does not make. They leave the index until a build makes them again."""
     others = manifest.stages.keys() - {stage.name for stage in stages}
     return [name for name in sorted(others) if not _is_whole(out, manifest, name)]
 

@@ -158,7 +158,7 @@ def is_own(name: str) -> bool:
 def refuse_links(folder: Path) -> None:
     """Raise IndexCorrupt if a path of the index in `folder` is a link, a pipe or a device.
 
-    A build makes only files and folders. The target of a link does not belong to the index: an index from somebody else
+    A build makes only files and folders. The target of a link does not belong to the index: an index of another user
     could make this program read, write or delete another file.
     """
     todo = [entry for entry in os.scandir(folder) if is_own(entry.name)] if folder.is_dir() else []

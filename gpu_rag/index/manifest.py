@@ -34,7 +34,7 @@ _NAME = re.compile(r"\w[\w.-]{,95}(/\w[\w.-]{,95})?", re.ASCII)  # name of a mod
 FILE, COPY = "manifest.json", "manifest.copy.json"
 _AGAIN = "build it again with gpu-rag index --fresh, which keeps the replies of models"
 _FROM_COPY = "run gpu-rag index again: it goes on from the copy beside it"
-_MEND = "run gpu-rag index again: it makes the stage anew, from replies that are kept"
+_MEND = "run gpu-rag index again: it makes the stage again, from replies that are kept"
 _log = logging.getLogger(__name__)
 
 
@@ -104,7 +104,7 @@ class Manifest:
         """Settings that later commands take from the index: the embedder's name, [index] and the sections of methods.
         Stages depend on them, answers do not.
 
-        The index may be somebody else's, so these settings name no server, file or program. The user must name the
+        The index may come from another user, so these settings name no server, file or program. The user must name the
         folder of an embedder.
         """
         strange = self.strange_settings()
@@ -175,7 +175,7 @@ class Manifest:
                 what = "the index has another format version"
                 raise IndexMismatch(what, given=f"{given} in {path}", expected=FORMAT, do=_AGAIN)
             manifest = msgspec.convert(document, cls)
-            if "blocks" not in document and "sha256" not in document:  # from a build before it had checksums
+            if "blocks" not in document and "sha256" not in document:  # written before manifests had checksums
                 document["blocks"] = {}
             elif data != manifest._bytes():
                 raise ValueError("it differs from what was written, by its checksum")

@@ -12,7 +12,7 @@ import pyarrow as pa
 def release_memory() -> None:
     """Give free memory of the allocators back to the system, so that a stage is not charged for what others used."""
     pa.default_memory_pool().release_unused()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
     if trim is not None:
         trim(0)
 

@@ -1,13 +1,13 @@
 """An index through a filter of documents. Nothing that only the other documents state counts or shows.
 
-Methods read a view as any index. Tables, vectors and postings are masked: rows that name no removed row are numbered
-anew. What several documents make together, such as the spelling of a name and the graph, is computed from these rows. A
-stage is made when it is first read, in memory.
+Methods read this view like any index. Tables, vectors and postings are masked: rows that refer to a removed row leave,
+and the others get new numbers. Results of several documents, such as the spelling of a name and the graph, are computed
+from these rows. A stage is made in memory when it is first read.
 
-A stage equals that of a build from the kept documents, with three differences, none of which shows a text. BM25 keeps
-the word statistics, and name vectors keep the spelling, of all documents. Synonyms and other links between kept rows
-are those found among all rows. A link to a removed row is not replaced by another. A stage without an entry in
-`NARROW`, or among `narrow` of its method, is not in the view.
+A stage equals the stage of a build from the kept documents, with three differences, none of which shows a text. BM25
+keeps the word statistics of all documents, and name vectors keep their spelling. Synonyms and other links between kept
+rows are those among all rows. A link to a removed row is not replaced by another. A stage without an entry in `NARROW`,
+or in `narrow` of its method, is not in the view.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class View(Index):
     """Some documents of the index `base`, and only what these state.
 
     documents: bool[n documents], at least one True. narrow: {stage: its masks, or a function that computes its files}.
-    Thread-safe, as far as `make` and `files` go.
+    Thread-safe if `make` and `files` are.
     """
 
     def __init__(self, base: Index, documents: np.ndarray, narrow: Mapping[str, Narrow]):
@@ -227,7 +227,7 @@ def narrowed(base: Index, documents: np.ndarray, others: Mapping[str, Narrow]) -
 
 
 def _entities(view: View) -> Files:
-    """Make the entities anew, so that names are written as the kept documents write them."""
+    """Make the entities again, so that names are written as the kept documents write them."""
     files, base = view.run(entities_stage, "extraction"), view.base
     names, all_names = files["entities.parquet"]["id"], base.entities["id"]
     facts, all_facts = _fact_ids(files["relations.parquet"], names), _fact_ids(base.relations, all_names)
@@ -244,7 +244,7 @@ def _fact_ids(relations: pa.Table, names: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.binary_join_element_wise(subjects, relations["label"], objects, " | ")
 
 
-NARROW: dict[str, Narrow] = {  # of the stages that several methods share
+NARROW: dict[str, Narrow] = {  # views of the stages that several methods share
     "passages": {
         "documents.parquet": DOCUMENTS, "passages.parquet": PASSAGES, "lines.parquet": PASSAGES,
         "origins.parquet": DOCUMENTS,

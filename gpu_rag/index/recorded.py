@@ -1,6 +1,6 @@
 """The sources of an index as its folder remembers them, in `sources.json` and a copy, which are not in the digest.
 
-Its paths count only if a key of this user's machine signed them: an index from somebody else names no file to read. The
+Its paths count only if a key of this user's machine signed them: an index of another user names no file to read. The
 hashes of what was removed count in any index.
 """
 
@@ -127,7 +127,7 @@ def _key() -> bytes:
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
                 with suppress(OSError):  # some file systems have no locks
-                    fcntl.flock(file, fcntl.LOCK_EX)  # of processes that start together, the first one makes the key
+                    fcntl.flock(file, fcntl.LOCK_EX)  # if processes start together, the first makes the key
                 key = file.read()
                 if len(key) != _KEY_BYTES:
                     key = secrets.token_bytes(_KEY_BYTES)

@@ -29,7 +29,7 @@ from gpu_rag.index.folder import storage_errors
 from gpu_rag.text.bm25 import narrow as narrow
 
 ROWS_A_GROUP = 8192
-BYTES_KEPT = 1 << 26  # of columns that the stages of a build share
+BYTES_KEPT = 1 << 26  # limit on the columns that the stages of a build share
 GROUPS_KEPT = 256  # row groups of a table that stay in memory, if groups are read on demand
 
 DOCUMENTS = pa.schema(
@@ -221,7 +221,7 @@ def _are_equal(a: pa.Array, b: pa.Array) -> np.ndarray:
         return pc.fill_null(pc.equal(a, b), False).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
     are_equal: np.ndarray = _are_equal(*(pc.list_value_length(lists).cast(pa.int64()) for lists in (a, b)))
     rows, mask = np.flatnonzero(are_equal), pa.array(are_equal)
-    a, b = a.filter(mask), b.filter(mask)  # of equal lengths, so that their values lie side by side
+    a, b = a.filter(mask), b.filter(mask)  # lists of equal lengths, so that their values lie side by side
     others = ~_are_equal(a.flatten(), b.flatten())
     are_equal[rows[pc.list_parent_indices(a).to_numpy()[others]]] = False
     return are_equal

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from gpu_rag.index.names import normalised, one_array, rows_of
 
-TITLE_WEIGHT = 15.0  # of the edge between a passage and the entity of its title; other edges weigh at most 1
-MAX_PASSAGES = 10  # per title; a title of more passages is not their topic
+TITLE_WEIGHT = 15.0  # weight of the edge between a passage and the entity of its title; other edges weigh at most 1
+MAX_PASSAGES = 10  # maximum per title; a title of more passages is not their topic
 BRACKET = re.compile(r"\s*\(([^()]*)\)\s*$")
 
 

@@ -42,7 +42,7 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "=": pc.equal, "!=": pc.not_equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
 }  # fmt: skip
 _WORDS = ("and", "or", "not", "in", "is", "missing", "true", "false")
-Mask: TypeAlias = pa.Array  # of booleans, null where neither true nor false
+Mask: TypeAlias = pa.Array  # an array of booleans, null where neither true nor false
 
 
 def matching(where: str, metadata: pa.Table | None) -> np.ndarray:

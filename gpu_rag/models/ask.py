@@ -233,7 +233,7 @@ def _names(function: Callable[..., Any], n_first: int) -> tuple[str, ...] | None
 
 
 def shown(llm: Model, prompt: Prompt, slots: Mapping[str, str | Packed], max_tokens: int) -> Shown:
-    """Prompt with its slots filled; packed texts as far as they fit beside a reply of `max_tokens`.
+    """Prompt with its slots filled; as many packed texts as leave room for a reply of `max_tokens`.
 
     Raises ContextOverflow if it does not fit even without packed texts.
     """

@@ -34,7 +34,7 @@ from gpu_rag.types import Reject, Reply, Request
 _NAME = re.compile(r"[A-Z0-9][\w'’.-]*(?: (?:(?:of|the|and) )*[A-Z0-9][\w'’-]*)*")
 PLANNED = {"vector_cache_gib": 0.0}  # changes to [models]: with cached vectors embedding would look free
 MAX_TEXTS = 1024  # texts that a trial stage really embeds
-Sizes = dict[str, float]  # of a corpus or sample: passages, characters, entities, relations, mentions, ...
+Sizes = dict[str, float]  # {"passages", "characters", "entities", "relations", ...: number in a corpus or sample}
 COUNTED = {  # {size: (stage that counts it, its key there)}
     "entities": ("entities", "entities"),
     "relations": ("entities", "relations"),

@@ -1,4 +1,4 @@
-"""Choices with mass: the options that a model chose move passages up a ranking, as far as the graph agrees.
+"""Choices with mass: the options that a model chose move passages up a ranking if the graph agrees.
 
 A choice offers options, such as edges, relations or entities, which lead to passages. Over all choices of a question:
   n(p), m(p)  = the summed weights of the chosen options that lead to passage p, and of all offered ones; an option

@@ -80,7 +80,7 @@ class Batch:
 
     def _on_text(self, place: int, piece: str) -> None:
         """Hand a piece of an answer to the loop; called in a thread of a model."""
-        with suppress(RuntimeError):  # as above
+        with suppress(RuntimeError):  # the loop is closed: the server has ended
             self._loop.call_soon_threadsafe(self._add_piece, place, piece)
 
     def _add_piece(self, place: int, piece: str) -> None:
@@ -166,7 +166,7 @@ class Admission:
 
     def __init__(self, settings: Settings):
         self.settings, self.counts = settings, Counts()
-        self.batches: set[Batch] = set()  # with open questions
+        self.batches: set[Batch] = set()  # batches with open questions
         self.closed = False
         self.ends: deque[float] = deque(maxlen=N_RECENT)  # times of the last ends
         self._limit = settings.runtime.max_live + settings.serve.max_queue

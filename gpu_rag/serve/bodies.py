@@ -23,7 +23,7 @@ T = TypeVar("T")
 _bad = partial(Refusal, 400)
 Filter = Annotated[str, Meta(max_length=MAX_CHARS)]
 LAST = "the last user message"
-MAX_TEXTS = 1024  # of one request for embeddings
+MAX_TEXTS = 1024  # maximum texts of one request for embeddings
 # options that would change the form of the reply, and the values of them that do not
 _CHAT_FORMS = ("tools", "tool_choice", "functions", "function_call", "response_format", "logprobs", "audio",
                "modalities")  # fmt: skip

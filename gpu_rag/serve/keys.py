@@ -21,7 +21,7 @@ from gpu_rag.settings.ranges import NATURAL
 
 FORBIDDEN = "Forbidden"  # the kind of an error for a key that may not do something
 RIGHTS = ("read", "answer", "metrics", "change")
-USUAL = RIGHTS[:3]  # of a key whose rights are not given
+USUAL = RIGHTS[:3]  # the rights of a key that names none
 MINUTE_S = 60.0
 
 

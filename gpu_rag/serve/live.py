@@ -188,7 +188,7 @@ class EngineThread:
     totals over all engines. indexes: {name: the served index}.
     """
 
-    driver: StreamingDriver  # of the first engine, as its models and settings; set by `start`
+    driver: StreamingDriver  # the driver of the first engine, like its models and settings; set by `start`
     models: ModelSet
     _driver_settings: Settings
 

@@ -113,7 +113,7 @@ def _end(row: dict[str, Any], message: dict[str, Any]) -> dict[str, Any]:
     n_in, n_out, n_cached = (row["usage"][f"{kind}_tokens"] for kind in ("prompt", "generated", "cached"))
     usage: dict[str, Any] = {"input_tokens": n_in, "output_tokens": n_out, "total_tokens": n_in + n_out}
     usage["input_tokens_details"] = {"cached_tokens": n_cached, "cache_write_tokens": 0}
-    usage["output_tokens_details"] = {"reasoning_tokens": 0}  # engines do not tell them apart
+    usage["output_tokens_details"] = {"reasoning_tokens": 0}  # engines do not count them separately
     return {"status": "completed", "output": [message], "usage": usage, "gpu_rag": row}
 
 

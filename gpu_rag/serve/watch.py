@@ -13,7 +13,7 @@ from gpu_rag.index.manifest import FILE, Manifest
 from gpu_rag.serve.keys import file_status
 from gpu_rag.serve.live import READY, ServedIndex
 
-PAUSE_S = 0.5  # between two looks at the manifest
+PAUSE_S = 0.5  # between two checks of the manifest
 MAX_PAUSE_S = 60.0  # between two attempts to open an index that cannot be opened
 
 

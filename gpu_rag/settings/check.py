@@ -21,7 +21,7 @@ from gpu_rag.errors import UsageError
 from gpu_rag.settings.ranges import MAX_INTEGER, MAX_SEED, Allowed, OutOfRange, Range, check_value, shortened
 
 T = TypeVar("T")
-SECTIONS: dict[str, Callable[[], type[Declared]]] = {}  # by name: a function that returns the class
+SECTIONS: dict[str, Callable[[], type[Declared]]] = {}  # {name: function that returns the class}
 FINDERS: list[Callable[[], object]] = []  # called for an unknown section: each may add to SECTIONS
 _WORDS = {bool: "true | false", int: "a whole number", float: "a number", str: "text"}
 

@@ -96,7 +96,7 @@ class IndexSettings(Declared):
     memory: Annotated[float, NATURAL, "GiB for sorting and joining tables; 0: a quarter of free memory"] = 0.0
 
     max_document_chars: ClassVar[int] = 10_000_000  # a longer document is a rejected row
-    coref_tokens: ClassVar[int] = 1024  # for a passage without pronouns
+    coref_tokens: ClassVar[int] = 1024  # enough for a passage without pronouns
     synonym_k: ClassVar[int] = 20  # maximum synonyms of a name
     bm25_k1: ClassVar[float] = 1.2
     bm25_b: ClassVar[float] = 0.75
@@ -149,7 +149,7 @@ class VllmSettings(Declared):
     engines: Annotated[int, NATURAL, "number of servers, each with the whole model; 0: one per GPU"] = 0
     arguments: Annotated[str, 'more options of vLLM\'s server, as JSON: {"kv_cache_dtype": "fp8"}'] = ""
 
-    seed: ClassVar[int] = 0  # of the server; a request's own seed decides its sampling
+    seed: ClassVar[int] = 0  # the server's seed; a request's own seed decides its sampling
 
 
 @dataclass(frozen=True)
@@ -208,8 +208,8 @@ class ServeSettings(Declared):
     ] = ()
     warm: Annotated[bool, "whether to ask each method one question before clients are served"] = True
 
-    max_questions: ClassVar[int] = 256  # per request
+    max_questions: ClassVar[int] = 256  # maximum questions of one request
     max_passages: ClassVar[int] = 100  # maximum passages of one retrieval
-    max_body_kib: ClassVar[int] = 1024  # of a request
+    max_body_kib: ClassVar[int] = 1024  # maximum size of a request
     max_question_chars: ClassVar[int] = 4000
     revive_seconds: ClassVar[float] = 5.0  # pause before dead models are reopened, doubled up to a minute

@@ -21,7 +21,7 @@ _SAMPLE_BYTES = 200_000
 _SWITCHES_TO_KANJI = re.compile(rb"\x1b\$[@B]")
 _SURE = 0.05  # below this confidence, the commonest charset is used
 _COMMONEST = "cp1252"
-_MOSTLY = 3  # of Japanese and Chinese in older charsets, more than half may look like UTF-8
+_MOSTLY = 3  # in older charsets of Japanese and Chinese, more than half of the bytes may look like UTF-8
 
 
 def mark_of(data: bytes) -> tuple[bytes, str]:

@@ -145,7 +145,7 @@ def _records(lines: _Lines, delimiter: str) -> Iterator[tuple[int, list[str] | R
             line = lines.taken[0][1]
             record = error if isinstance(error, RowError) else RowError(f"its quotation is broken: {error}")
             cells = line.rstrip("\r\n").split("\t")
-            if delimiter == "\t" and len(cells) == n_names:  # in tab-separated rows, a quote is mostly a plain quote
+            if delimiter == "\t" and len(cells) == n_names:  # a quote in tab-separated rows is usually only a character
                 record = cells
             lines.give_back(1)  # an open quotation may have swallowed whole rows
         if not lines.taken:

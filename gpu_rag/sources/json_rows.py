@@ -58,7 +58,7 @@ def _rows_of(text: str) -> Iterable[Any]:
     try:
         value = loads(text)
     except JsonError:
-        if member := _ONE_ARRAY.fullmatch(text):  # of a broken file the elements before are kept
+        if member := _ONE_ARRAY.fullmatch(text):  # the elements before the break are kept
             return iter_array(member[1])
         raise
     members: list[Any] = [member for member in value.values() if isinstance(member, list | dict | str)]

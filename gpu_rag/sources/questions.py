@@ -36,7 +36,7 @@ from gpu_rag.types import Page, PageReject, Question, Reject
 _HEADER = ["query-id", "corpus-id", "score"]
 
 
-_Judged = tuple[int, dict[str, int]]  # of a query: the line of its first judgement, {document id: score} in order
+_Judged = tuple[int, dict[str, int]]  # for a query: (line of its first judgement, {document id: score} in order)
 
 
 def _read_qrels(path: Path, limits: Limits, into: dict[str, _Judged]) -> Iterator[Reject]:

@@ -64,7 +64,7 @@ _ASKS = re.compile(
 _EMPTY = word_set("year date day month century time people person man woman number name kind")
 _PLACED = word_set(
     "lie lies lay stand stands stood live lives lived located situated placed found"
-)  # need not be there
+)  # verbs that a sentence may leave out
 _BOUNDARIES = word_set(", ; : ( ) – — and but while who which whom whose where when after before although though")
 _REFERS = PRONOUNS | POSSESSIVES | {"both"}
 _RELATIVES = word_set("who which whose")
@@ -94,7 +94,7 @@ painting picture, job trade profession, war battle, illness disease, shop store,
 salary wage pay, journal newspaper magazine, aircraft plane, teacher schoolmaster, soldier troop, film movie, lawyer
 attorney, reward prize award, inventor engineer"""
 _ORDINAL_ENDINGS = ("st", "nd", "rd", "th")
-_EXCLUDING = {  # words before a name of another type
+_EXCLUDING = {  # a name behind these words has another type
     "person": frozenset({"in", "at"}), "place": frozenset({"by"}), "number": frozenset({"the"}),
 }  # fmt: skip
 _OF_THE = re.compile(r"\bof the\b")  # a name on each side
@@ -103,7 +103,7 @@ _OBJECTS = word_set("him her it them his its their")
 _ORDINALS = frozenset(tokenize("first second third fourth fifth sixth seventh eighth ninth tenth last next"))
 _FIGURE, _YEAR = re.compile(r"\d"), re.compile(r"1\d{3}|20\d{2}")
 _BOUNDARY = 6  # words that a boundary counts as
-_MAX_WORDS, _MAX_TOKENS = 12, 200  # of an answer, and of a sentence, that are looked at
+_MAX_WORDS, _MAX_TOKENS = 12, 200  # limits of an answer and of a sentence; longer ones are ignored
 
 Place = tuple[int, int]  # tokens first:last of a sentence
 
@@ -183,7 +183,7 @@ class _Sentence:
         first, last = place
         if first <= i < last:
             return 0
-        if i == self.verb and first == self.subject:  # in spite of the words between them
+        if i == self.verb and first == self.subject:  # subject and verb belong together, whatever stands between them
             return 1
         behind = [token.low for token in self.tokens[last : last + 3]]
         if i == last + 1 and behind[0] == "," and is_verb(behind[1], "") and behind[-1] not in PREPOSITIONS:
@@ -551,7 +551,7 @@ def _anchors(
 
 
 def _has_another_subject(sentence: _Sentence, place: Place, verbs: Sequence[Sequence[int]]) -> bool:
-    """Whether somebody else than the answer does what "who" asks for. "Crane bought Harlow" does not say who bought
+    """Whether somebody other than the answer does what "who" asks for. "Crane bought Harlow" does not say who bought
     Crane, and "He met Anna and founded the club" not that Anna founded it."""
     lows = [token.low for token in sentence.tokens]
     if 0 <= sentence.subject < sentence.verb < place[0] and [sentence.verb] in verbs:

@@ -260,7 +260,7 @@ def test_a_flipped_bit_is_noticed_where_it_is_read_and_mended_by_index(broken, s
         assert is_noticed(broken, file)
     given = {"kg": source / "kg.tsv", "skb": source / "med", "settings": FAST}
     report = gpu_rag.build(source / "c.jsonl", broken, methods=METHODS, **given).report
-    assert not any(stage.skipped for stage in report.stages.values()) and "damaged, and made anew" in caplog.text
+    assert not any(stage.skipped for stage in report.stages.values()) and "damaged, and made again" in caplog.text
     assert Manifest.read(broken) == before and all(file.read_bytes() == data for file, data in kept.items())
     assert verify(broken, stage_checks()) == []
 

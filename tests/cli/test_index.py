@@ -138,7 +138,7 @@ def test_a_run_that_makes_other_entities_says_so_and_drops_nothing(run, cli, tin
     patterns = ("--set", "index.extractor=patterns")
     forgot = run("index", tiny_corpus, "--out", out, "--for", "hoprag", *patterns, *cli.NO_LLM)
     assert forgot.status == 0
-    assert "made by the extractor import, now patterns makes them anew" in forgot.err
+    assert "made by the extractor import, now patterns makes them again" in forgot.err
     assert "--openie FILE keeps them" in forgot.err
     assert "dropped" not in forgot.err  # what depends on them is made anew
     fresh = run("index", tiny_corpus, "--out", out, "--openie", ready, "--fresh", *cli.NO_LLM)

@@ -1,4 +1,4 @@
-"""An index that is built anew, sent to another process, or inherited by a fork while somebody answers with it."""
+"""An index that is rebuilt, sent to another process, or inherited by a fork while somebody answers with it."""
 
 import multiprocessing
 import os

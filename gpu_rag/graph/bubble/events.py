@@ -24,7 +24,7 @@ MAX_GROUPS = 16
 
 
 AT_ONCE = 1 << 24  # places of trees processed together
-_MIX = (-7046029254386353131, -4658895280553007687, -7723592293110705685)  # of splitmix64, as i64
+_MIX = (-7046029254386353131, -4658895280553007687, -7723592293110705685)  # constants of splitmix64, as i64
 
 Column = TypeVar("Column")
 

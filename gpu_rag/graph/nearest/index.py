@@ -18,7 +18,7 @@ from gpu_rag.types import TopK
 
 MORE = 32  # candidates beyond k in the first try
 PADDED = 64  # queries of a faiss call, padded
-THREADS = 1  # of faiss
+THREADS = 1  # threads that faiss uses
 MAX_K_ON_GPU = 2048  # maximum rows that faiss finds for a query on a GPU
 
 

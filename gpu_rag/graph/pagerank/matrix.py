@@ -24,7 +24,7 @@ PROVED, PROVED_BYTES = (16, 64), 1 << 30  # fewest and most columns in f64 at a 
 LAST_ROW = 2**31 - 1
 MAX_RECORDED = 1 << 23  # maximum numbers of a recorded state: a larger step takes longer than its launches, and by
 # `auto` begins in f16: it does not fit a GPU's L2, and is bound by the bytes that it reads
-RECORDINGS = 8  # of a graph: each has its own states
+RECORDINGS = 8  # maximum recordings of a graph: each has its own states
 _RECORDING = Lock()
 
 
@@ -205,7 +205,7 @@ class MatrixTile:
         """See `Tile.sweep`."""
         degree, inverse = self.degrees[torch.float64 if fine else self.x.dtype]
         change = None
-        for left, omega in zip(range(len(omegas) - 1, -1, -1), torch.from_numpy(omegas).to(inverse)):  # one copy a look
+        for left, omega in zip(range(len(omegas) - 1, -1, -1), torch.from_numpy(omegas).to(inverse)):  # one copy
             change = ppr_step(
                 self.graph.pull, self.x, self.y, self.restart, self.damping, degree, inverse, omega, measured=left == 0
             )

@@ -42,7 +42,7 @@ MARGIN = 0.8  # a column is checked when its predicted gap is below this part of
 
 @dataclass(frozen=True)
 class Plan:
-    """omega: f64[max_iter + 2], the relaxation of step k; stride: steps between looks (2 if buffers alternate);
+    """omega: f64[max_iter + 2], the relaxation of step k; stride: steps between checks (2 if buffers alternate);
     predicted: the expected |Z - X|_1 after the last step, divided by its value at the step (a guess: it decides when
     to check, never whether the result is good)."""
 
@@ -186,7 +186,7 @@ in place, as `solve_tile` changes them around `sweep`."""
 
 
 Leap = Callable[[Array, int], None]
-"""The method `leap` of a tile on which a look is a wait, (omegas f64[K], n_fine): steps of all columns without a look,
+"""The method `leap` of a tile on which a check waits, (omegas f64[K], n_fine): steps of all columns without a check,
 the last `n_fine` of them fine."""
 
 

@@ -18,7 +18,7 @@ from gpu_rag.types import Ragged
 
 GRID = float(2**22)
 _PATHS = 4096  # paths that a thread takes at a time
-_FEW = 1 / 16  # of all edges: so few used edges are sorted; otherwise every edge of the graph gets a number
+_FEW = 1 / 16  # if fewer of all edges are used, they are sorted; otherwise every edge of the graph gets a number
 _PART = 1 << 22  # components converted at a time (torch)
 
 

@@ -17,7 +17,7 @@ from gpu_rag.lazy import torch
 from gpu_rag.types import UNTYPED, Ragged
 
 KINDS = ("kg", "skb", "extraction", "documents", "web")
-CURATED = KINDS[:2]  # facts stated by somebody; the facts of the others are found in texts
+CURATED = KINDS[:2]  # facts that people state; the facts of the other kinds are extracted from texts
 
 
 @dataclass(frozen=True)
@@ -121,12 +121,12 @@ class KnowledgeBase:
 
     def named(self, name: str, type: str | None = None) -> list[int]:
         """Nodes whose name or alias equals `name` under `name_key`, or whose name is `name` with a qualifier in
-        brackets. type: only nodes of this type, and those whose type is not known.
+        brackets; only those that `may_be` of the type. Ascending, possibly several or none."""
+        return self.may_be(self._named.rows(name_key(name)), type)
 
-        Ascending, possibly several or none.
-        """
-        rows = self._named.rows(name_key(name))
-        return rows if type is None else [r for r in rows if self.type_names[self.node_type[r]] in (type, UNTYPED)]
+    def may_be(self, nodes: Sequence[int], type: str | None) -> list[int]:
+        """The nodes of this type (None: of any type), and those whose type is not known."""
+        return [node for node in nodes if type is None or self.type_names[self.node_type[node]] in (type, UNTYPED)]
 
     def keys_of_names(self) -> list[str]:
         """The names for which `named` has nodes, in the form of `name_key`, each once, ascending."""

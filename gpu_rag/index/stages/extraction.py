@@ -35,7 +35,7 @@ from gpu_rag.types import Extraction, Profile, Reject
 
 Row = tuple[Extraction, str]  # the extraction of a passage, and its status
 _NOTHING = Extraction((), ())
-EXTRACTED = pa.schema(  # of a batch with a row for each passage; profiles: of entities with more than a name
+EXTRACTED = pa.schema(  # columns of a batch, one row per passage; profiles: of entities with more than a name
     [
         *(tables.EXTRACTIONS.field(name) for name in ("entities", "triples", "status")),
         ("profiles", pa.list_(pa.struct(list(tables.PROFILES)[1:]))),

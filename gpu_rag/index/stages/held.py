@@ -99,7 +99,7 @@ class _Tables:
                 if isinstance(item, Reject):
                     document = replace(document, file=item.file, line=item.line)
                 prefix = _prefix(document)
-                document = replace(document, id=document.id.removeprefix(prefix))  # whoever reads it claims the id anew
+                document = replace(document, id=document.id.removeprefix(prefix))  # its reader claims the id again
                 yield Outcome(document, document.file in self._question_files, prefix and f"{prefix}{document.id}")
 
     def _row_of(self, item: int | Reject) -> int | None:

@@ -118,7 +118,7 @@ def kept_files(work: Work, hashes: dict[str, str]) -> Kept | None:
         read = msgspec.json.decode(carried.tobytes(), type=dict[str, str])
         is_given = bool(read.pop(_GIVEN, "yes"))
         new_removals = _new_removals(work.params, work.previous_params)
-    except msgspec.MsgspecError:  # of an index that no build wrote
+    except msgspec.MsgspecError:  # no build wrote this index
         return None
     keys = {name: sha256_text(name) for name in hashes}  # hashes, since all documents of a file may have been removed
     known = {keys[name]: sha256 for name, sha256 in hashes.items()}

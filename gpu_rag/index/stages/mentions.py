@@ -147,7 +147,7 @@ def _distinct(rows: np.ndarray) -> np.ndarray:
 def _written_names(
     path: Path, schema: pa.Schema, owners: list[np.ndarray], searched: Searched | None = None
 ) -> Iterator[str]:
-    """The names and aliases of every entity, as far as they are `searched`. Appends to `owners` the row of the entity
+    """The names and aliases of every entity that are `searched`. Appends to `owners` the row of the entity
     of each, inverted (~row) for an alias."""
     first = 0
     for batch in tables.read_batches(path, schema, ("name", "aliases")):

@@ -55,7 +55,7 @@ def read_rejects(path: Path, start: int = 0, stop: int | None = None) -> Iterato
                 yield msgspec.json.decode(line, type=Reject)
     except (OSError, msgspec.MsgspecError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        do = "run gpu-rag index again: it writes the file anew"
+        do = "run gpu-rag index again: it writes the file again"
         raise IndexCorrupt("the rejects of an index cannot be read", given=f"{path.name}: {reason}", do=do) from error
 
 

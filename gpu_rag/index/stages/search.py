@@ -154,7 +154,7 @@ def _name_of(window: Sequence[str]) -> str:
 def rows_by_key(keys: np.ndarray, known: np.ndarray) -> np.ndarray:
     """i64[len(keys)]: a row of `known` with the same key, -1 if there is none. keys, known: hashes u64[n, 2].
 
-    A key whose mixed halves stand for another key too may get -1: the caller then makes its row anew.
+    A key whose mixed halves stand for another key too may get -1: the caller then makes its row again.
     """
     if not len(known):
         return np.full(len(keys), -1, np.int64)

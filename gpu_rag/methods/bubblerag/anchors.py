@@ -63,7 +63,7 @@ async def find_groups(
     if not nearest:
         return [], False
     rank: Sequence[int] = range(len(nearest))
-    if not only_rules(run):  # which see no order
+    if not only_rules(run):  # rules do not depend on the order
         rank = shuffled(run, GROUPS.name, node_texts(run.index, nearest[:1])[0], len(nearest))
     candidates = [nearest[i] for i in rank]
     rules = _numbered(groups_by_rules(run.index, keywords, pools), candidates)
@@ -109,7 +109,7 @@ def _numbered(groups: Sequence[Group], candidates: Sequence[int]) -> Grouping:
 
 def _lines(index: Index, candidates: Sequence[int], pools: Sequence[Ranking]) -> list[str]:
     """Each candidate as a line of the prompt: its number, text, kind, a title that it comes from, and its keywords."""
-    numbers: dict[int, list[str]] = {v: [] for v in candidates}  # of the keywords that it was proposed for
+    numbers: dict[int, list[str]] = {v: [] for v in candidates}  # the keywords that proposed it
     for number, pool in enumerate(pools, 1):
         for v in pool.rows:
             numbers[v].append(str(number))

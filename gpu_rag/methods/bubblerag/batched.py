@@ -84,7 +84,7 @@ class Params(Declared):
     ] = True
     relax: Annotated[
         bool,
-        "whether keywords are reworded after a look at passages; false: as they are, and without a model open "
+        "whether keywords are reworded after passages are read; false: as they are, and without a model open "
         "sub-questions are searched everywhere",
     ] = True
     budget: Annotated[int, COUNT, "number of candidate trees"] = 10

@@ -316,7 +316,7 @@ def _pairs(
     place = np.searchsorted(entities, keys)
     is_end = entities[place] == keys
     holder, place = holder[is_end], place[is_end]
-    turn = np.arange(len(holder)) - np.searchsorted(holder, holder)  # of an entity among those of its holder
+    turn = np.arange(len(holder)) - np.searchsorted(holder, holder)  # place of an entity in its holder
     bridges = np.zeros((rows.size, width), np.float32)
     for number in range(int(turn.max(initial=-1)) + 1):  # sums in the order of the entities
         bridges[holder[turn == number]] += reach[place[turn == number]]
@@ -365,7 +365,7 @@ def _chains(facts: _Facts, fact_of_end: np.ndarray, entity_of_end: np.ndarray, b
     for first in range(0, len(fact), _PAIRS_AT_ONCE):
         one, other = fact[first : first + _PAIRS_AT_ONCE], partner[first : first + _PAIRS_AT_ONCE]
         cosine = (facts.vectors[one] * facts.vectors[other]).sum(1)
-        lengths = np.sqrt((2 + 2 * cosine).clip(_MIN_OTHER))  # of f + g
+        lengths = np.sqrt((2 + 2 * cosine).clip(_MIN_OTHER))  # the length of f + g
         highest = ((facts.cosine[one] + facts.cosine[other]) / lengths).clip(0)
         np.maximum.at(chains.ravel(), facts.position[one] * width + facts.position[other] % width, highest)
     return chains + chains.swapaxes(1, 2)
@@ -381,7 +381,7 @@ def _listed(rows: np.ndarray, lists: Sequence[Ranking]) -> list[np.ndarray]:
     known, scores = np.full((len(lists), width), -1), np.zeros((len(lists), width))
     for row, score, size, ranking in zip(known, scores, sizes, lists):
         row[:size], score[:size] = ranking.rows[:size], ranking.scores[:size]
-        score[size:] = min(ranking.scores[:size], default=0.0)  # of what the list lacks
+        score[size:] = min(ranking.scores[:size], default=0.0)  # the score of candidates that are not in the list
     is_same = rows[:, :, None] == known[:, None, :]
     place, has = is_same.argmax(2), is_same.any(2)
     lowest = scores.min(1, keepdims=True)

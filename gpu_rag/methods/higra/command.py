@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--find", default="", metavar="TEXT", help="only merges with this text in a name")
     parser.add_argument("--why", choices=WHY, help="only merges made for this reason")
     add_limit(parser, "merges")
-    add_list(parser, "--reject", "ID", "tell the names of a merge apart", type=str)
+    add_list(parser, "--reject", "ID", "keep the names of a merge apart", type=str)
     add_list(parser, "--force", "NAME", "make two names one; stronger than a rejection", nargs=2, type=str)
     add_list(parser, "--undo", "ID", "take an edit back", type=str)
 

@@ -32,7 +32,7 @@ def next_by_rules(dialogue: Dialogue) -> tuple[SubQuestions, Answered | None]:
     for step in dialogue.plan.steps:
         if all(_is_through(dialogue, k) for k in step.depends_on):
             asks.extend(_asks_for(dialogue, step))
-    distinct = {ask.question: ask for ask in reversed(asks)}  # of steps with the same words the first is asked
+    distinct = {ask.question: ask for ask in reversed(asks)}  # equal steps are asked once, by the first
     return tuple(ask for ask in asks if distinct[ask.question] is ask)[:MAX_ASKS], None if asks else _answer(dialogue)
 
 

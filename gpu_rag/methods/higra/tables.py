@@ -36,7 +36,7 @@ HIGRA_RELATIONS = pa.schema(  # sorted by (subject, label, object)
         ("confidence", pa.float32()),  # 1 for extracted relations
     ]
 )
-HIGRA_BECAME = pa.schema([("entity", pa.int32())])  # of each exact entity: its row of HIGRA_ENTITIES
+HIGRA_BECAME = pa.schema([("entity", pa.int32())])  # for each exact entity, its row of HIGRA_ENTITIES
 HIGRA_LINKS = tables.MENTIONS  # rows of HIGRA_ENTITIES and passages; sorted by (passage, start, entity, end)
 HIGRA_MERGES = pa.schema(  # merges and their reasons; sorted by (why, -score, id)
     [

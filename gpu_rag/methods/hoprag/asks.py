@@ -14,7 +14,7 @@ from gpu_rag.models.ask import Ask, Choose, Packed
 from gpu_rag.program.oracle import Known
 
 PROMPTS = "gpu_rag.methods.hoprag.prompts"
-MAX_PLACES = 20  # of one request
+MAX_PLACES = 20  # maximum places of one request
 
 
 def nearest(entry: str, edges: Sequence[OutEdge]) -> list[int]:

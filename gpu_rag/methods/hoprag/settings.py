@@ -23,4 +23,4 @@ class HopSettings(Declared):
         int, NATURAL, "above this many in- or out-questions, a CPU matches edges among candidates only"
     ] = 200_000
 
-    tokens: ClassVar[int] = 256  # per reply with questions
+    tokens: ClassVar[int] = 256  # maximum tokens of a reply with questions

@@ -2,12 +2,12 @@
 
 A topic entity reaches the nodes at the end of a chain of 1 to `radius` edges. Each edge must have a relation that the
 topic allows, and may be walked in either direction. A topic with its own chain reaches only the ends of that chain. The
-candidates of a question are the nodes that all its topics reach, without the topic nodes. If there are none, the nodes
-that some topic reaches are taken, and the result says so. Candidates are ranked by the cosine of question and document,
-ties to the lower node. If wanted, distance comes first: 0 if a chain uses every relation of the topic once, in any
-order, else the edges of the shortest chain. Over several topics the largest distance counts, in a union the smallest.
-If the candidates of a question are given, they are ranked alone, wherever the topics lead.
-Apart from the sets themselves, nothing of size [B, N] is allocated.
+candidates of a question are the nodes that all its topics reach, without the topic nodes. If there are none, all nodes
+that some topic reaches are candidates, and the result says so. Candidates are ranked by the cosine of question and
+document, ties to the lower node. With `by_distance`, distance comes first: 0 if a chain uses every relation of the
+topic once, in any order, else the number of edges of the shortest chain. Over several topics the largest distance
+counts, in a union the smallest. If the candidates of a question are given, only they are ranked.
+Nothing of size [B, N] is allocated except the sets.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Walks:
 
     def of_topics(self, question: torch.Tensor, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(i64[M, max_topics], bool of that shape): positions of (topic of the question, node) in `keys`, and whether
-        it is there."""
+        `keys` has it."""
         keys, count = self.keys[0], self.n_topics[question]
         number = torch.arange(max(1, self.max_topics), device=nodes.device)
         first = self.n_topics.cumsum(0)[question] - count
@@ -186,8 +186,8 @@ def _candidates(walks: Walks, within: Sequence[tuple[int, ...] | None]) -> tuple
 class Leads:
     """The links from a topic to gold nodes.
 
-    nodes: gold nodes that it reaches; relations: those of the topic that are part of a chain to one of them; ball:
-    whether a chain of any relations reaches one of them.
+    nodes: gold nodes that it reaches; relations: relations of the topic in a chain to such a node; ball: whether a
+    chain of any relations reaches a gold node.
     """
 
     nodes: tuple[int, ...]

@@ -32,7 +32,6 @@ from gpu_rag.program.knowledge_base.walks import Walk, walk_nodes
 from gpu_rag.runtime.gather import gather
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.rules.relations.operators import is_compared
-from gpu_rag.types import UNTYPED
 
 N_CHAINS, N_PATHS = 3, LISTED  # chains read of a topic, and paths per chain
 
@@ -134,15 +133,12 @@ def _type(kb: KnowledgeBase, nodes: Sequence[int]) -> str:
 def _part(topic: Topic, mentions: Sequence[Mention], kb: KnowledgeBase) -> Part | None:
     """A topic of the query in the graph; None for an unknown one. Without ways each relation is walked either way.
 
-    If no node of a mention has the type of the topic, or an unknown one, those of its name and type are taken, else all
-    of the mention.
+    If no node of the mention may have the type of the topic, nodes with the name and type are taken, else all nodes of
+    the mention, else all with the name.
     """
     nodes = next((_nodes(m) for m in mentions if m.text.casefold() == topic.entity.casefold()), ())
-    if topic.type:
-        of_type = tuple(node for node in nodes if kb.type_names[kb.node_type[node]] in (topic.type, UNTYPED))
-        nodes = of_type or tuple(kb.named(topic.entity, topic.type)) or nodes
-    nodes = nodes or tuple(kb.named(topic.entity))
-    part = part_of(kb, topic, nodes)
+    name, type = topic.entity, topic.type or None
+    part = part_of(kb, topic, tuple(kb.may_be(nodes, type) or kb.named(name, type) or nodes or kb.named(name)))
     if not part.nodes or len(part.relations) != len(topic.relations):
         return None
     return part if part.ways else replace(part, ways=(EITHER,) * len(part.relations))

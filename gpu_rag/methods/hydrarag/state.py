@@ -76,7 +76,7 @@ class Params(Declared):
     documents: ClassVar[int] = 3  # passages read per topic
     enough: ClassVar[float] = 0.45  # by rule, minimum relevance of a path that settles a question
     temperature: ClassVar[float] = 0.4  # temperature of requests in exploration
-    seed: ClassVar[int] = 0  # for the relations that `hydrarag-e` draws
+    seed: ClassVar[int] = 0  # seed of the relations that `hydrarag-e` draws
 
     def __post_init__(self) -> None:
         super().__post_init__()

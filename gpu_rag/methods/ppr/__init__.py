@@ -7,7 +7,7 @@ METHODS = (
         "ppr",
         (
             "passage_vectors", "relation_vectors", "bm25", "title_names", "entity_names", "graph",
-            "relation_graph",  # of `fused` and `bubblerag`, which every index of `ppr` serves
+            "relation_graph",  # read by `fused` and `bubblerag`, which every index of `ppr` serves
         ),
         inexact=("pagerank", "neighbours"),
         default=True, compared=True, shown=True, auto=80, order=40,

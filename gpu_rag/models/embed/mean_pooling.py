@@ -54,7 +54,7 @@ class MeanPoolingEmbedder:
         self.name, self.device, self.n_truncated, self.row_identical = name, device, 0, True
         self.dtype = choose_dtype(self._torch_device, dtype)
         self.max_tokens, self._prefix, self._centre = _settings(folder)
-        self._counting = Lock()  # of `n_truncated`, by threads that tokenize
+        self._counting = Lock()  # guards `n_truncated`, which threads count
         centred = {} if self._centre is None else {"centred": True}
         settings = {"pooling": "mean", "max_tokens": self.max_tokens, **centred}
         self.content_hash = folder_hash(folder, CODE_VERSION, settings)

@@ -25,8 +25,8 @@ TEXTS = 32  # texts per request: servers take that many by default
 SHORTEST = 16  # characters: a shorter text that counts as too long was refused for another reason
 PATIENCE = Patience(timeout_s=600.0, connect_timeout_s=10.0, retries=5, backoff_s=0.5)
 
-Turn = list[Exchanger]  # of all servers, in the order in which a request tries them
-Tasks = set[asyncio.Task[tuple[list[int], np.ndarray]]]  # of requests: rows and their vectors
+Turn = list[Exchanger]  # all servers, in the order in which a request tries them
+Tasks = set[asyncio.Task[tuple[list[int], np.ndarray]]]  # running requests, each with its rows and their vectors
 
 
 class ServerEmbedder:

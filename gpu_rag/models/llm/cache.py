@@ -248,7 +248,7 @@ def mend_replies(path: Path) -> None:
 
 
 def keep_replies(path: Path, keys: Collection[str]) -> None:
-    """Make a reply file anew with the replies of these keys alone, and remove it, and all copies of it, if there are
+    """Rewrite a reply file with the replies of these keys alone, and remove it, and all copies of it, if there are
     none. No other process may use it."""
     new = path.with_name(f"{path.name}.kept")
     new.unlink(missing_ok=True)
@@ -359,7 +359,7 @@ class _Database:
 
 def _prepare(db: sqlite3.Connection, path: Path) -> None:
     """Set the options of a connection, and make the table of a new file. Raises IndexMismatch for a newer file."""
-    db.execute("PRAGMA trusted_schema = OFF")  # the file may be somebody else's
+    db.execute("PRAGMA trusted_schema = OFF")  # the file may come from another user
     db.execute("PRAGMA cell_size_check = ON")  # a damaged page is found before use
     version = int(db.execute("PRAGMA user_version").fetchone()[0])
     if version > FORMAT:
@@ -487,7 +487,7 @@ class CachedLLM:
             del self._waits[key]
             self._ready[key] = aborted()
             return
-        if self._sent.get(sent.name) is sent:  # equal requests from now on are computed anew
+        if self._sent.get(sent.name) is sent:  # equal requests from now on are computed again
             del self._sent[sent.name]
         with self._turn:
             self._streaming().abort(sent.number)

@@ -51,7 +51,7 @@ CODE_VERSION = 1
 CONTEXT_TOKENS = 4096
 THINK_TOKENS = 2048
 MAX_STARVED = 8  # replies in a row that held only a thought: more are not an accident
-READ_AGAIN = 16  # the style is learnt anew when most of the last READ_AGAIN constrained replies cannot be read
+READ_AGAIN = 16  # the style is learnt again when most of the last READ_AGAIN constrained replies cannot be read
 MAX_RELEARNT = 4  # limit on relearning: two kinds of servers behind one address would change the style for ever
 CONNECTIONS = 256
 JOIN_S = 20.0  # our own servers take some seconds to end
@@ -149,7 +149,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         return find_style(self.model, self._post, self._think_tokens)
 
     def _is_stale(self, style: Style) -> bool:
-        """Whether the servers no longer have this style. Tries them anew unless that was done since."""
+        """Whether the servers no longer have this style. Tries them again unless that was done since."""
         if self._learns and self.style == style and self._n_learnt < MAX_RELEARNT:
             self._n_learnt += 1
             self._unread.clear()
@@ -327,7 +327,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
                 _log.warning("model server %s replies as %r; asked was %r", job.tried.name, reported[:100], self.model)
 
     def _is_lost(self, job: Job, request: Request, reply: Reply) -> bool:
-        """Whether a reply cannot be read because the servers changed their style, which is learnt anew if most fail."""
+        """Whether a reply cannot be read because the servers changed their style. If most fail, it is learnt again."""
         is_current = job.style == self.style
         if not self._learns or not isinstance(request.constraint, (JsonSchema, Choice)):
             return False
@@ -344,7 +344,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
 # --- styles ---------------------------------------------------------------------------------------
 
 STYLE_VERSION = 1
-TRIES = 3  # of each form: a server that fails once may still understand it
+TRIES = 3  # tries of each form: a server that fails once may still understand it
 TRIAL = "Reply with the word hello and nothing else."
 _SCHEMA = '{"type":"object","properties":{"ok":{"type":"boolean"}},"required":["ok"],"additionalProperties":false}'
 _TRIAL_TOKENS = 64
@@ -402,7 +402,7 @@ def kept_style(folder: Path, url: str, model: str, find: Callable[[], Style | No
         try:
             return Style(**json.loads(path.read_text("utf-8")))
         except (OSError, ValueError, TypeError):
-            pass  # an unreadable file is written anew
+            pass  # an unreadable file is replaced
     style = find()
     if style is None:
         return Style()

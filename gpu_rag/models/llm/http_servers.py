@@ -343,7 +343,7 @@ class Servers:
     # --- jobs ---
 
     def dispatch(self) -> None:
-        """Send waiting jobs as far as servers take them, in bursts: the first leave before the last are started."""
+        """Send as many waiting jobs as servers take, in bursts: the first leave before the last are started."""
         n_begun = 0
         for server in self.servers:
             while server.suspects and server.live and server.watch is None and not server.running:

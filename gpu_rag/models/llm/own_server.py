@@ -137,7 +137,7 @@ class Keeper:
     """Keeper that starts, restarts and stops our own servers among `servers`, in the thread of their event loop.
 
     It restarts a server that dies or stops answering, at most RESTARTS times without a reply. The requests that ran at
-    that time are retried in groups with nothing beside them; after their second death each runs alone. A request that
+    that time are retried in groups, one group at a time; after their second death each runs alone. A request that
     runs alone at its second or later death is given up. So a request that kills servers takes no others with it.
     """
 

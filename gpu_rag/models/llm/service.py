@@ -129,7 +129,7 @@ class LLMService(StreamingEngine["tuple[int, Reply | RequestFailed] | GpuRagErro
                 self._complete(batch)
         except GpuRagError as error:
             failure = error
-        finally:  # the caller never waits in vain
+        finally:  # the caller does not wait for ever
             if not self._closed:
                 self._finished.put(failure)
 

@@ -22,7 +22,7 @@ from gpu_rag.text.lenient import Read, read_reply
 from gpu_rag.text.prompts import Prompt
 from gpu_rag.types import Choice, JsonSchema, Malformed, Rank, Reply, Request
 
-VERSION = 1  # of the test; results of other versions are not used
+VERSION = 1  # version of the test; results of other versions are not used
 NAMES = json.dumps(
     {
         "type": "object",

@@ -40,7 +40,7 @@ _MARKS = (".", "/", "#", ":", "__")
 _GROUP = "="  # prefix of a group name, to tell it from a stem
 _SHARED, _COMPANY = frozenset({"share", "shares", "shared", "same"}), frozenset({"co", "together"})
 CLAUSE = frozenset({"is", "are", "was", "were", "did", "does", "do", "has", "have", "had"})
-_BETWEEN = CLAUSE | {"which", "what", "the", "a", "that", "who"}  # of cues for one relation: "starred which actors"
+_BETWEEN = CLAUSE | {"which", "what", "the", "a", "that", "who"}  # between cues of one relation: "starred which actors"
 _FOR = frozenset({"for", "against"})
 _ASKS = frozenset({"what", "which", "who", "whom", "whose"})
 NO_TYPE = frozenset({"when", "where", "how", "why"})

@@ -27,7 +27,7 @@ from gpu_rag.runtime.step import batched
 from gpu_rag.types import Ragged
 
 MAX_ENDS = 100  # nodes kept per chain
-SURE, MARGIN, SPARE = 0.5, 0.15, 3  # of a sure chain: minimum cover per step, minimum lead, maximum other words
+SURE, MARGIN, SPARE = 0.5, 0.15, 3  # for a sure chain: minimum cover per step and lead, maximum other words
 HEARD = 0.2  # below this cover of all chains, a relation that is named only in part is lacking too
 Steps = tuple[tuple[int, int], ...]
 _WAYS: Any = {direction: word for word, direction in DIRECTIONS.items()}

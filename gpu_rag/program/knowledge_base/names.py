@@ -97,13 +97,14 @@ def masked(text: str, start: int, end: int, word: str) -> str:
 
 
 def node_names(index: Index, type: str | None = None, source: int | None = None) -> tuple[np.ndarray, NearestRows]:
-    """(nodes i64 ascending, their names prepared for search): nodes of a type, those of a source, or all."""
+    """(nodes i64 ascending, their names prepared for search): nodes that may be of a type, those of a source, or
+    all."""
 
     def load(index: Index) -> tuple[np.ndarray, NearestRows]:
         kb = kb_of(index)
-        rows, vectors = np.arange(kb.n), kb.vectors("kb_name_vectors")
-        if source is not None or type is not None:
-            rows = kb.nodes_of_type(type) if type is not None else np.flatnonzero(kb.node_sources[:, source])
+        rows, vectors = np.array(kb.may_be(range(kb.n), type), np.int64), kb.vectors("kb_name_vectors")
+        if source is not None:
+            rows = np.flatnonzero(kb.node_sources[:, source])
         whole = len(rows) == kb.n  # no copy needed
         return rows, NearestRows(vectors if whole else vectors[torch.from_numpy(rows).to(vectors.device)])
 
@@ -206,7 +207,7 @@ def linked(kb: KnowledgeBase, nodes: Sequence[int], mention: Mention) -> list[Li
         by_type.setdefault(kb.type_names[kb.node_type[node]], []).append(node)
     if len(by_type) > 1:
         by_type.pop(LITERAL, None)  # a literal with the name of another node is not meant
-    untyped = by_type.pop(UNTYPED, []) if len(by_type) > 1 else []  # the same thing, as far as anybody can tell
+    untyped = by_type.pop(UNTYPED, []) if len(by_type) > 1 else []  # perhaps the same thing: nothing says otherwise
     place = (mention.score, mention.start, mention.end)
     return [
         Linked(kb.node_names[rows[0]], type, tuple(sorted(rows + untyped)), *place) for type, rows in by_type.items()

@@ -41,7 +41,7 @@ _SERVES = {
     unit.stem for unit in units_of("works, work for, helps, good, best, effective, useful, play, made, belong, come")
 }
 MEANT = "~"  # the stem of a cue for the words that name no relation
-MEANS, NEAR, SPREAD = 0.6, 0.3, 0.12  # of this cue: its cover of the nearest relation, least cosine, reach below it
+MEANS, NEAR, SPREAD = 0.6, 0.3, 0.12  # for that cue: cover of the nearest relation, least cosine, reach below it
 DirectedChain = tuple[int, ...]  # directed relations: 2 r from the head of relation r to its tail, 2 r + 1 back
 
 

@@ -70,7 +70,7 @@ class Relations:
         return _by_words(self.kb.type_names), _by_words(self.kb.relation_names)
 
     def said_in(self, text: str) -> tuple[list[int], list[int]]:
-        """(types, relations) that a question names, by their place in it, then by row."""
+        """(types, relations) that a question names, by place in the question, then by row."""
         types, relations = self._words
         return _said(text, types), _said(text, relations)
 
@@ -97,8 +97,8 @@ class Relations:
 
     @cached_property
     def apart(self) -> float:
-        """The usual cosine of a relation and the one nearest to it, which means another thing; -1 if there is one only:
-        the median over all relations. Words that are less near to a relation do not mean it."""
+        """The median over all relations of the cosine to the nearest other relation; -1 for a single relation. Words
+        that are less near to a relation than this do not mean it."""
         rows, nearest = self._grid, list[torch.Tensor]()
         if len(rows) < 2:
             return -1.0
@@ -113,15 +113,15 @@ class Relations:
     ) -> list[NearRelations]:
         """The nearest relations, see `near_relations`."""
         results, either = [], np.zeros(self.kb.n_relations, bool)
-        for line, nodes, directed in zip(self.cosines(vectors).tolist(), groups, directed_at(self.kb, groups, either)):
+        for row, nodes, directed in zip(self.cosines(vectors).tolist(), groups, directed_at(self.kb, groups, either)):
             first = {d // 2 for d in directed}
             reachable = self.within(first, radius) if nodes else range(self.kb.n_relations)
-            ranked = sorted(reachable, key=lambda r: (-line[r], r))
+            ranked = sorted(reachable, key=lambda r: (-row[r], r))
             begin = next((r for r in ranked if r in first), None)
             if begin is not None and begin not in ranked[:k]:
                 ranked = [*ranked[: k - 1], begin]  # otherwise no walk could begin
             rows = tuple(ranked[:k])
-            results.append(NearRelations(rows, tuple(line[r] for r in rows), tuple(r in first for r in rows)))
+            results.append(NearRelations(rows, tuple(row[r] for r in rows), tuple(r in first for r in rows)))
         return results
 
     def likely(self, text: str, vector: np.ndarray) -> tuple[list[int], list[int]]:
@@ -167,7 +167,7 @@ def near_relations(
 
 
 def directed_at(kb: KnowledgeBase, groups: Sequence[Sequence[int]], either: np.ndarray) -> list[list[int]]:
-    """The directed relations that lead away from each group of nodes, ascending; waits do not grow with groups."""
+    """The directed relations that lead away from each group of nodes, ascending. The number of waits is constant."""
     lists = ragged_of_lists(groups, kb.device)
     group, node, width = row_of_value(lists), lists.values, 2 * max(kb.n_relations, 1)
     both, keys = torch.from_numpy(either).to(kb.device), [node[:0]]

@@ -68,7 +68,7 @@ ACCEPTED = (
 class Outcome(NamedTuple):
     """A document or reject. repeatable: other rows may repeat the document (contexts of questions) without being
     duplicates. other_id: the id that it gets if another file of its folder uses its id for another text. was_taken: it
-    was rejected in an earlier reading because its id stood for another text; the reason is written anew, because the
+    was rejected in an earlier reading because its id stood for another text; the reason is written again, because the
     place of that text may have changed."""
 
     row: Document | Reject
@@ -82,7 +82,7 @@ LeftOut = Callable[[str], bool]
 
 
 def none_left_out(file: str) -> bool:
-    """Whether a file of a corpus counts as missing, where none does."""
+    """The `left_out` of a corpus without missing files."""
     return False
 
 
@@ -111,7 +111,7 @@ def read_corpus(
     - .xml, also .bz2 and .gz: a dump of Wikipedia, one document per article, see `wikipedia`.
     - HotpotQA, 2Wiki, MuSiQue (array or lines): the contexts of all questions, each passage once, ids as above; for
       CRAG and other questions with web pages, see `pages`: these pages, each with its address as metadata.
-    Of rows with one id the first is kept, across all paths; the others are Rejects that name the first one's place. The
+    Of rows with the same id the first is kept, across all paths; the others are Rejects that name its place. The
     order of paths, files and ids does not depend on the locale. `Document.text` is the source's text, unchanged (for
     parsed files, see the module of their kind).
 
@@ -153,7 +153,7 @@ def reader_versions(paths: Sequence[Path], left_out: LeftOut = none_left_out) ->
 
 def unread(paths: Sequence[Path]) -> list[str]:
     """One line for each folder with files that become Rejects because of their type: numbers by ending, and
-    the reason."""
+    reasons."""
     lines = []
     for folder in filter(is_read_by_file, paths):
         counts = _unread_endings(list_files(folder))
@@ -229,7 +229,7 @@ def _file(path: Path, limits: Limits, parser: Parser) -> Iterator[Outcome]:
 
 
 def _documents(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterator[Outcome]:
-    """The documents of `read_file`; of a sheet whose first line names all of `limits.columns`, one a row."""
+    """The documents of `read_file`. A sheet whose first line names all of `limits.columns` gives a document a row."""
     for outcome in read_file(path, name, limits, parser) if limits.has(path.name) else ():
         is_table = limits.columns and has_suffix(path, SHEET_SUFFIXES) and isinstance(outcome, Document)
         rows = list(_sheet_rows(outcome, limits.columns)) if is_table and isinstance(outcome, Document) else []
@@ -296,7 +296,8 @@ def _rows(path: Path, limits: Limits, parser: Parser) -> Iterator[Outcome]:
 
 
 def _json_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
-    """Rows of a file; if its first object has no text, and no column for it was named, those without are composed."""
+    """Rows of a file. If its first object has no text, and no column of text was named, rows without text are
+    composed."""
     composes = None
     for row in read_rows(path, limits):
         if isinstance(row, Reject):
@@ -391,7 +392,7 @@ def files_to_read(path: Path, left_out: LeftOut = none_left_out) -> Iterator[tup
             yield os.fsdecode(name), file if is_read else None
 
 
-# Beside a corpus.jsonl they show that the other files of the folder are no documents.
+# If a folder has one of these and a corpus.jsonl, its other files are no documents.
 _QUESTIONS = ("qrels", *(f"{name}{suffix}" for name in ("queries", "questions") for suffix in LINES_SUFFIXES))
 
 

@@ -27,7 +27,7 @@ from gpu_rag.sources.rows import Limits, RowError
 
 # A process that has grown this much is replaced, so that an earlier file does not affect the result of a later one.
 _GROWN_BYTES = 128 << 20
-_OCR_FACTOR = 4  # of max_parse_bytes: RapidOCR needs 1.5 GiB of address space (0.9 GB of memory) for a page
+_OCR_FACTOR = 4  # times max_parse_bytes: RapidOCR needs 1.5 GiB of address space (0.9 GB of memory) for a page
 
 
 def main() -> None:

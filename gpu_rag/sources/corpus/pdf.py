@@ -20,10 +20,10 @@ _LEADER = re.compile(
 )
 _CONTENTS_LINES = 3
 _TAIL = 1024  # bytes in which readers look for the end mark
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f]")  # of fonts without a table of characters
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f]")  # come from fonts without a table of characters
 _DIVIDED = re.compile("(\\w*)\ufffe(\\w*)")  # PDFium's mark of a word that a line end divides at its hyphen
 _GLUED = re.compile("[A-Za-z]{26,}")  # words without spaces between them
-_MAX_GLUED_SHARE = 0.05  # of the characters of a text
+_MAX_GLUED_SHARE = 0.05  # share of the characters of a text
 _HYPHENATED = re.compile(r"\w+-\w+")
 _DATE = re.compile(r"D:(\d{4})(\d{2})(\d{2})")
 

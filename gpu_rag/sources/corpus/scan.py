@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 LIBRARY = "rapidocr"
 INSTALL = "pip install 'gpu-rag[ocr]' reads them"
-_PIXELS = 2000  # of the longer side: 170 dots an inch of A4, and the most that RapidOCR does not shrink
+_PIXELS = 2000  # length of the longer side: 170 dots per inch of A4, and the maximum that RapidOCR does not shrink
 _THREADS = 4  # each takes address space, which the worker limits
 
 

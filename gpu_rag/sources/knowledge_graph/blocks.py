@@ -21,7 +21,7 @@ from gpu_rag.types import Reject
 TEXT = pa.large_string()
 _ROWS = 1 << 14  # rows of a block that is read row by row
 _TABLE_ROWS = 1 << 16
-_TABLE_BYTES = 4 << 20  # of one block, if its rows are long
+_TABLE_BYTES = 4 << 20  # maximum size of one block, if its rows are long
 _MAX_REJECTS = 1 << 16
 # Possible first bytes of Unicode white space (U+3000 is checked separately), and its possible last bytes.
 _SPACES = np.isin(np.arange(256), [*range(0x21), 0xC2, 0xE1, 0xE2])

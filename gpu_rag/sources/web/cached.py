@@ -11,7 +11,7 @@ from typing import TypeVar
 from gpu_rag.errors import RequestFailed
 from gpu_rag.sources.web.types import WebPage, WebProvider, WebResult
 
-MAX_CHARS = 64 << 20  # of kept results and pages
+MAX_CHARS = 64 << 20  # maximum characters of kept results and pages
 MAX_AGE_S = 3600.0
 FAILED_S = 30.0  # time before a failed request is sent again
 K = TypeVar("K", bound=Hashable)

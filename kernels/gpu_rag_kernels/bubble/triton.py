@@ -18,7 +18,7 @@ from gpu_rag_kernels.rows import packed
 NODES = 8  # per program
 ENTRIES = 8  # entries of each of these nodes, read together
 MAX_GROUPS = 16  # per program
-ROUNDS = 32  # rounds between looks of the host at the flags; a round after the fixpoint returns at once
+ROUNDS = 32  # rounds between checks of the flags by the host; a round after the fixpoint returns at once
 
 
 @triton.jit(do_not_specialize=["n", "width"], do_not_specialize_on_alignment=["flags"])

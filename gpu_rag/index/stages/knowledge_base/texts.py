@@ -76,7 +76,7 @@ def _texts(file: str, schema: pa.Schema, folder: Path) -> TextColumn[str]:
     return TextColumn(tables.read_table(folder / file, schema, ["text"])["text"])
 
 
-relation_texts = partial(_texts, "kb_relations.parquet", KB_RELATIONS)  # of each relation, in words
+relation_texts = partial(_texts, "kb_relations.parquet", KB_RELATIONS)  # texts of the relations, in words
 standin_texts = partial(_texts, "kb_texts.parquet", KB_TEXTS)  # as the stage `kb_texts` wrote them
 
 

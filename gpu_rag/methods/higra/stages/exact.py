@@ -83,7 +83,7 @@ def exact_tables(work: Work, by: str) -> dict[str, int]:
         db.run(_RELATIONS[0], "DROP TABLE stated", _RELATIONS[1], "DROP TABLE with_subjects")
         path = work.out / "higra_exact_relations.parquet"
         n_relations = write_relations(path, db.batches("SELECT * FROM with_ends ORDER BY s, label, o, passage"))
-    named: dict[int, set[str]] = defaultdict(set)  # of groups of several items
+    named: dict[int, set[str]] = defaultdict(set)  # {group: names}, for groups of several items
     for group in np.flatnonzero(np.bincount(groups, minlength=1) > 1).tolist():
         named[group] = set()
     for (name, _, _), group in zip(items.keys, group_of):
@@ -111,7 +111,7 @@ def exact_tables(work: Work, by: str) -> dict[str, int]:
 # --- what is merged --------------------------------------------------------------------------------
 
 STATED = pa.schema([("s", pa.int32()), ("label", pa.string()), ("o", pa.int32()), ("passage", pa.int32())])
-_TABLES = {  # of items; kind: a name, an alias or a type; seq: the order of descriptions
+_TABLES = {  # tables of items; kind: a name, an alias or a type; seq: the order of descriptions
     "written": pa.schema([("item", pa.int32()), ("kind", pa.int8()), ("text", pa.string())]),
     "described": pa.schema([("item", pa.int32()), ("seq", pa.int64()), ("text", pa.string())]),
     "places": pa.schema([("item", pa.int32()), ("passage", pa.int32())]),
@@ -362,7 +362,7 @@ _SEVERAL = "CREATE TABLE several AS SELECT id FROM heads GROUP BY id HAVING coun
 _HOMONYMS = "SELECT grp, id, name FROM heads SEMI JOIN several USING (id) ORDER BY grp"
 _THEIR_TYPES = f"""SELECT grp, text FROM ways SEMI JOIN (SELECT grp FROM heads SEMI JOIN several USING (id)) USING (grp)
     WHERE kind = {_TYPE} ORDER BY grp, n DESC, text"""
-_LISTS = (  # of each entity: aliases, types, descriptions, members, passages
+_LISTS = (  # lists of each entity: aliases, types, descriptions, members, passages
     f"""SELECT entity, text FROM ways JOIN ranks USING (grp) WHERE (kind = {_NAME} AND text <> name OR kind = {_ALIAS})
     AND {{}} ORDER BY entity, kind, n DESC, text""",
     f"SELECT entity, text FROM ways JOIN ranks USING (grp) WHERE kind = {_TYPE} AND {{}} ORDER BY entity, n DESC, text",

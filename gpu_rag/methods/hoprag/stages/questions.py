@@ -107,7 +107,7 @@ def by_llm(work: Work, counts: Counter[str]) -> Iterator[tuple[str, pa.ListArray
 def is_question(text: str) -> bool:
     """Whether a written question can join passages: it ends in a question mark, and refers to more than a pronoun.
 
-    "What was her place of birth?" resembles the same question about anybody, so its edge would be meaningless.
+    "What was her place of birth?" resembles the same question about any person, so its edge would be meaningless.
 
     >>> is_question("Where was Joan Clarke born?"), is_question("Where was she born?"), is_question("She was born.")
     (True, False, False)

@@ -116,7 +116,7 @@ def keywords_stage(work: Work) -> dict[str, int]:
     batches["vertex"] = vertex.blocks()
     n_questions = sum(tables.n_rows(questions_file(folder, side)) for side in ("in", "out"))
     work.progress.start("hop_keywords", n_questions + len(vertex), "texts")
-    numbers: dict[str, int] = {}  # of each word, by first use
+    numbers: dict[str, int] = {}  # {word: its number}, by first use
     numbered = {side: _numbered(work, texts, numbers) for side, texts in batches.items()}
     vocabulary = sorted(numbers)
     tables.write_table(work.out / "keywords.parquet", KEYWORDS, {"keyword": vocabulary})

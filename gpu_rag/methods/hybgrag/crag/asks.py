@@ -16,7 +16,7 @@ from gpu_rag.program.run import Run
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.structs import schema_with
 
-MAX_RELATIONS = 4  # maximum per entity
+MAX_RELATIONS = 4  # maximum relations per entity
 MAX_WORDS = 500  # words of a reference shown to the validator
 NONE = "none"  # instead of an empty list
 AGAIN = "again"  # a source: the pages of the last try, read in another way

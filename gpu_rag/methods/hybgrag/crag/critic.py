@@ -1,7 +1,7 @@
 """The generator and the critic of the CRAG variant: an answer from a reference, its validation, and its fault.
 
-By rule an answer holds if the reference is near the question and contains the answer's words. The fault is the entities
-and relations at first, and the source after that.
+By rule an answer is right if the reference is near the question and contains the answer's words. The rule blames the
+entities and relations at first, and then the source.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WORDS = {
 
 
 async def answer(run: Run, history: History, action: Action, items: Sequence[Item], material: Material) -> str | None:
-    """The generator: the answer that a reference gives; None for none."""
+    """The generator: the answer that a reference gives, or None."""
     if not items:
         return None
     shown = blocks(items, material)
@@ -40,7 +40,7 @@ async def answer(run: Run, history: History, action: Action, items: Sequence[Ite
 async def holds(
     run: Run, params: Params, history: History, prediction: str | None, items: Sequence[Item], material: Material
 ) -> bool:
-    """The validator: whether a prediction answers the question, judged by its reference. None never does."""
+    """The validator: whether a prediction answers the question, judged by its reference; None does not."""
     if prediction is None:
         return False
     shown = blocks(items, material)

@@ -23,7 +23,7 @@ PIECE_WORDS = 120
 MAX_PIECES = 12  # pieces per page that are compared by vector: the best by BM25
 MAX_NAME_CHARS = 80  # a longer text is not a name
 MAX_CHARS = 200_000  # characters per page that its graph uses
-MAX_WALKS = 500  # maximum from the entities of an action, shorter ones first
+MAX_WALKS = 500  # maximum number of walks from the entities of an action, shortest first
 _SITE = re.compile(r"\s+[|–—•-]\s+")
 
 Step = tuple[int, bool]  # a fact, and whether it is walked from subject to object

@@ -28,7 +28,7 @@ from gpu_rag.runtime.step import batched
 from gpu_rag.types import CSR
 
 HOP, PART, WHOLE = "hop", "part", "whole"  # one beam per topic, per part of an order, or per order
-GROUPS = {HOP: (1, 0), PART: (1, 1), WHOLE: (0, 1)}  # of each kind: groups per topic, and per order
+GROUPS = {HOP: (1, 0), PART: (1, 1), WHOLE: (0, 1)}  # {kind: (groups per topic, groups per order)}
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,7 @@ _EXCEPT = frozenset({"except", "exclude", "excluding", "omit", "omitting", "besi
 _CUTS = word_set(", ; and or but that who which whom nor without yet while whereas") | _EXCEPT
 _NEGATION = re.compile(r"(\w)n['’]t\b", re.IGNORECASE)
 _TOKEN = re.compile(r"#\d+|[^\W_]+(?:[.,\-/][^\W_]+)*(?:['’][^\W_]+)*|[,;]|['’]s\b")
-_END = re.compile(r"[.:;!?]+(?=\s)")  # of a sentence, or of its first part
+_END = re.compile(r"[.:;!?]+(?=\s)")  # the end of a sentence, or of its first part
 _COUNT = (("how", "many"), ("the", "number", "of"), ("number", "of"), ("count", "the"))
 _PHRASES: dict[Compare, str] = {
     "less": "before, earlier than, prior to, less than, fewer than, under, below, lower than, smaller than",
@@ -208,7 +208,7 @@ def _clauses(kinds: _Words) -> tuple[dict[int, Clause], list[str]]:
 
 
 def _has_topic(part: _Words) -> bool:
-    """Whether a clause says that somebody has its topic: "who has asthma", "but I have asthma"."""
+    """Whether a clause says that a person has its topic: "who has asthma", "but I have asthma"."""
     before = [word for word, _ in takewhile(lambda pair: pair[1] != TOPIC, part)]
     return not {"has", "have", "had"}.isdisjoint(before) and all(kind != NOT for _, kind in part)
 
@@ -304,7 +304,7 @@ def _offered(words: Sequence[str]) -> bool:
     """Whether a question offers topics of which one is the answer: "Ann or Bob" after a comma or a comparative."""
     words = [word for word in words if word not in ("the", "a", "an")]
     ors = (i for i in range(1, len(words) - 1) if words[i] == "or" and words[i - 1][0] == words[i + 1][0] == "#")
-    place = next(ors, 0)  # of the "or"
+    place = next(ors, 0)  # the place of the "or"
     compares = any(word in _OF_TWO and words[i + 1 : i + 2] != ["than"] for i, word in enumerate(words[:place]))
     return bool(place) and (compares or words[place - 2] == ",")
 
