@@ -90,8 +90,9 @@ TITLES = ["Whistle Stop (film)", "Whistle Stop (novel)", "Evidence", "Evidence (
     ],
 )
 def test_passages_are_seeds_by_their_titles(question: str, expected: dict[int, float]) -> None:
-    column = pa.chunked_array([[*TITLES, *["Many"] * (MAX_PASSAGES + 1)]])
-    assert title_seeds(Titles(names_of_titles(column), column), [words_of(question)]) == [expected]
+    titles = [*TITLES, *["Many"] * (MAX_PASSAGES + 1)]
+    table = names_of_titles(pa.chunked_array([titles]))
+    assert title_seeds(Titles(table, titles), [words_of(question)]) == [expected]
 
 
 def by_dictionary(names: list[tuple[str, int]], words: list[str]) -> list[tuple[int, ...]]:
