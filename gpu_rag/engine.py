@@ -305,8 +305,8 @@ class Engine:
         return StreamingDriver(resources, slow, low_water=low_water, stats=stats, **self._limits(None))
 
     def join(self, stats: RunStats, *, brings_models: bool) -> None:
-        """Prepare from now on for the live driver of another engine. stats: of the driver; brings_models: whether
-        questions bring the models of this engine, all but the language model, which is always the driver's."""
+        """Prepare from now on for the live driver of another engine. stats: statistics of the driver; brings_models:
+        whether questions bring the models of this engine, all but the language model, which is always the driver's."""
         self._stats, self._brings_models = stats, brings_models
 
     @property

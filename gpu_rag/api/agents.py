@@ -44,7 +44,7 @@ class _Sized(TypedDict):
 
 
 class Found(TypedDict):
-    """One passage of a search. url: of its document if known, else gpu-rag://passage/ID."""
+    """One passage of a search. url: url of its document if known, else gpu-rag://passage/ID."""
 
     id: str
     title: str
@@ -60,7 +60,8 @@ class SearchResult(_Sized):
 
 
 class FetchResult(_Sized):
-    """One passage. start: the offset of `text` in the passage; metadata: of its document, with file and place."""
+    """One passage. start: the offset of `text` in the passage; metadata: metadata of its document, with file and
+    place."""
 
     id: str
     title: str

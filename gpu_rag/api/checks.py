@@ -41,9 +41,9 @@ class Verified:
 def verify(index: PathLike, *, methods: str | Sequence[str] | None = None, receipt: PathLike | None = None) -> Verified:
     """Check an index: checksums, tables against each other, graph invariants.
 
-    methods: also check that it has the stages that these methods, or "all", need. receipt: of `remove`; also check that
-    what it names is not there. Raises BadInput if there is no index or receipt, IndexMismatch for another version,
-    UsageError for an unknown method.
+    methods: also check that it has the stages that these methods, or "all", need. receipt: receipt of `remove`; also
+    check that what it names is not there. Raises BadInput if there is no index or receipt, IndexMismatch for another
+    version, UsageError for an unknown method.
     """
     folder, digest = checked_path("index", index), None
     try:

@@ -60,7 +60,8 @@ def answer_file(
     progress: Progress | None,
     retries: dict[str, bool],
 ) -> Job:
-    """Implements `Index.answer_file`. options: of `Engine.run`, and the method; retries: of `AnswersFile`."""
+    """Implements `Index.answer_file`. options: options of `Engine.run`, and the method; retries: retries of
+    `AnswersFile`."""
     started, target = time.perf_counter(), checked_path("out", out)
     rows, rejects = load_questions(checked_path("questions", questions), limit)
     asked = [row.question for row in rows]

@@ -79,7 +79,8 @@ def _check_settings(a: Path, first: Mapping[str, Any], b: Path, second: Mapping[
 
 
 def _check_models(a: Path, first: Manifest, b: Path, second: Manifest) -> None:
-    """Raise IndexMismatch for a stage that two indexes made with different models. first, second: of a and b."""
+    """Raise IndexMismatch for a stage that two indexes made with different models. first, second: their
+    manifests."""
     for name in sorted(first.stages.keys() & second.stages.keys()):
         models, others = first.stages[name].models, second.stages[name].models
         for role in sorted({*models, *others}):

@@ -115,7 +115,8 @@ def _keys_of_texts(folder: Path, manifest: Manifest) -> np.ndarray:
 
 
 def _erase_vectors(folder: Path, old: Manifest, new: Manifest, keys: np.ndarray | None) -> None:
-    """Erase the vectors of texts that left the index from the cache. keys: of all its old texts; None: not known."""
+    """Erase the vectors of texts that left the index from the cache. keys: keys of all its old texts; None: not
+    known."""
     if keys is None or "kb" in old.stages or has_older_vectors(old):
         clear(cache_dir())
     else:

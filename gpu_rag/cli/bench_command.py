@@ -1,4 +1,4 @@
-"""The command `gpu-rag bench`: time the graph ops beside the libraries that people use for the same work."""
+"""The command `gpu-rag bench`: time the graph ops and the libraries that people use for the same work."""
 
 from __future__ import annotations
 

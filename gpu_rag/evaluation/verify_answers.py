@@ -51,8 +51,8 @@ class AnswerChecker:
     """Checks rows one after the other; `n_rows`, `n_evidence`, `n_edges` count the checked items, `n_without_digest`
     the rows accepted without a digest.
 
-    A row: its status, answer and error fit together, its id is unique, its grounding is what the engine computes for
-    this question, answer and evidence, and its digest that of the row (without with_digests it may lack one). Evidence:
+    A row: its status, answer and error fit together, its id is unique, the engine computes the same grounding for this
+    question, answer and evidence, and its digest is right (without with_digests it may lack one). Evidence:
     the passage is in the index, with this title, text, offsets, file and place. An edge of a path: the relation is in
     the index, and the named passage states it; for an edge of a knowledge base, it comes from the named file and line.
     A node: it is in the index, with this name and type. `against_corpus`, called last, for a checker made with_corpus:
@@ -261,7 +261,7 @@ def check_answers(
 
 
 def _read(id: str, where: str, differences: Iterator[str]) -> Iterator[Difference]:
-    """The differences at a place of a row. An item of another form is one too, and ends them."""
+    """The differences at a place of a row. An item of another form is a difference too, the last one."""
     try:
         for what in differences:
             yield Difference(id, where, what)

@@ -15,8 +15,8 @@ from gpu_rag.types import TopK
 def rrf(rankings: Sequence[TopK], k: int, *, constants: Sequence[float]) -> TopK:
     """Reciprocal rank fusion (Cormack, Clarke and Buettcher, 2009): score(i) = sum over r of 1 / (constants[r] + rank).
 
-    rankings: TopK of the same B rows, K may differ. The rank of an item is its position from 1, the best one if it is
-    in a ranking twice; padding (id -1) is ignored; an item gets no term from a ranking that lacks it.
+    rankings: TopK of the same B rows, K may differ. The rank of an item is its position from 1, and the best
+    position if it occurs twice; padding (id -1) is ignored; an item gets no term from a ranking that lacks it.
     constants: one finite number > -1 for each, 60 in the paper. Summed in f64 in the order of the rankings, returned as
     f32; equal f32 scores are ordered by id. Returns TopK(i32[B, k], f32[B, k]), padded with (-1, -inf).
     Raises BadInput.

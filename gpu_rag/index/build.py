@@ -58,7 +58,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BuildReport:
-    """A StageReport for each stage of a build, in order. servers: of its language model, as in `ModelSet`.
+    """A StageReport for each stage of a build, in order. servers: servers of its language model, as in `ModelSet`.
     plan: predicted and actual costs, if the build was planned. notes: remarks for people."""
 
     out: Path

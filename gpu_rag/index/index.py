@@ -384,8 +384,8 @@ def place_of(file: str, row: int, pages: Sequence[int], line: int, start: int, t
     """ "page 3", "pages 3-4", "line 12", "lines 12-14" or "row 5"; "" if the source has nothing of the kind.
 
     row: the document's line or row in a file of many, 0 for a whole file. pages: where its pages begin, empty without
-    pages. line: the passage's first line in a text file, 0 in other sources. start, text: of the passage.
-    A row of JSON Lines is a line of its file; rows of Parquet and of JSON arrays are counted from 1.
+    pages. line: the passage's first line in a text file, 0 in other sources. start, text: start and text of the
+    passage. A row of JSON Lines is a line of its file; rows of Parquet and of JSON arrays are counted from 1.
     """
     if pages:
         return _span("page", page_of(pages, start), page_of(pages, start + max(len(text) - 1, 0)))

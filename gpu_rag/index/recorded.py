@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of `sources.json`: absolute paths, (name, kind, path) of named sources, `Sources.removed`.
 
-    signature: of the paths; "" where the key could not be stored.
+    signature: signature of the paths; "" where the key could not be stored.
     """
 
     corpus: tuple[str, ...] = ()

@@ -51,7 +51,7 @@ class Stage:
     stage only if it is capable, and rules do otherwise. size: the size that its cost grows with, for a plan:
     characters, passages, extracted (passages that are extracted from), entities, relations, mentions, links, triples,
     nodes, ...; row_bytes: memory of one more of these, if it is not the usual; pairs: vectors that it also compares;
-    planned: whether a plan can predict it. graph: whether it makes a graph, or facts of one. texts: of a stage of
+    planned: whether a plan can predict it. graph: whether it makes a graph, or facts of one. texts: texts of a stage of
     vectors, the function that gives their texts from the folders of the needed stages.
     """
 

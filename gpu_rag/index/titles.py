@@ -21,8 +21,8 @@ def title_edges(
     """(node, passage), i64 each, of each passage whose title is a known name, with or without its final bracket;
     passages ascend. Titles of more than MAX_PASSAGES passages are skipped.
 
-    titles: of all passages; names: normalised; rows: the node of each, without rows its position. Of equal names the
-    first counts.
+    titles: titles of all passages; names: normalised; rows: the node of each, without rows its position. Of equal names
+    the first counts.
     """
     known = one_array(names)
     passages, telling = telling_titles(titles)

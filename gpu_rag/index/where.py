@@ -64,7 +64,7 @@ def matching(where: str, metadata: pa.Table | None) -> np.ndarray:
 
 
 class _Parser:
-    """Recursive parser of a filter; each test becomes a mask at once. kind, word: of the next token."""
+    """Recursive parser of a filter; each test becomes a mask at once. kind, word: kind and word of the next token."""
 
     def __init__(self, where: str, metadata: pa.Table):
         self._where, self._metadata = where, metadata

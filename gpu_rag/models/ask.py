@@ -61,7 +61,8 @@ class Refused:
 
 @dataclass(frozen=True)
 class Shown:
-    """A rendered prompt. positions: of the packed texts in it; n_cut: number of tokens of packed texts left out."""
+    """A rendered prompt. positions: positions of the packed texts in it; n_cut: number of tokens of packed texts left
+    out."""
 
     text: str
     positions: tuple[int, ...] = ()
@@ -73,10 +74,10 @@ class Ask(Generic[R]):
     """One decision, see the module.
 
     name: in the trace and the counts. reply: a msgspec Struct, or str for plain text. prompt: "package:file", or a
-    callable of the fields that returns a Prompt. max_tokens: of the reply; 0 allows what its schema lets a model write;
-    a field `max_tokens` takes precedence. words: the reply in words, for the trace. unread: the reply that replaces an
-    unusable one; without it the rule decides. temperature: of requests, instead of the run's. reads: set for reading,
-    which a language model does whoever decides: any model, or a capable one.
+    callable of the fields that returns a Prompt. max_tokens: token limit of the reply; 0 allows what its schema lets a
+    model write; a field `max_tokens` takes precedence. words: the reply in words, for the trace. unread: the reply that
+    replaces an unusable one; without it the rule decides. temperature: temperature of requests, instead of the run's.
+    reads: set for reading, which a language model does whoever decides: any model, or a capable one.
     """
 
     name: str
@@ -202,8 +203,8 @@ class Options:
 
 @dataclass(frozen=True)
 class Taken:
-    """A decision. value: the reply, or positions; by: the decider, see `program.decide`; reply: of the model, if one
-    was used; n_candidates: number of texts to be packed."""
+    """A decision. value: the reply, or positions; by: the decider, see `program.decide`; reply: reply of the model, if
+    one was used; n_candidates: number of texts to be packed."""
 
     value: Any
     by: str

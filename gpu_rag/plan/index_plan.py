@@ -188,8 +188,9 @@ def _tried(
 
 @dataclass
 class _Plan:
-    """A plan built from trial runs. counts, n_names: of the corpus; sample: the passages of the largest run; small,
-    full: sizes of the smallest and the largest run; near, far: two sizes that counts are extrapolated through.
+    """A plan built from trial runs. counts, n_names: numbers of the corpus; sample: the passages of the
+    largest run; small, full: sizes of the smallest and the largest run; near, far: two sizes that counts are
+    extrapolated through.
 
     times: the ratio of all triples of the knowledge base to those read; 0 if its only source is the corpus.
     """

@@ -19,8 +19,8 @@ from gpu_rag.types import Choice, JsonSchema, Malformed, Reply, Request
 class Form:
     """The form of a reply.
 
-    name: of the decision, in the counts. rewrite: rewrites a reply; if only the new text can be parsed, it counts as
-    lenient. on_text: called with the text so far of a plain reply; objects are not streamed.
+    name: name of the decision, in the counts. rewrite: rewrites a reply; if only the new text can be parsed, it counts
+    as lenient. on_text: called with the text so far of a plain reply; objects are not streamed.
     """
 
     name: str

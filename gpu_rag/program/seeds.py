@@ -47,7 +47,7 @@ def entity_seeds(table: NameTable, texts: Sequence[Words], counts: np.ndarray) -
 
 @dataclass(frozen=True)
 class Titles:
-    """Passages by the words of their titles, in full and without a final bracket. titles: of all passages."""
+    """Passages by the words of their titles, in full and without a final bracket. titles: titles of all passages."""
 
     table: NameTable
     titles: Sequence[str]

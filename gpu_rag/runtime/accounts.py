@@ -66,7 +66,7 @@ class Budget:
 
 @dataclass(slots=True)
 class Cost:
-    """Cost of some calls: of a strand since its last note, or of all notes of one name in a run.
+    """Cost of some calls: calls of a strand since its last note, or of all notes of one name in a run.
 
     n_notes: notes of the name; n_calls: calls of any step. Seconds are the calls' shares of their batches (or of a
     service that works on several at once); wait_s: further waiting time, for a place in a batch or for others.

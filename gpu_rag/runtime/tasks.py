@@ -60,7 +60,7 @@ class Task:
     """One strand of a program: a coroutine; or a call or gather that was given directly to a gather.
 
     coro: the coroutine, or None; op: the call or gather, until it begins. path: position in the program; await number k
-    of the task has the slot (*path, k). cost: of its calls since its last note in the trace.
+    of the task has the slot (*path, k). cost: cost of its calls since its last note in the trace.
     """
 
     __slots__ = ("alive", "coro", "cost", "group", "index", "n_awaits", "op", "parent", "path", "run")

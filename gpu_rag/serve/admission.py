@@ -35,8 +35,8 @@ MAX_RETRY_S = 60
 class Batch:
     """The questions of one request. Closing cancels the open questions.
 
-    pieces: whether `rows` also gives the pieces of answers as they arrive. history: of the request's only question.
-    seconds: the client's time limit, in addition to the limit of the settings.
+    pieces: whether `rows` also gives the pieces of answers as they arrive. history: history of the request's only
+    question. seconds: the client's time limit, in addition to the limit of the settings.
     """
 
     def __init__(

@@ -221,9 +221,9 @@ class _IndexApi:
     def _part(self, name: str, within: str, where: str = "") -> Index | None:
         """The documents that a client with a filter sees; None if there are none. It may take long.
 
-        name: of the client; within: its filter. where: a filter of the request. It is checked alone, so that it cannot
-        close the brackets around the other one, and against the metadata that the client sees. Raises UsageError for
-        it, and Refusal (403) if `within` does not fit the index.
+        name: name of the client; within: its filter. where: a filter of the request. It is checked alone, so that it
+        cannot close the brackets around the other one, and against the metadata that the client sees. Raises UsageError
+        for it, and Refusal (403) if `within` does not fit the index.
         """
         try:
             part = self._live.engine.narrowed(within)

@@ -33,7 +33,7 @@ class Changes:
     """Runs changes of indexes in the order of requests. Call it only in the thread of the event loop.
 
     program: the command line that starts `gpu-rag`. settings: options of all commands. Arguments of the methods: owner:
-    who asked for a change, and is the only one who sees it; folder: of the index.
+    who asked for a change, and is the only one who sees it; folder: folder of the index.
     """
 
     def __init__(self, program: Sequence[str], settings: Sequence[str] = ()):

@@ -51,8 +51,8 @@ class Bm25:
     ):
         """tokens: V, sorted; arrays: frequency u8|u16|u32[P], indices i32[P], indptr i64[V+1], one list of (passage,
         how often it has the token) for each token, passages ascending, and lengths u8|u16|u32[N], of the passages in
-        tokens; n: number of passages; languages: of the passages, the commonest first. whole: statistics of the words,
-        by default of these passages."""
+        tokens; n: number of passages; languages: languages of the passages, the commonest first. whole: statistics of
+        the words, by default of these passages."""
         self.tokens, self.arrays, self.n, self.k1, self.b, self.languages = tokens, arrays, n, k1, b, languages
         self._whole = whole or Whole(n, np.diff(arrays["indptr"]), arrays["lengths"].mean() if n else 0.0)
         self._longer = k1 * ((1 - b) + b * arrays["lengths"] / max(self._whole.length, 1e-9))  # f64[N]
@@ -223,8 +223,8 @@ def narrow(numbers: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Whole:
-    """Statistics of words. n: passages; counts: of each token, i64[V], the number of passages that have it; length: the
-    mean length of a passage in tokens."""
+    """Statistics of words. n: passages; counts: i64[V], the number of passages that have each token;
+    length: the mean length of a passage in tokens."""
 
     n: int
     counts: np.ndarray
@@ -256,9 +256,9 @@ def count_words(
 ) -> Counts:
     """Count the tokens of N passages.
 
-    texts: of the passages to count, read once in blocks; languages: of each of them, English if None. earlier, rows:
-    counts of M other passages, and i64[N], the row in them that stands for each passage, ascending without repeats; -1
-    for the passages in `texts`, all if None.
+    texts: texts of the passages to count, read once in blocks; languages: languages of each of them, English if None.
+    earlier, rows: counts of M other passages, and i64[N], the row in them that stands for each passage, ascending
+    without repeats; -1 for the passages in `texts`, all if None.
     """
     tokens = [] if earlier is None else earlier.tokens
     numbers = {token: number for number, token in enumerate(tokens)}

@@ -81,9 +81,9 @@ def join_index(
 ) -> JoinIndex:
     """Check and prepare the right side of a join.
 
-    right: f16 or f32[Nr, D]; keywords, groups: of its rows, as in `JoinIndex.best`. implementation: numba | torch |
-    auto. numba keeps inverted lists of the keywords (12 bytes each) and, if products use another dtype than the
-    vectors, a copy in that dtype (bf16: 2 N D bytes). Raises BadInput, UsageError, MissingBackend.
+    right: f16 or f32[Nr, D]; keywords, groups: keywords and groups of its rows, as in `JoinIndex.best`. implementation:
+    numba | torch | auto. numba keeps inverted lists of the keywords (12 bytes each) and, if products use another dtype
+    than the vectors, a copy in that dtype (bf16: 2 N D bytes). Raises BadInput, UsageError, MissingBackend.
     """
     _check_side(right, keywords, groups, "right")
     chosen, right, ready = pick_implementation(right.device, implementation, "hybrid_argmax"), right.detach(), None

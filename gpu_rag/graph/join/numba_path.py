@@ -34,7 +34,7 @@ class Right:
 def prepared(
     vectors: torch.Tensor, keywords: Ragged, groups: torch.Tensor | None, *, dtype: torch.dtype | None = None
 ) -> Right:
-    """Prepare a checked right side. dtype: of the products, f32 or bf16; None: the fastest."""
+    """Prepare a checked right side. dtype: data type of the products, f32 or bf16; None: the fastest."""
     dtype = dtype or fastest_dtype()
     words, list_offsets, list_rows, size = inverted(keywords)
     side = JoinRight(

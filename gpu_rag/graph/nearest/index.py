@@ -42,8 +42,8 @@ class NearestRows:
     def search(self, queries: torch.Tensor, k: int, *, implementation: str = "auto") -> TopK:
         """The k rows with the largest dot product with each unit query f32[B, D], exactly, by (-score, row).
 
-        implementation: of `nearest`. Scores of the two libraries may differ in the last bit of f32. Raises BadInput,
-        UsageError, MissingBackend.
+        implementation: implementation of `nearest`. Scores of the two libraries may differ in the last bit of f32.
+        Raises BadInput, UsageError, MissingBackend.
         """
         if pick_index() != "faiss":
             return nearest(queries, self.base, k, implementation=implementation)

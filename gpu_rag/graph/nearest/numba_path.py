@@ -33,7 +33,7 @@ QUERY_PART = 32  # minimum queries for a thread
 def nearest_by_numba(
     queries: torch.Tensor, base: torch.Tensor, k: int, tile: int, dtype: torch.dtype | None = None
 ) -> TopK:
-    """`nearest` of checked vectors, k >= 1. dtype: of the products, f32 or bf16; None: the fastest."""
+    """`nearest` of checked vectors, k >= 1. dtype: data type of the products, f32 or bf16; None: the fastest."""
     base = base.contiguous()
     if queries.shape[0] <= FEW and dtype is None:
         return _alone(queries, base, k)

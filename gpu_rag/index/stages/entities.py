@@ -299,7 +299,7 @@ def _renumbered(
     """(order, number, number_counted) of the entities that stay, and of those that were counted again.
 
     order: the new entities as rows of [earlier entities | counted entities]; number: i64[n + 1], the number of each
-    earlier entity, and -1 for one that is gone and at the end; number_counted: of each counted entity.
+    earlier entity, and -1 for one that is gone and at the end; number_counted: the number of each counted entity.
     """
     stay, n_counted = np.flatnonzero(~is_counted), len(counted_ids)
     kept: TextColumn[str] = TextColumn(pa.chunked_array([ids.take(pa.array(stay))]))

@@ -100,7 +100,7 @@ def walk_arrays(
     """{"indptr", "indices", "weight"} of a symmetric graph over [nodes | passages], with the edges of titles.
 
     edges(): all other edges, by block; an edge that it gives several times has its greatest weight. first: the node of
-    passage 0. names, rows: of the nodes that titles may name, as in `title_edges`.
+    passage 0. names, rows: names and rows of the nodes that titles may name, as in `title_edges`.
     """
     titles = tables.read_table(work.stage_folders["passages"] / "passages.parquet", tables.PASSAGES, ["title"])["title"]
     node, passage = title_edges(titles, names, rows)

@@ -54,8 +54,8 @@ class _Parameters(msgspec.Struct):
 class Kept:
     """Documents and rejects of an earlier run that stay as they are.
 
-    folder: tables of that run; names: of the files that stay, as in `hashes`; gone: files whose documents do not stay;
-    rejects: of the files that stay, in their order; hashes: of this run, see `file_hashes`.
+    folder: tables of that run; names: names of the files that stay, as in `hashes`; gone: files whose documents do not
+    stay; rejects: rejects of the files that stay, in their order; hashes: hashes of this run, see `file_hashes`.
     """
 
     folder: Path

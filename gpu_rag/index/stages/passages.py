@@ -56,7 +56,7 @@ def corpus_hash(paths: tuple[Path, ...], left_out: Callable[[str], bool] = none_
 
 
 def file_hashes(sources: Sources) -> dict[str, str]:
-    """{name: sha256} of the corpus, in its order: of each file where files are read one by one, else of a source as a
+    """{name: sha256} of the corpus, in its order: of each file if files are read one by one, else of each source as a
     whole; named as in rejects. "" for a file whose content is not read."""
     hashes, held, removed = dict[str, str](), {source.path: source.sha256 for source in sources.held}, left_out(sources)
     for path in sources.corpus:
@@ -163,7 +163,7 @@ def source_of(file: str, sources: Sources) -> str:
 
 
 def are_of_nodes(folder: Path, documents: pa.ChunkedArray) -> np.ndarray:
-    """bool[n]: whether each of n documents, by id, is the text of a node. folder: of the stage `passages`."""
+    """bool[n]: whether each of n documents, by id, is the text of a node. folder: folder of the stage `passages`."""
     if not (folder / "origins.parquet").exists():
         return np.zeros(len(documents), bool)
     origins = tables.read_table(folder / "origins.parquet", ORIGINS)
@@ -179,7 +179,7 @@ def are_english(folder: Path, documents: pa.ChunkedArray) -> np.ndarray:
 
 
 def languages_of(folder: Path) -> dict[str, str]:
-    """{id: language} of the documents in other languages than English. folder: of the stage `passages`."""
+    """{id: language} of the documents in other languages than English. folder: folder of the stage `passages`."""
     if not (folder / METADATA).exists():
         return {}
     ids = tables.read_table(folder / "documents.parquet", tables.DOCUMENTS, ["id"])["id"]

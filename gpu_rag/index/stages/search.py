@@ -25,7 +25,7 @@ from gpu_rag.index.work import Work
 from gpu_rag.text.bm25 import Bm25, Counts, count_words
 from gpu_rag.text.language import ENGLISH
 
-MIN_SHARE = 50  # word search uses the rules of a language that at least one document in so many is in
+MIN_SHARE = 50  # word search uses the rules of a language if at least one of this many documents is in it
 TRIPLE = ("subject", "label", "object")
 CHARS_A_TEXT = 256  # average characters per text in a full window; longer texts make it smaller
 
@@ -96,7 +96,7 @@ def same_relations(now: Path, before: Path) -> np.ndarray:
 
 
 def triple_texts(names: pa.ChunkedArray, table: pa.Table) -> TextRows:
-    """Each row of a table of relations as "subject label object". names: of entities, by row."""
+    """Each row of a table of relations as "subject label object". names: names of entities, by row."""
     names, columns = tables.whole_text(names), table.select([*TRIPLE])
 
     def make(rows: slice) -> list[str]:
@@ -204,7 +204,7 @@ def embed_new(work: Work, texts: Sequence[str], known: Known) -> np.ndarray | ta
 
 
 def _joined(known: Known, made: np.ndarray, new: np.ndarray) -> Iterator[np.ndarray]:
-    """All vectors, by block. made: those of the rows `new`."""
+    """All vectors, by block. made: vectors of the rows `new`."""
     for start in range(0, len(known.rows), tables.ROWS_A_GROUP):
         vectors = known.vectors[known.rows[start : start + tables.ROWS_A_GROUP]]
         first, last = np.searchsorted(new, (start, start + len(vectors)))

@@ -118,8 +118,9 @@ class Params(Declared):
 class Tree:
     """A candidate tree.
 
-    nodes: ascending; groups: bit g is set if the tree has an anchor of group g; cost: Cost_sem; distance: of the event
-    that found it; kind: MEETING, INSIDE (joins anchors of one group) or ALONE (one anchor), see `graph.bubble`.
+    nodes: ascending; groups: bit g is set if the tree has an anchor of group g; cost: Cost_sem; distance: distance of
+    the event that found it; kind: MEETING, INSIDE (joins anchors of one group) or ALONE (one anchor), see
+    `graph.bubble`.
     """
 
     nodes: tuple[int, ...]
@@ -142,7 +143,7 @@ class TreePassage(NamedTuple):
 
     tree: number (from 0) of the first tree with a node of this passage; n_nodes: number of such nodes in all trees;
     weight: the sum of 1 / (number of passages of the node) over these nodes, each term rounded down to a multiple of
-    2^-40; cosine: of the passage and the question.
+    2^-40; cosine: cosine of the passage and the question.
     """
 
     row: int

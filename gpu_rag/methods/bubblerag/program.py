@@ -92,7 +92,7 @@ def _nodes(graphs: Iterable[EvidenceGraph]) -> tuple[int, ...]:
 
 
 def _in_words(texts: Iterable[str], tree: Tree, value: float, groups: Sequence[Group]) -> str:
-    """A tree in words, for the trace. texts: of its nodes."""
+    """A tree in words, for the trace. texts: texts of its nodes."""
     nodes = "; ".join(texts)
     inside = ", inside one group" if tree.kind == INSIDE else ""
     return f"score {value:.3f} (cost {tree.cost:.3f}, missing {missing(tree, groups):.2f}{inside}): {nodes}"

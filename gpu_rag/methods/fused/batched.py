@@ -107,9 +107,9 @@ class Candidates:
 class Links:
     """Passages, entities and facts.
 
-    graph: of `ppr`, with titles. The entities of passage p are entities[offsets[p]:offsets[p + 1]]; title: the entity
-    that its title names, -1 for none; rarity: 1 / (passages of each entity). The facts of p are in the same way in
-    facts; ends: i64[R, 2] of each fact.
+    graph: graph of `ppr`, with titles. The entities of passage p are entities[offsets[p]:offsets[p + 1]]; title: the
+    entity that its title names, -1 for none; rarity: 1 / (passages of each entity). The facts of p are in the same way
+    in facts; ends: i64[R, 2] of each fact.
     """
 
     graph: PageRankGraph

@@ -27,7 +27,7 @@ from gpu_rag.types import Draft, Question
 
 @dataclass(frozen=True)
 class Examples:
-    """Questions, their candidates and the features of these. documents: of each candidate."""
+    """Questions, their candidates and the features of these. documents: documents of each candidate."""
 
     rows: Sequence[QuestionRow]
     learnt: Learnt

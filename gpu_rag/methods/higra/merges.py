@@ -52,7 +52,8 @@ def merge_id(why: str, members: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Edit:
-    """One edit. id: of the merge that it rejects, or of the forced merge; members: names or ids, as in HIGRA_MERGES."""
+    """One edit. id: id of the merge that it rejects, or of the forced merge; members: names or ids, as in
+    HIGRA_MERGES."""
 
     id: str
     action: Literal["reject", "force"]
@@ -81,7 +82,7 @@ def read_edits(path: Path | None) -> Edits:
 def _edit(line: bytes) -> Edit:
     edit = msgspec.json.decode(line, type=Edit)
     if edit.id not in {merge_id(why, edit.members) for why in (EXACT, SEMANTIC, FORCED)}:
-        raise ValueError("its id is not that of its members: one of them is altered")
+        raise ValueError("its id does not belong to its members: one of them is altered")
     return edit
 
 

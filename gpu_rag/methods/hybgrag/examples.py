@@ -73,7 +73,7 @@ class Validation(Struct, frozen=True):
     """A question, references as the validator sees them, and the position from 0 of the one that fits (None: none
     does).
 
-    type: of the nodes that answer the question.
+    type: type of the nodes that answer the question.
     """
 
     question: str

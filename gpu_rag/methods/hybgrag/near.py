@@ -33,8 +33,8 @@ UNIT = 2.0**40  # resolution of the sums
 
 @dataclass(frozen=True)
 class Entities:
-    """The entities of a question. groups: the nodes of each entity; types: of the wanted nodes, () for any; barred:
-    nodes that cannot be answers or lead to answers."""
+    """The entities of a question. groups: the nodes of each entity; types: types of the wanted nodes, () for any;
+    barred: nodes that cannot be answers or lead to answers."""
 
     groups: tuple[tuple[int, ...], ...]
     vector: np.ndarray

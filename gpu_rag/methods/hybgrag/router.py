@@ -30,8 +30,9 @@ _MODULE_TEXTS = {
 
 @dataclass(frozen=True)
 class Router:
-    """The router of one question. vector: of the question; ranked: the candidates for its entities, best first; spoken:
-    the question as rules read it; unknown: names in it that no node has; proposed: the routes of the rules so far."""
+    """The router of one question. vector: vector of the question; ranked: the candidates for its entities, best first;
+    spoken: the question as rules read it; unknown: names in it that no node has; proposed: the routes of the rules so
+    far."""
 
     run: Run
     params: Params

@@ -133,7 +133,8 @@ def _overlap(first: Linked, other: Linked) -> bool:
 
 
 def _candidate(linked: Linked, near: NearRelations, topic: TopicRead, kb: KnowledgeBase) -> tuple[Candidate, float]:
-    """The candidate, and a score that ranks the types of one name: of the best chain, else of the best relation."""
+    """The candidate, and a score that ranks the types of one name: by the best chain, else by the best
+    relation."""
     names, read = kb.relation_names, topic.read
     relations = tuple((names[r], first) for r, first in zip(near.rows, near.first))
     topics = [chain.topic(linked.name, linked.type, kb, topic.negated) for chain in topic.chains]

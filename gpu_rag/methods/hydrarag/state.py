@@ -114,8 +114,8 @@ class Params(Declared):
 
 @dataclass(frozen=True)
 class Match:
-    """A node that a mention may denote. cosine: of the two names, 1 if they are equal; sources: numbers of the sources
-    that have the node."""
+    """A node that a mention may denote. cosine: cosine of the two names, 1 if they are equal; sources: numbers of the
+    sources that have the node."""
 
     node: int
     cosine: float
@@ -224,14 +224,14 @@ class Scores:
 class FoundPath:
     """A path from a source, which may hold the answer.
 
-    text: in words; edges: (subject, relation, object, location) of real triples; kind: of its weakest hop, one of
+    text: in words; edges: (subject, relation, object, location) of real triples; kind: kind of its weakest hop, one of
     KINDS; also: other kinds that state every hop; sources: names joined by "+"; nodes: fused, the representative of
     each place, < 0 for a name that no graph has; places: for each place all fused nodes of the cluster; passages: rows
-    that state an edge; relations: of each hop, in words, with direction; stated: whether all edges are in the index (a
-    text may state facts that were not extracted); topics: of the order it was found for; known: share of its entities
-    in the evidence subgraph; answers: nodes at the answer place; names: entities of a text path, which the graphs may
-    not have; scores: set by pruning; asked: bonus if the question asks for its relations; chain: the relations and
-    directions that it was found along, if it realises the question's query.
+    that state an edge; relations: relations of each hop, in words, with direction; stated: whether all edges are in the
+    index (a text may state facts that were not extracted); topics: topics of the order it was found for; known: share
+    of its entities in the evidence subgraph; answers: nodes at the answer place; names: entities of a text path, which
+    the graphs may not have; scores: set by pruning; asked: bonus if the question asks for its relations; chain: the
+    relations and directions that it was found along, if it realises the question's query.
     """
 
     text: str

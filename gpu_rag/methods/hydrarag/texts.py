@@ -39,8 +39,8 @@ Triple = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Document:
-    """A passage or page that is read. where: passage id or url; row: of the passage, -1 for a page; kind, source: of
-    its paths; triples: those that the index has for it, () for a page."""
+    """A passage or page that is read. where: passage id or url; row: row of the passage, -1 for a page; kind, source:
+    those of its paths; triples: triples of the index for it, () for a page."""
 
     where: str
     title: str

@@ -19,7 +19,8 @@ _SLOT = "\ue000prompt\ue001"
 
 @dataclass
 class Prompted:
-    """A request as token ids. ids: prompt and tail; head: comes before them and is shared; options: of a Rank."""
+    """A request as token ids. ids: prompt and tail; head: comes before them and is shared; options: options of a
+    Rank."""
 
     request: Request
     head: tuple[int, ...]

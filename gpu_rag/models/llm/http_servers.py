@@ -243,8 +243,8 @@ class Servers:
         patience: Patience,
         keeper: Callable[[Servers], Keeper] | None = None,
     ):
-        """revision: of the model; "" takes the reported one. keeper: makes the keeper of our own servers. Needs the
-        running event loop."""
+        """revision: revision of the model; "" takes the reported one. keeper: makes the keeper of our own servers.
+        Needs the running event loop."""
         self.model, self.revision, self.patience = model, revision, patience
         self.servers = []
         for address in addresses:

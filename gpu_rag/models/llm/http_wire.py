@@ -544,7 +544,7 @@ def _encoded(url: str, encoding: str) -> ModelError:
 
 
 def refused(status: int, text: str, headers: Any, url: str) -> Failure | RequestFailed | ModelError:
-    """Meaning of a status >= 300. headers: of the response, in any case."""
+    """Meaning of a status >= 300. headers: headers of the response, in any case."""
     message = _message(text)
     if status == 413 or (status >= 400 and status not in (401, 403, 404) and _TOO_LONG.search(message)):
         return _too_long(status, message)
@@ -594,7 +594,7 @@ def _message(text: str) -> str:
 def retry_after_s(text: str, date: str = "") -> float | None:
     """Seconds that the server asks to wait, 0 to MAX_WAIT_S; None if it does not say.
 
-    date: of the answer, by the server's clock; "" takes ours.
+    date: date of the answer, by the server's clock; "" takes ours.
     """
     if not text.strip():
         return None

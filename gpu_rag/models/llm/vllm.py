@@ -57,8 +57,8 @@ class VllmLLM(HttpLLM):
         """Start the servers and wait until they answer; downloads nothing and runs no code of the folder.
 
         device: cpu; or cuda for one server per GPU that this process sees (or per `tensor_parallel` of them), also for
-        cuda:N, which then names the GPU of other work. threads: of a server on a CPU. command: the program of a server.
-        Raises MissingBackend (no vllm), UsageError, ModelError (a server does not start).
+        cuda:N, which then names the GPU of other work. threads: threads of a server on a CPU. command: the program of a
+        server. Raises MissingBackend (no vllm), UsageError, ModelError (a server does not start).
         """
         chosen, kind = settings or VllmSettings(), device.partition(":")[0]
         gpus = places(chosen, kind)

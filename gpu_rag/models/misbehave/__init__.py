@@ -34,7 +34,7 @@ Answer = tuple[int, Any]  # status, JSON or bytes
 
 @dataclass(frozen=True)
 class Manners:
-    """Configuration of the faults. share: of the requests, in [0, 1]; faults: chosen evenly; thinks: every reply
+    """Configuration of the faults. share: share of the requests, in [0, 1]; faults: chosen evenly; thinks: every reply
     thinks."""
 
     seed: int = 0

@@ -319,8 +319,8 @@ class ChainReader:
         return bool(self.types_of(cue)) and (asked or not reads_as_verb(words, cue.at, cue.width))
 
     def cover(self, cue: Unit, side: Side, directed: int, meant: float = 0.0) -> list[float]:
-        """The degree to which a cue expresses each unit of a relation in a direction. side: of the cue, where the step
-        begins; meant: the degree by meaning alone, whatever its words."""
+        """The degree to which a cue expresses each unit of a relation in a direction. side: side of the cue, where the
+        step begins; meant: the degree by meaning alone, whatever its words."""
         relation, is_back = divmod(directed, 2)
         covers, other = [max(says(cue, unit), meant) for unit in self.units[relation]], converse_of(cue.groups)
         turned = [not value and bool(other & unit.groups) for value, unit in zip(covers, self.units[relation])]

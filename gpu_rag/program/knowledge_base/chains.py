@@ -37,10 +37,10 @@ _WAYS: Any = {direction: word for word, direction in DIRECTIONS.items()}
 class Asked:
     """A question about one topic.
 
-    text: with "#" in place of the topic; nodes: of the topic; hops: number of relations that the question names;
-    vector: of the question with a word for the topic, None for no cosine; types: of the answers, if they are known;
-    anything: whether the topic stands for all things of a type, so that its nodes may be answers too; words: with their
-    vectors, those that may mean a relation, if none names one.
+    text: with "#" in place of the topic; nodes: nodes of the topic; hops: number of relations that the question names;
+    vector: vector of the question with a word for the topic, None for no cosine; types: types of the answers, if they
+    are known; anything: whether the topic stands for all things of a type, so that its nodes may be answers too; words:
+    with their vectors, those that may mean a relation, if none names one.
     """
 
     text: str
@@ -155,7 +155,7 @@ Ranked = tuple[Steps, float, float, np.ndarray]
 def _read(
     query: Asked, reading: Reading, first: Sequence[int], types: set[int], ranked: Sequence[Ranked], k: int
 ) -> Read:
-    """The reading of one question. first: directed relations at its topic; types: of the topic; ranked: its best
+    """The reading of one question. first: directed relations at its topic; types: types of the topic; ranked: its best
     chains."""
     reader = reading.reader
     chains = _that_lead(() if query.anything else query.nodes, ranked, reading.spare, query.hops)

@@ -118,7 +118,7 @@ ALL = Operations()
 
 class Query(Struct, frozen=True):
     """A question as a query. sure: whether the question plainly says the relations; if not, several entries of one
-    entity are alternatives, the likeliest first. types: of the answers, () for any."""
+    entity are alternatives, the likeliest first. types: types of the answers, () for any."""
 
     entities: tuple[Topic, ...]
     sure: bool
@@ -136,8 +136,8 @@ class Query(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Part:
-    """A topic in the graph. nodes: of its name; relations, ways: as in `Topic`, by row; anything: whether its name is
-    `ANYTHING` or `OTHERS`; others: `OTHERS`."""
+    """A topic in the graph. nodes: nodes of its name; relations, ways: as in `Topic`, by row; anything: whether its
+    name is `ANYTHING` or `OTHERS`; others: `OTHERS`."""
 
     nodes: tuple[int, ...]
     relations: tuple[int, ...]
@@ -149,7 +149,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """A query in the graph. without: nodes; types: of the answers, () for any."""
+    """A query in the graph. without: nodes; types: types of the answers, () for any."""
 
     parts: tuple[Part, ...]
     operations: Operations = ALL
@@ -376,7 +376,7 @@ def count_path(query: Query, n: int) -> Path:
 
 
 def part_of(kb: KnowledgeBase, topic: Topic, nodes: Sequence[int] = ()) -> Part:
-    """A topic in the graph; unknown relations are left out. nodes: of its name, which may stand for others."""
+    """A topic in the graph; unknown relations are left out. nodes: nodes of its name, which may stand for others."""
     is_any = topic.entity in (ANYTHING, OTHERS)
     rows = tuple(row for name in topic.relations if (row := relation_row(kb, name)) is not None)
     ways = topic.directions if len(topic.ways) == len(rows) else ()

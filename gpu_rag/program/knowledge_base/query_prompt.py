@@ -30,8 +30,8 @@ Lists = tuple[list[int], list[int]]  # rows of types and of relations
 
 @dataclass
 class QueryPrompt:
-    """The prompt of one query. vector: of the question; proposal: of the rules; examples, history: texts of slots;
-    note: name in the trace; n_types, n_shown: types and relations shown at most."""
+    """The prompt of one query. vector: vector of the question; proposal: proposal of the rules; examples, history:
+    texts of slots; note: name in the trace; n_types, n_shown: types and relations shown at most."""
 
     run: Run
     prompt: Prompt

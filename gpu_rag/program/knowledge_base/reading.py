@@ -79,8 +79,8 @@ def orders_of(cues: Sequence[Unit], words: Sequence[str], topic: int) -> list[tu
 
 
 class _Partial(NamedTuple):
-    """A chain that may be extended. types: of its end nodes; n_named: number of its steps to nodes with names; value,
-    cover: f64[orders, m + 1], the value, and its part by words, if it has taken the first j cues of an order."""
+    """A chain that may be extended. types: types of its end nodes; n_named: number of its steps to nodes with names;
+    value, cover: f64[orders, m + 1], the value, and its part by words, if it has taken the first j cues of an order."""
 
     chain: DirectedChain
     types: frozenset[int]
@@ -92,11 +92,11 @@ class _Partial(NamedTuple):
 class Reading:
     """One question compared with the relations: the value of each step for each run of cues that it may take.
 
-    types: of the answers, if they are known. is_named: bool[2 R], the directed relations that a cue names; is_allowed:
-    bool[2 R], the directed relations that do not contradict the question. by_meaning: whether words that name no
-    relation are a cue. hops: number of relations that the question
-    names; cosines: of each relation, which say what the words without a cue mean, if there are fewer cues than hops;
-    near: the relations among which the nearest is meant.
+    types: types of the answers, if they are known. is_named: bool[2 R], the directed relations that a cue names;
+    is_allowed: bool[2 R], the directed relations that do not contradict the question. by_meaning: whether words that
+    name no relation are a cue. hops: number of relations that the question
+    names; cosines: cosines of each relation, which say what the words without a cue mean, if there are fewer cues than
+    hops; near: the relations among which the nearest is meant.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class Reading:
         """(directed relation, target types) of the steps worth trying from nodes of some types, ascending.
 
         They are the MAX_NAMED best that a cue names, `back`, and for each set of target types the first BEAM of the
-        others and the TRIED nearest to the question. relations: the candidates; cosine: of each relation.
+        others and the TRIED nearest to the question. relations: the candidates; cosine: cosine of each relation.
         """
         place, type_sets = self.reader.types_behind(types)
         relations = relations[(place[relations] >= 0) & self.is_allowed[relations]]
@@ -219,7 +219,7 @@ class Reading:
     ) -> list[tuple[DirectedChain, float, float]]:
         """(chain, score, cover per step) of chains of at most `longest` relations, best first.
 
-        first: directed relations that may begin a chain; types: of the topic; hops: number of relations that the
+        first: directed relations that may begin a chain; types: types of the topic; hops: number of relations that the
         question names.
         """
         m, cosine = len(self.cues), self.cosines

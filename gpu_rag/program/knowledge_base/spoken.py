@@ -109,7 +109,7 @@ class Barred:
 @dataclass(frozen=True)
 class Spoken:
     """A question as rules read it. topics: clearly named in it; others: perhaps meant; anything: topics that stand for
-    all things of a type; unread: words whose part in it is not understood; types: of the nodes that it asks for;
+    all things of a type; unread: words whose part in it is not understood; types: types of the nodes that it asks for;
     barred: nodes that only a contrary relation joins with a topic; plain: whether it has no
     operator."""
 

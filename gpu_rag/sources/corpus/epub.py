@@ -19,9 +19,9 @@ _CLOSED = re.compile(rb"<(title|script|style|iframe|noscript|textarea|xmp|a|p|di
 
 def read_epub(data: bytes, limits: Limits) -> Parsed:
     """Read the chapters in the order of the book, separated by empty lines; `html` reads each. The book's own table of
-    contents is left out. title and metadata (author, date, language, publisher): the book's; headings: of the chapters,
-    or their titles. A chapter that cannot be read is a problem; a chapter without text is skipped. Raises RowError: no
-    book, locked, or without text.
+    contents is left out. title and metadata (author, date, language, publisher): the book's; headings: headings of the
+    chapters, or their titles. A chapter that cannot be read is a problem; a chapter without text is skipped. Raises
+    RowError: no book, locked, or without text.
     """
     package = Package(data, limits)
     roots = [attrs.get("full-path", "") for tag, attrs, _ in package.elements(_CONTAINER) if tag == "rootfile"]

@@ -58,8 +58,8 @@ def read_docx(data: bytes, limits: Limits) -> Parsed:
 
 
 def read_pptx(data: bytes, limits: Limits) -> Parsed:
-    """Read the slides in order. title: of the first slide that has one, or else from the properties; headings: the
-    titles of slides. Raises RowError.
+    """Read the slides in order. title: title of the first slide that has one, or else from the properties; headings:
+    the titles of slides. Raises RowError.
 
     A slide that cannot be read is empty and a problem.
     """

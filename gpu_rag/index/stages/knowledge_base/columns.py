@@ -128,8 +128,9 @@ class Edges:
 class SourceColumns:
     """One source after reading.
 
-    ids: of the records, ascending, unique; names, aliases, types: of the same records; only the first type counts;
-    relations: (id, name); file: the start of each provenance, "" if gpu-rag extracted the edges itself.
+    ids: ids of the records, ascending, unique; names, aliases, types: names, aliases and types of the same records;
+    only the first type counts; relations: (id, name); file: the start of each provenance, "" if gpu-rag extracted the
+    edges itself.
     """
 
     name: str

@@ -28,7 +28,7 @@ class Records:
 
     @classmethod
     def of(cls, source: np.ndarray, parts: Iterable[tuple[pa.Array, ...]]) -> Records:
-        """Records of parts, each (ids, names, aliases, types), in order. source: of each record."""
+        """Records of parts, each (ids, names, aliases, types), in order. source: source of each record."""
         ids, names, aliases, types = (pa.concat_arrays(columns) for columns in zip(*parts))
         return cls(source.astype(np.int32), ids, names, aliases, types, _first_or_null(types))
 

@@ -86,7 +86,7 @@ _Side = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Neighbours of nodes. names: of the nodes; words: i32, equal for nodes with the same name in words; texts:
+    """Neighbours of nodes. names: names of the nodes; words: i32, equal for nodes with the same name in words; texts:
     distinct relations, in words; out, into: outgoing and incoming edges."""
 
     names: pa.LargeStringArray
@@ -179,7 +179,7 @@ class EdgeTexts(Sequence[str]):
     """Texts of all edges: head, relation and tail in words. Memory: 12 bytes an edge, and the names in words."""
 
     def __init__(self, folder: Path):
-        """Read the tables. folder: of the stage `kb`."""
+        """Read the tables. folder: folder of the stage `kb`."""
         self._names = names_in_words(_names(folder))
         self._relations = pa.array(list(relation_texts(folder)), pa.large_string())
         edges = tables.read_table(folder / "kb_edges.parquet", KB_EDGES)

@@ -123,9 +123,9 @@ _NAME, _ALIAS, _TYPE = range(3)
 class Items:
     """The items of a corpus: all extracted entities with the same normalised name, set of types and set of aliases.
 
-    keys: of each item, in the order of first use. What was written about an item, and the triples between items, are
-    rows of the database, see _TABLES. dropped: number of names that normalise to nothing or are too long; their triples
-    are dropped too.
+    keys: keys of each item, in the order of first use. What was written about an item, and the triples between items,
+    are rows of the database, see _TABLES. dropped: number of names that normalise to nothing or are too long; their
+    triples are dropped too.
     """
 
     def __init__(self, db: Database) -> None:

@@ -61,8 +61,8 @@ def answered_batch(vertices: pa.Table) -> pa.ListArray:
 
 
 def raised_batch(vertices: pa.Table, types: Mapping[str, str], kinds: Container[str]) -> pa.ListArray:
-    """The outgoing questions of vertices with `names` and `triples`. types: of normalised names; kinds: the names that
-    are the type of another."""
+    """The outgoing questions of vertices with `names` and `triples`. types: types of normalised names; kinds: the names
+    that are the type of another."""
     rows = zip(vertices["names"].to_pylist(), vertices["triples"].to_pylist())
     return pa.array([raised_questions(names, map(tuple, triples), types, kinds) for names, triples in rows], _LISTS)
 
@@ -209,7 +209,8 @@ def _typed(path: Path) -> Iterator[Iterable[tuple[str, str]]]:
 
 
 def _by_vertex(given: pa.Table, texts: Sequence[Sequence[str]]) -> pa.Table:
-    """The names and triples of each vertex, from those of each passage. texts: of the vertices of each passage."""
+    """The names and triples of each vertex, from those of each passage. texts: texts of the vertices of each
+    passage."""
     rows = zip(given["names"].to_pylist(), given["triples"].to_pylist(), texts)
     parts = [part for names, triples, own in rows for part in _by_sentence(names, triples, own)]
     names, triples = zip(*parts)

@@ -69,8 +69,8 @@ def raised_questions(
 ) -> list[str]:
     """Outgoing questions: "What is known about B, the T?" for each name B that is not a subject of the triples.
 
-    names: of the passage, in order; of names equal under `normalise_name` the first counts. Dates and numbers give no
-    question. types: the type words of a normalised name, where known. kinds: names that are the type
+    names: names of the passage, in order; of names equal under `normalise_name` the first counts. Dates and numbers
+    give no question. types: the type words of a normalised name, where known. kinds: names that are the type
     of something ("rapper"); they give no question either.
 
     >>> raised_questions(["Halden Bridge", "Ves"], [("Halden Bridge", "crosses", "Ves")], {"ves": "river"})

@@ -32,7 +32,7 @@ class Material:
     """The pages of a question and their graph. The pages are the question's own, or else the nearest passages of the
     index (`evidence`), best first.
 
-    order: the pages by their best piece; pieces: of each page, best first.
+    order: the pages by their best piece; pieces: pieces of each page, best first.
     """
 
     vector: np.ndarray

@@ -51,8 +51,8 @@ class FactGraph:
     """A selection of the facts as a graph of P edges.
 
     keys: i64[P], low * N + high of each edge, ascending; edges are numbered as in `graph`. triples: the fact rows of
-    each edge. n_triples: i64[P], their number before `one_relation`. vectors: of edges. signatures: i64[E, 2], for each
-    stored entry u -> v a fingerprint of v and of the (direction, relation) of every fact between u and v.
+    each edge. n_triples: i64[P], their number before `one_relation`. vectors: vectors of edges. signatures: i64[E, 2],
+    for each stored entry u -> v a fingerprint of v and of the (direction, relation) of every fact between u and v.
     """
 
     graph: PathGraph
@@ -146,8 +146,8 @@ class ExactVectors:
 
 @dataclass(frozen=True)
 class ComposedVectors:
-    """Edge vectors that are computed on demand. triples: of each edge; head, relation, tail: i32[E], of triples; names,
-    relations: unit rows [N, D], [R, D]."""
+    """Edge vectors that are computed on demand. triples: triples of each edge; head, relation, tail: i32[E], of
+    triples; names, relations: unit rows [N, D], [R, D]."""
 
     triples: Ragged
     head: torch.Tensor

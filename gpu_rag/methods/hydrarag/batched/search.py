@@ -142,7 +142,7 @@ def score_paths(
     beam: int | None,
 ) -> list[Walks | BadInput]:
     """The `beam` best paths of each topic, part or order (all if None), by relevance to a unit vector f32[D], the same
-    for all orders of a question. kind: of the walks."""
+    for all orders of a question. kind: kind of the walks."""
     facts, weights = facts_of(index, choice), (SEMANTIC, OVERLAP)
 
     def run(joined: Joined, walks: Sequence[Walks], queries: Sequence[np.ndarray]) -> list[Walks]:

@@ -35,9 +35,9 @@ _DASHES = frozenset({"-", "--", "–", "—"})
 def sentence_triples(text: str, tokens: Sequence[Token], mentions: Sequence[Mention], title: str) -> list[Triple]:
     """(subject, relation, object) triples of one sentence, in text order; may repeat.
 
-    text: the passage. mentions: of `tokens`, left to right, with resolved names. title: the subject of sentences that
-    begin with a pronoun or "The film", and of sentences whose subject is not a mention; "" for none. Linear in the
-    tokens.
+    text: the passage. mentions: mentions of `tokens`, left to right, with resolved names. title: the subject of
+    sentences that begin with a pronoun or "The film", and of sentences whose subject is not a mention; "" for none.
+    Linear in the tokens.
     """
     walk = _Walk(text, tokens, title)
     mentions = spoken_of(tokens, mentions)

@@ -172,7 +172,7 @@ class Denial:
 
 
 def denial_of(label: str, stems: Collection[str]) -> Denial | None:
-    """Whether the name of a relation denies another one. stems: of the names of all relations of the graph.
+    """Whether the name of a relation denies another one. stems: stems of the names of all relations of the graph.
 
     A name denies if a unit of it is a stem of the graph behind a prefix ("contraindication", "disliked by"), if one of
     its words does ("phenotype absent"), or if a marked unit speaks of another group ("off-label use").

@@ -63,7 +63,8 @@ class Side(NamedTuple):
 
 
 def side_of_head(words: Sequence[str], place: int, width: int) -> Side:
-    """The side of the head of a relation's edges, by the words of its name. place, width: of the words looked at.
+    """The side of the head of a relation's edges, by the words of its name. place, width: place and width of the words
+    looked at.
 
     "acquired", "works for": AGENT; "acquired by", "born in", "director": PATIENT; "capital of": FILLER; "genre": OWNER.
     """

@@ -84,7 +84,7 @@ class Clause:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison with a number or a date. words: of the question before it, which may name the relation."""
+    """A comparison with a number or a date. words: words of the question before it, which may name the relation."""
 
     compare: Compare
     value: str
