@@ -34,6 +34,7 @@ from gpu_rag.models.fingerprint import file_sha256, identity
 from gpu_rag.models.set import ModelSet
 from gpu_rag.program.decide import RULE, decider_of
 from gpu_rag.program.models import Models
+from gpu_rag.program.reader import read
 from gpu_rag.program.rerank import DEPTH, reranked
 from gpu_rag.program.run import Decider, OnChoice, Run
 from gpu_rag.program.steps import LLMCalls
@@ -254,7 +255,8 @@ class Engine:
             k, keep = max(k, DEPTH), k
         if decider is None:
             decider = RULE if not asks else decider_of(self.settings.models.decider, models.llm)
-        program_of = program or (_retrieval(module) if retrieval_only else module.program)
+        own_program: Program = getattr(module, "program", _reading(module))
+        program_of = program or (_retrieval(module) if retrieval_only else own_program)
         own = self.resources
 
         def bind(question: Question, on_text: OnText = None, history: Sequence[Turn] = ()) -> Bound:
@@ -311,7 +313,7 @@ class Engine:
 
     @property
     def resources(self) -> dict[str, Any]:
-        """{name: resource} that each question of this engine brings to the driver, beside its index."""
+        """{name: resource} that each question of this engine brings to the driver, in addition to its index."""
         return {"models": self._models_of_run(self.models.has_llm())} if self._brings_models else {}
 
     def _limits(self, max_live: int | None) -> dict[str, Any]:
@@ -441,7 +443,7 @@ def _content_of(path: Path) -> str:
         raise BadInput("a file of the settings cannot be read", given=f"{path}: {error.strerror}") from error
 
 
-def _retrieval(module: ProgramModule) -> Callable[[Question, Run, Any], Any]:
+def _retrieval(module: ProgramModule) -> Program:
     """The method's `retrieve` as a program, whose draft has evidence; its only text is a number counted exactly."""
 
     async def program(question: Question, run: Run, params: Any) -> Draft:
@@ -458,6 +460,15 @@ def _retrieval(module: ProgramModule) -> Callable[[Question, Run, Any], Any]:
         draft = Draft(count, support.evidence, support.paths, status, nodes, pools, **remarks)
         has_findings = bool(draft.evidence or draft.paths or nodes) and not draft.doubtful
         return draft if has_findings else replace(draft, text=None, status="unsupported")
+
+    return program
+
+
+def _reading(module: ProgramModule) -> Program:
+    """The method's `retrieve`, then the shared reader: the program of a method that defines none."""
+
+    async def program(question: Question, run: Run, params: Any) -> Draft:
+        return await read(run, question.text, await module.retrieve(question, run, params))
 
     return program
 

@@ -64,7 +64,7 @@ def checked_key(given: object) -> ApiKeys:
 def checked_settings(
     settings: object, saved: Mapping[str, Any], *, llm: object = None, embedder: object = None
 ) -> tuple[Settings, LLM | None]:
-    """The settings with the models that are named beside them, and the language model if it is an object.
+    """The settings with the models that separate arguments name, and the language model if it is an object.
 
     saved: settings of the index, which the given ones override. Raises UsageError.
     """

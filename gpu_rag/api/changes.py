@@ -1,6 +1,6 @@
 """Additions to an index and updates of it; `removal` has the third change.
 
-A change alters the list of sources that the index remembers, and the hashes of what was removed from them. Then the
+A change alters the list of sources that the index remembers, and the hashes of removed documents. Then the
 ordinary build runs. The digest equals the digest of a new index of the changed list.
 """
 

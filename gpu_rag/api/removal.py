@@ -124,7 +124,7 @@ def _erase_vectors(folder: Path, old: Manifest, new: Manifest, keys: np.ndarray 
 
 
 def _begin(folder: Path, leaving: Receipt) -> None:
-    """Record that a removal begins, and delete files beside the stages that may hold removed texts."""
+    """Record that a removal begins, and delete files outside the stages that may hold removed texts."""
     with WriteLock(folder):
         leaving.write(folder / PENDING)
         for name in ("plan.json", TUNED):

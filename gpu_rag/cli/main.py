@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
     """A parser that raises usage errors as UsageError instead of printing them and exiting."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise UsageError with one line that says what is wrong and where help is."""
+        """Raise UsageError with one line that names the fault and where to find help."""
         given = re.match(r"argument COMMAND: invalid choice: '(\w+)'", message)
         if given:
             raise unknown_name("command", given[1], COMMANDS)

@@ -1,4 +1,4 @@
-"""The share of a model's choices that lead to gold, beside the share of the rule's on the same options."""
+"""The share of a model's choices that lead to gold, and the share of the rule's choices on the same options."""
 
 from __future__ import annotations
 

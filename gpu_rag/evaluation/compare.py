@@ -164,7 +164,7 @@ def _run_method(
 
 
 def _judge(comparison: Comparison, judge: Judge, rows: Sequence[QuestionRow]) -> None:
-    """Add what the judge says of all answers."""
+    """Add the verdicts of the judge on all answers."""
     judged, entries, comparison.document["judge"] = judge_answers(judge, comparison.answers, rows)
     for method, entry in entries.items():
         scores, measures = comparison.scores[method], comparison.document["methods"][method]

@@ -1,7 +1,7 @@
 """The sources of an index as its folder remembers them, in `sources.json` and a copy, which are not in the digest.
 
 Its paths count only if a key of this user's machine signed them: an index of another user names no file to read. The
-hashes of what was removed count in any index.
+hashes of removed documents count in any index.
 """
 
 from __future__ import annotations

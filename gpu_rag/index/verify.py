@@ -104,7 +104,7 @@ def _asked(index: Index) -> Iterator[str]:
 
 
 def _beside(index: Index) -> Iterator[str]:
-    """Faults of the files beside the stages; each of them may be missing."""
+    """Faults of the files outside the stages; each of them may be missing."""
     for name in (COPY, "run.json", "plan.json", SOURCES, SOURCES_COPY):
         try:
             if (index.path / name).is_file():

@@ -25,7 +25,7 @@ _MAX_CARRIED = 1 << 30  # bytes of a carried array of any length
 
 
 class Models(Protocol):
-    """Models of a build, loaded on first use: a resumed build loads only what it needs."""
+    """Models of a build, loaded on first use: a resumed build loads only the models it needs."""
 
     def embedder(self) -> Embedder:
         """The embedding model."""

@@ -28,10 +28,11 @@ class Method:
     Hooks that several methods of a package share are given in one of them.
 
     name: shown to users. needs: stages that it reads. uses: other methods that it runs; if one of them is not
-    installed, this method is not available either. program: the module that defines `Params` (a dataclass),
-    `retrieve(question, run, params)` and `program(question, run, params)`. The module may also define `check(index,
-    params)`, which is called before a run and raises for parameters that the index cannot serve; `config(index,
-    params)`, further inputs of an answer; and `stands_for(index)`, the name of the method that runs in its place.
+    installed, this method is not available either. program: the module that defines `Params` (a dataclass)
+    and `retrieve(question, run, params)`. The module may also define `program(question, run, params)`, which answers
+    (by default the shared reader reads the retrieved passages); `check(index, params)`, which is called before a run
+    and raises for parameters that the index cannot serve; `config(index, params)`, further inputs of an answer; and
+    `stands_for(index)`, the name of the method that runs in its place.
 
     settings: {section: its class}; index stages may depend on them, and they are saved with the index. stages: a
     function without arguments that returns the index stages of this method alone. verify: {stage: check} for these

@@ -35,7 +35,6 @@ class Program(Protocol):
 
     Params: type
     retrieve: Any
-    program: Any
 
 
 class Entry(NamedTuple):
@@ -282,7 +281,7 @@ def check_passages(method: str, n_passages: int, stages: Collection[str], folder
         raise MissingLayer(
             f"the index has no passages, which {method} ranks",
             given=f"{folder}, a knowledge base without documents",
-            expected=f"a corpus beside it, or --method {' | '.join(usable)}",
+            expected=f"a corpus too, or --method {' | '.join(usable)}",
         )
 
 

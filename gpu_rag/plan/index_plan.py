@@ -312,7 +312,7 @@ class _Plan:
             **{key: round(getattr(full, key) * ratio) for key in _COUNTS},
             "peak_memory_bytes": first.base_bytes + max(first.peak_memory_bytes, round(grown)),
             "disk_bytes": disk_bytes,
-            "work_bytes": disk_bytes if "embedder" in stage.roles(settings) else 0,  # blocks, beside the finished file
+            "work_bytes": disk_bytes if "embedder" in stage.roles(settings) else 0,  # blocks, besides the file
         }
 
     def _statuses(self) -> dict[str, int]:

@@ -34,7 +34,7 @@ NONE_TEXT = "none of these"
 ONE_FORM = "Reply with the label of the best option, and nothing else."
 LIST_FORM = "Reply as JSON with the labels of {least} to {most} options, the best first, as in {example}"
 _LABEL_TOKENS = 8
-ROOM = 128  # tokens kept free beside packed texts
+ROOM = 128  # tokens that packed texts leave free
 
 Slots = Mapping[str, str]
 
@@ -54,7 +54,7 @@ def shuffled(run: Run, name: str, first: str, n: int) -> list[int]:
 
 
 def whole(run: Run, prompt: Prompt, slots: Mapping[str, str | Packed], options: Options) -> Slots | None:
-    """The slots; a packed slot has only its texts that fit as a whole beside the options, since half a text cannot be
+    """The slots; a packed slot has only texts that fit as a whole with the options, since half a text cannot be
     judged.
 
     None if not even one text fits.

@@ -258,7 +258,7 @@ def run_streaming(
     keep: bool = True,
     **options: Unpack[DriverOptions],
 ) -> list[Outcome]:
-    """Run programs as `run_rounds`, beside a slow service: same arguments, outcomes, failures and order."""
+    """Run programs like `run_rounds`, with a slow service: same arguments, outcomes, failures and order."""
     outcomes: dict[int, Outcome] = {}
     driver = StreamingDriver(resources, slow, **options)
     if keep:

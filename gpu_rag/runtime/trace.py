@@ -1,4 +1,4 @@
-"""Context of a program beside its question: its position, random seeds, trace and costs."""
+"""Context of a program, without its question: its position, random seeds, trace and costs."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ OnReady = Callable[[], None]
 BACKLOG = 512
 LAST_ROWS_S = 5  # time for the rows of questions failed at shutdown
 SPARE = 64  # connections beyond the limit that get an error response; more are cut off
-OTHER_FILES = 256  # files that the engine may have open beside the connections
+OTHER_FILES = 256  # files that the engine may have open in addition to connections
 MIN_BYTES = 64 * 1024  # bytes that a waiting client must read within the time limit
 
 

@@ -202,7 +202,7 @@ class ServeSettings(Declared):
     grace_seconds: Annotated[float, NATURAL, "time for open questions to finish when the server is stopped"] = 10.0
     tls_cert: Annotated[str, "file with the certificate chain (PEM) for https; empty: http"] = ""
     tls_key: Annotated[str, "file with the private key (PEM), without a password"] = ""
-    hosts: Annotated[tuple[str, ...], "further names that a Host header may contain, beside the bound address"] = ()
+    hosts: Annotated[tuple[str, ...], "names that a Host header may contain, in addition to the bound address"] = ()
     params: Annotated[
         tuple[str, ...], 'parameters that a request may set: "METHOD.NAME"; "METHOD.*": all but texts'
     ] = ()

@@ -100,7 +100,7 @@ def read_questions(path: Path, limits: Limits = LIMITS) -> Iterator[QuestionRow 
     - {id, question, gold_ids, answers or answer, ...}: all but the question may be missing (a missing id becomes
       "q_" + sha1(question)[:12]); other keys (hops, type, answer_ids, ...) go to meta.
     - OpenAI batch {custom_id, method, url, body: {messages}}: the question is the last user message; method, url and
-      the model go to meta; gold_ids and answers beside custom_id are read too.
+      the model go to meta; gold_ids and answers next to custom_id are read too.
     - HotpotQA, 2Wiki, MuSiQue: gold_ids are the ids that `read_corpus` gives the supporting contexts; meta has
       context_ids, and hops and type if known. See `multihop.gold_of` for a missing gold context.
     - CRAG {interaction_id, query, query_time, answer, alternative_answers, search_results}: a question with web pages.

@@ -32,7 +32,7 @@ class Limits:
     max_document_chars: characters of one text; max_line_bytes: bytes of one line of JSON Lines, characters of a row of
     .csv (unpacked); max_json_bytes: bytes of one JSON array file (unpacked), which is read whole.
     The others are for one file that is parsed in a separate process (see `corpus.parser`). max_file_bytes: its size,
-    and its unpacked size, also of a .zip; max_pages: its pages; max_parse_bytes: address space of the parsing, beside
+    and its unpacked size, also of a .zip; max_pages: its pages; max_parse_bytes: address space of the parsing, besides
     the process itself; max_parse_s: whole seconds of processor time, and 4 times as many on the clock. OCR of a
     page has this time again, and 4 times the bytes; max_ocr_s: seconds on the clock from the first such page to the end
     of the file. A file near max_parse_s or max_ocr_s may pass on one machine only.

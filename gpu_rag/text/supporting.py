@@ -4,11 +4,11 @@ A sentence supports a short answer if it holds
 
 - the answer, which is of the type that the question asks for (a person, a date, a number) and adds something to the
   question's words;
-- the names in the question. They may also stand in the title of the passage, before a sentence that begins with a
+- the names in the question. They may also be in the title of the passage, before a sentence that begins with a
   pronoun or an article, or in the sentence before one with another pronoun;
-- the verbs and ordinals in the question and two thirds of its words, in any form, or as a word of the same group in
-  `rules/relations/phrases.toml`; half of the words, if the evidence has the others nowhere, and no verb, if no other
-  name, date or number could be the answer;
+- the verbs and ordinals of the question, and two thirds of its words. A word counts in any form, and so does a word of
+  the same group in `rules/relations/phrases.toml`. Half of the words are enough if no sentence has the others; a verb
+  may be absent if no other name, date or number could be the answer;
 
 and if no other name, date or number in it is nearer to these words, or alone in the clause of the verbs. Commas and
 conjunctions count as distance.
@@ -21,10 +21,12 @@ with the question's names has the title of the other's passage and a word of the
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from itertools import accumulate, pairwise, product
+from pathlib import Path
 
 from gpu_rag.text.figures import MONTHS, NUMERAL, SCALES, UNITS, one_form
 from gpu_rag.text.rules.extraction.entities import find_mentions_in
@@ -73,26 +75,8 @@ _NEGATIONS = word_set("not no never none nor neither without rather instead agai
 _TIMES = "monday tuesday wednesday thursday friday saturday sunday spring summer autumn winter morning evening night"
 _TIME_TERMS = frozenset(tokenize(" ".join((*MONTHS, _TIMES))))
 _DERIVED = word_set("r er or ist ment ion")  # endings of agents and actions: "make", "maker"
-_FORMS = """win won, sell sold, buy bought, write wrote written, build built, make made, lead led, hold held, give gave
-given, teach taught, sing sang sung, begin began begun, leave left, lose lost, meet met, send sent, pay paid, fall fell
-fallen, take took taken, see saw seen, speak spoke spoken, rise rose risen, know knew known, draw drew drawn, fly flew
-flown, grow grew grown, become became, come came, run ran, go went gone, keep kept, sink sank sunk, fight fought, bring
-brought, choose chose chosen, shoot shot, say said, tell told, think thought, wear wore worn, drive drove driven, deep
-depth, long length, high height, wide width, heavy weigh weighs weighed weight"""
-_BASE = {form: forms[0] for forms in map(str.split, _FORMS.split(",")) for form in forms[1:]}
-_SYNONYMS = """found establish start begin create launch, build construct erect raise, build complete finish, make
-manufacture produce cast, write author compose, design plan draw, buy purchase acquire, own belong possess, carry bear
-transport bring, bury tomb grave, teach train, perform premiere stage play, win beat defeat victory,
-lead head direct chair run manage command conduct, name call, discover find detect identify, move settle relocate,
-leave quit depart resign, destroy burn demolish wreck, close shut end, replace succeed follow, pay fund finance, get
-receive obtain, give donate grant present award, use employ, repair mend fix restore renovate, show display depict
-portray exhibit, keep hold store house, flow run pass, cross span, join connect link, live inhabit inhabitant resident
-population, see watch observe spot sight, work serve job, happen occur, arrive reach come, need require, allow permit,
-say tell report, remove take, stop halt end, appoint elect choose, injure wound hurt, grow cultivate, translate put,
-big large, doctor physician, car vehicle, ship boat vessel, road street, firm company business, trip journey voyage,
-painting picture, job trade profession, war battle, illness disease, shop store, work job, area surface, cost price,
-salary wage pay, journal newspaper magazine, aircraft plane, teacher schoolmaster, soldier troop, film movie, lawyer
-attorney, reward prize award, inventor engineer"""
+_GROUPS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+_BASE = {form: forms[0] for forms in map(str.split, _GROUPS["forms"].split(",")) for form in forms[1:]}
 _ORDINAL_ENDINGS = ("st", "nd", "rd", "th")
 _EXCLUDING = {  # a name behind these words has another type
     "person": frozenset({"in", "at"}), "place": frozenset({"by"}), "number": frozenset({"the"}),
@@ -288,7 +272,7 @@ def _is_finite(before: str, low: str, behind: str) -> bool:
 def _synonyms() -> dict[str, frozenset[int]]:
     """The numbers of the groups of each stem."""
     groups: dict[str, frozenset[int]] = {}
-    for number, words in enumerate(_SYNONYMS.split(",")):
+    for number, words in enumerate(_GROUPS["synonyms"].split(",")):
         for stem in (unit.stem for word in words.split() for unit in _units(word)):
             groups[stem] = groups.get(stem, frozenset()) | {number}
     return groups
@@ -363,9 +347,9 @@ def _span(number: int, sentence: _Sentence, place: Place) -> Span:
 
 
 def _wanted(asked: _Question, answer: str, evidence: Set[str]) -> list[tuple[str, ...]]:
-    """The terms of an answer that the question has in no form, in order, but not for a date or a number; then the terms
-    of its core: names and numbers, a number's next word, and for a question of no known type all words of the evidence,
-    if most are. None if the answer is of another type."""
+    """Lists of terms to look for. First the terms of an answer that the question has in no form, in order, unless its
+    core is a date or number. Then the terms of the core: names and numbers, the word behind a number, and for a
+    question of no known type all words of the evidence, if most are. No list if the answer has another type."""
     terms = _sequence(answer)
     asking = [*(word for word, _ in asked.words), *asked.optional]
     units = [(low, unit) for low in answer.casefold().split() for unit in _units(low)]
@@ -390,8 +374,8 @@ def _wanted(asked: _Question, answer: str, evidence: Set[str]) -> list[tuple[str
 
 
 def _places(sentence: _Sentence, wanted: Sequence[str], in_order: bool) -> list[Place]:
-    """The short places that have all terms, and between figures no other figure, shortest first. A pronoun that begins
-    the sentence, and "there" in it, stand for the title of the passage."""
+    """The short places with all terms and no other figure between figures, shortest first. A pronoun that begins the
+    sentence, and "there" in it, stand for the title of the passage."""
     matches = [i for i, term in enumerate(sentence.terms) if term in wanted]
     reach, places = 2 * len(wanted) + 4, list[Place]()
     has_figures = any(map(_FIGURE.match, wanted))
@@ -415,7 +399,7 @@ def _places(sentence: _Sentence, wanted: Sequence[str], in_order: bool) -> list[
 
 def _has_names(asked: _Question, sentences: Sequence[_Sentence]) -> bool:
     """Whether the question's names stand in the sentences, their titles, or what their first words may refer to, with
-    no word in between: Robert Louis Stevenson is not Robert Stevenson. A last name will do if the whole name stands
+    no word in between: Robert Louis Stevenson is not Robert Stevenson. A last name is enough if the whole name comes
     earlier in the passage."""
     terms_of = [sentence.terms for sentence in sentences]
     titles = [_sequence(sentence.title) for sentence in sentences]
@@ -445,7 +429,7 @@ def _fits(
 ) -> bool:
     """Whether a sentence states the fact about its answer for which the question asks.
 
-    absent: words of the question, but none before "of", that no sentence has. others: the other sentences of a path;
+    absent: words of the question that no sentence has, without words before "of". others: other sentences of a path;
     bridges: terms of the names that join them.
     """
     tokens, answer = sentence.tokens, sentence.tokens[slice(*place)]

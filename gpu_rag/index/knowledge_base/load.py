@@ -28,7 +28,7 @@ def load_kb(index: Index) -> KnowledgeBase:
     """Knowledge base of an index, for `index.loaded("kb", load_kb)`. Raises MissingLayer, IndexCorrupt.
 
     Needs the stage `kb`; texts are empty without `kb_texts`, and vectors are read on first use. No Python object is
-    made per edge: memory is about 60 bytes an edge, mostly provenance, and 200 bytes a node beside its names.
+    made per edge: memory is about 60 bytes an edge, mostly provenance, and 200 bytes a node besides its names.
     """
     loaded = {name: index.table("kb", f"kb_{name}.parquet", KB_TABLES[name]) for name in KB_TABLES if name != "links"}
     _check_rows(loaded, index.n_passages)

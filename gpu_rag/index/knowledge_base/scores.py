@@ -26,7 +26,7 @@ def score_nodes(kb: KnowledgeBase, queries: torch.Tensor, candidates: Ragged) ->
     It is the best cosine of the node's own passages; without a document, of the first three passages that mention it;
     without either, the cosine of its stand-in text.
     queries: f32[B, D], unit rows; candidates: Ragged of i32/i64, B lists of nodes. Dot products are exact (see
-    `graph.dots`), so bits do not depend on batch or device. Memory: bounded beside O(T). Raises BadInput, MissingLayer.
+    `graph.dots`), so bits do not depend on batch or device. Memory: O(T). Raises BadInput, MissingLayer.
     """
     check_ragged(candidates, "candidates", n=kb.n, device=queries.device)
     question, node = row_of_value(candidates), candidates.values.long()

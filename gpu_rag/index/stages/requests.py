@@ -54,7 +54,7 @@ def decided(work: Work, ask: Ask[R], rows: Iterable[Fields]) -> Iterator[R | str
 
 
 def _within(llm: LLM | StreamingLLM, request: Request) -> Request:
-    """Request whose token limit is lowered to the room beside the prompt in a short context, at least to a quarter."""
+    """Request whose token limit is lowered to the room after the prompt in a short context, at least to a quarter."""
     if fits(llm, request.system, request.prompt, request.max_tokens):
         return request
     room = llm.context_tokens - llm.count_tokens(request.system) - llm.count_tokens(request.prompt)

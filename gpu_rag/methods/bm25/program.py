@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_rag.program.reader import Support, read
+from gpu_rag.program.reader import Support
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import search_bm25
-from gpu_rag.types import Draft, Question
+from gpu_rag.types import Question
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,3 @@ async def retrieve(question: Question, run: Run, params: Params) -> Support:
     """The run.limit passages of highest BM25 score."""
     ranking = await search_bm25(question.text, run.limit)
     return Support(run.evidence(ranking, "shares rare words", "search_bm25"))
-
-
-async def program(question: Question, run: Run, params: Params) -> Draft:
-    """Retrieve, then read."""
-    return await read(run, question.text, await retrieve(question, run, params))

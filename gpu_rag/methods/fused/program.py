@@ -16,12 +16,12 @@ from gpu_rag.methods.fused.batched import DEPTH, PAIRS, Asked, Candidates, colum
 from gpu_rag.methods.fused.model import SHIPPED, Model, model_of, shipped
 from gpu_rag.methods.registry import load_method
 from gpu_rag.program.embed import embed
-from gpu_rag.program.reader import Support, read
+from gpu_rag.program.reader import Support
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
 from gpu_rag.runtime.gather import gather
 from gpu_rag.settings.check import Declared
-from gpu_rag.types import Draft, Question
+from gpu_rag.types import Question
 
 LISTS = {"bubblerag": {"depth": 0}}  # parameters: trees without growth cost a fifth less, and rank as well
 
@@ -81,8 +81,3 @@ async def retrieve(question: Question, run: Run, params: Params) -> Support:
     scored = await candidates(question, run, params)
     ranking = model(run.index, params).ranked(scored.ranking, scored.values, scored.pairs, run.limit)
     return Support(run.evidence(ranking, "weighed by several rankings", "fused"))
-
-
-async def program(question: Question, run: Run, params: Params) -> Draft:
-    """Retrieve, then read."""
-    return await read(run, question.text, await retrieve(question, run, params))

@@ -39,14 +39,14 @@ from gpu_rag.program.choices import DEPTH, Choices
 from gpu_rag.program.choose import shuffled
 from gpu_rag.program.decide import decide, decide_all, only_rules
 from gpu_rag.program.embed import embed
-from gpu_rag.program.reader import Support, read
+from gpu_rag.program.reader import Support
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
 from gpu_rag.runtime.gather import gather
 from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import COUNT, NATURAL
 from gpu_rag.text.keywords import keywords, names
-from gpu_rag.types import Draft, Question
+from gpu_rag.types import Question
 
 
 class Walk:
@@ -137,11 +137,6 @@ async def retrieve(question: Question, run: Run, params: Params) -> Support:
     walked = pruned(scores, {v: vertex_passage(run.index, v) for v in scores})
     ranking = choices.ranked(walked, walked, min(params.top_k, run.limit))
     return Support(run.evidence(ranking, "visited on a walk along questions, and near", "hop_prune"))
-
-
-async def program(question: Question, run: Run, params: Params) -> Draft:
-    """Retrieve, then read."""
-    return await read(run, question.text, await retrieve(question, run, params))
 
 
 def question_words(text: str, kind: str) -> frozenset[str]:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gpu_rag.program.embed import embed
-from gpu_rag.program.reader import Support, read
+from gpu_rag.program.reader import Support
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import search_hybrid
 from gpu_rag.settings.check import Declared
-from gpu_rag.types import Draft, Question
+from gpu_rag.types import Question
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,3 @@ async def retrieve(question: Question, run: Run, params: Params) -> Support:
         (question.text, vector), run.limit, depth=max(params.depth, run.limit), constant=params.constant
     )
     return Support(run.evidence(ranking, "high in both the vector and the word ranking", "search_hybrid"))
-
-
-async def program(question: Question, run: Run, params: Params) -> Draft:
-    """Retrieve, then read."""
-    return await read(run, question.text, await retrieve(question, run, params))

@@ -26,7 +26,7 @@ from gpu_rag.types import Pool
 KINDS = ("kg", "document", "web")
 ANSWER, RELATED = "ANSWER", "related to"  # in a chain: the place of the answer, and an unknown relation
 SEMANTIC, OVERLAP = 0.7, 0.3  # rel(p): weights of the cosine and of the shared topics
-CROSS = 0.7  # weight of rel(p) in cross(p), beside ver(p)
+CROSS = 0.7  # weight of rel(p) in cross(p); the rest is for ver(p)
 SURE, LIKELY = 1.0, 0.2  # bonus of a path whose relations the question asks for, or most likely asks for
 PHASES = 3
 MAX_DEPTH = 4

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from gpu_rag.methods.ppr.batched import Params, rank_by_graph
 from gpu_rag.program.embed import embed
-from gpu_rag.program.reader import Support, read
+from gpu_rag.program.reader import Support
 from gpu_rag.program.run import Run
-from gpu_rag.types import Draft, Evidence, Path, Question
+from gpu_rag.types import Evidence, Path, Question
 
 
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
@@ -32,8 +32,3 @@ def seed_paths(run: Run, facts: tuple[int, ...], evidence: tuple[Evidence, ...])
         passage = next((p for p in passages if p in shown), passages[0])
         paths.append(Path(f"{subject} - {label} - {object_}", ((subject, label, object_, passage),), "graph"))
     return tuple(paths)
-
-
-async def program(question: Question, run: Run, params: Params) -> Draft:
-    """Retrieve, then read."""
-    return await read(run, question.text, await retrieve(question, run, params))

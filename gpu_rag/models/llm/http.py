@@ -71,14 +71,14 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
     only. A request fails alone (RequestFailed) after its retries; the engine is dead (ModelError) when no server
     answers. A reply is returned unchanged, whether it keeps its constraint or not; an answer that is not a chat
     completion is tried again. style: what the servers understand. None finds it by trial, keeps it, and repeats the
-    trial when a server refuses a form or most replies cannot be read. think_tokens: room beside max_tokens for the
+    trial when a server refuses a form or most replies cannot be read. think_tokens: room besides max_tokens for the
     thought of a model whose thinking is not switched off; also for a reply that held only a thought, which is then
     asked again. extra_body: merged into every body. Rank asks for the letter of the best of at most 20 listed options
     and scores each by its letter's log-probability. content_hash depends only on the model id and the revision (as the
     server reports it, else `revision`): change `revision` when the weights behind an id change. A server that reports
     another revision is refused. context_tokens: default the least that a server reports, else 4,096, less 64 for the
     template. tokenizer: folder of the tokenizer that counts tokens; without it counts are cautious estimates. Template
-    tokens are broken up in every message. ca_file: PEM certificates beside the usual ones. No environment variables
+    tokens are broken up in every message. ca_file: PEM certificates besides the usual ones. No environment variables
     (proxies, keys) are read.
 
     One thread runs an event loop for all connections. Replies are parsed in the caller's thread, after the next request

@@ -133,7 +133,7 @@ class Server:
 
     live: whether it gets requests; down: the reason why it counts as dead (then it is checked only now and then). The
     other fields are for a server of our own. suspects: groups of jobs that ran when a server died; each group is tried
-    with nothing beside it; alone: whether such a group runs; n_deaths: deaths since the last reply; before: preemptions
+    with no other request; alone: whether such a group runs; n_deaths: deaths since the last reply; before: preemptions
     and queue seconds up to the last restart.
     """
 

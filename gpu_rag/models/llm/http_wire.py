@@ -58,7 +58,7 @@ class FormRefused(RequestFailed):
 
 @dataclass(frozen=True)
 class Style:
-    """Features that a server understands beside plain chat, as probed by `http.find_style`.
+    """Features that a server understands besides plain chat, as probed by `http.find_style`.
 
     objects: form of a JSON Schema; choices: form of options ("prompt": in words only); ranks: whether letters come with
     log-probabilities; thinks: whether replies begin with a thought; quiet: whether thinking can be switched off;

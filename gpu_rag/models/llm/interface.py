@@ -67,7 +67,7 @@ class StreamingLLM(Model, Protocol):
     """Asynchronous interface of an engine: requests go in while others run, replies come out as they finish.
 
     One thread at a time uses it. A key is the caller's number for a request, unique among the open ones. `poll` returns
-    every submitted key exactly once, unless the engine dies or is closed first. Engines offer this interface beside
+    every submitted key exactly once, unless the engine dies or is closed first. Engines offer this interface besides
     `LLM.complete`; `service.as_streaming` adds it to one that does not.
     """
 

@@ -217,7 +217,7 @@ async def _chains_of(kb: KnowledgeBase, asked: Sequence[Asked], n_named: int, lo
 
 
 def _without_statements(index: Index, text: str, topics: Sequence[Named]) -> tuple[str, set[int]]:
-    """(a question without the words of the statements beside it, except for topics; the places of their topics, which
+    """(a question without the words of other statements, except for topics; the places of their topics, which
     are conditions), if some relations deny others and the question itself names another topic."""
     kb, statements = kb_of(index), statements_in(text) if reader_of(index).denials else []
     of_topic = [next((span for span in statements if span[0] <= t.start < span[1]), None) for t in topics]
@@ -244,7 +244,7 @@ def _beside(index: Index, text: str, topics: Sequence[Named], asks_harm: bool) -
 
 
 def _conditions(index: Index, clauses: Sequence[Clause], topics: Sequence[Named]) -> set[int]:
-    """The places of topics that are mere conditions, such as asthma in "I have asthma, what is there for hay fever", if
+    """The places of topics that are only conditions, such as asthma in "I have asthma, what is there for hay fever", if
     some relations deny others: beside a topic of its type whose clause says more of what is denied."""
     kb, reader = kb_of(index), reader_of(index)
     untyped = {row for row, name in enumerate(kb.type_names) if name == UNTYPED}

@@ -16,7 +16,7 @@ from gpu_rag.index.work import Work
 from gpu_rag.text.mentions import MentionFinder
 from gpu_rag.text.tokens import STOP_WORDS
 
-MAX_LINKED = 100  # passages of a node beside its own document
+MAX_LINKED = 100  # passages of a node besides its own document
 EXTRACTION = "extraction"  # the index's own source
 
 

@@ -82,7 +82,7 @@ def edges_stage(work: Work) -> dict[str, int]:
 
 
 def _match(work: Work, outs: Side, ins: Side) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
-    """The best in-question and SIM of every out-question; counts of the mode, and what a sample tells of candidates."""
+    """The best in-question and SIM of every out-question; counts of the mode, and figures of a sample of candidates."""
     if _is_exact(work):
         question, sim = match_exactly(work, outs, ins, read_previous(work.previous))
         tables.write_arrays(work.out / "keys.safetensors", {"in": ins.keys, "out": outs.keys})

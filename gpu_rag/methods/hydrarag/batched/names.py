@@ -86,7 +86,7 @@ def passages_of(
     lower.
 
     Vectors are rounded to a grid of 2^-22 before they are multiplied, so the bits do not depend on the batch.
-    `KnowledgeBase.node_passages` gives the passages of nodes. Extra memory beside the rows of the batch is bounded.
+    `KnowledgeBase.node_passages` gives the passages of nodes. Memory beyond the rows of the batch is bounded.
     """
     kb, passages = kb_of(index), index.vectors("passage_vectors")
     device, width = passages.device, max(passages.shape[0], 1)
