@@ -45,7 +45,7 @@ def _look_up(row: dict[str, Any], folder: Path) -> None:
         number = index.rows_of_passages.get(item["passage_id"])
         if number is None or index.passage_rows([number])[0]["text"] != item["text"]:
             raise BadInput(
-                "the answer quotes what this index does not hold",
+                "the answer quotes texts that this index lacks",
                 given=f"passage {item['passage_id']} and {folder}",
                 expected="the index that the answer was made with",
                 do="leave --index out, or run gpu-rag verify-answers",

@@ -53,7 +53,7 @@ def check_ceiling(method: str) -> None:
     """Raise UsageError for a method that ranks nodes of a knowledge base."""
     if "kb" in needs(method):
         raise UsageError(
-            "gold passages do not tell what is right to choose",
+            "gold passages do not show the right choices",
             given=f"the ceiling of {method}",
             expected="methods that rank passages",
             do="leave out --ceiling, or the method",

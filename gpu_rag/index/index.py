@@ -207,7 +207,7 @@ class Index:
         ids = tables.whole_text(self._column("passages", "documents", tables.DOCUMENTS, "id"))
         rows = rows_of(self._column("passages", "passages", tables.PASSAGES, "doc_id").cast(ids.type), ids)
         if (rows < 0).any():
-            raise IndexCorrupt("a passage is of no document", given=self.path, do="build the index again")
+            raise IndexCorrupt("a passage belongs to no document", given=self.path, do="build the index again")
         return rows
 
     @cached_property

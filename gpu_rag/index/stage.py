@@ -118,7 +118,7 @@ def ordered(stages: Iterable[Stage]) -> list[Stage]:
         ready = next((stage for stage in left if {*stage.needs, *stage.corpus_needs} <= done.keys()), None)
         if ready is None:
             missing = {*left[0].needs, *left[0].corpus_needs} - done.keys()
-            raise UsageError("a stage needs what no stage before it makes", given=f"{left[0].name}: {sorted(missing)}")
+            raise UsageError("a stage needs one that is not made before it", given=f"{left[0].name}: {sorted(missing)}")
         left.remove(ready)
         done[ready.name] = ready
     return list(done.values())

@@ -20,7 +20,7 @@ def tuned(folder: Path) -> dict[str, dict[str, Any]]:
         return {}
     document = read_json(path, do)
     if not isinstance(document, dict) or not all(isinstance(part, dict) for part in document.values()):
-        raise BadInput("what tune wrote cannot be used", given=path, do=do)
+        raise BadInput("the results of tune cannot be used", given=path, do=do)
     return document
 
 

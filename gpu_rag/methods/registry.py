@@ -51,7 +51,7 @@ class Entry(NamedTuple):
         module = importlib.import_module(f"{self.package}.{name}")
         if attribute and not hasattr(module, attribute):
             given, expected = f"{hook} of {self.method.name}", f"{attribute} in {module.__name__}"
-            raise UsageError("an installed method names what it does not have", given=given, expected=expected)
+            raise UsageError("an installed method names a missing part", given=given, expected=expected)
         return getattr(module, attribute) if attribute else module
 
 

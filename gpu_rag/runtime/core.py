@@ -187,7 +187,7 @@ class Core:
         if own is None and kind.resource not in self.resources:
             known = ", ".join(sorted(self.resources)) or "none"
             given = f"{call.step.name}, which needs {kind.resource}"
-            wrong = UsageError("this run has not what a step needs", given=given, expected=known)
+            wrong = UsageError("this run lacks the resource of a step", given=given, expected=known)
             self._ready.append((task, None, wrong))
             return
         groups = self.waiting.setdefault(kind.rank, {})

@@ -208,7 +208,7 @@ class Bm25:
         if versions != (_FORMAT, TOKENS_VERSION):
             given, expected = f"format and tokens_version {versions} in {folder}", (_FORMAT, TOKENS_VERSION)
             raise IndexMismatch(
-                "the BM25 index is of another version", given=given, expected=expected, do="build the index again"
+                "the BM25 index has another version", given=given, expected=expected, do="build the index again"
             )
         if problem := _problem(saved, arrays):
             raise IndexCorrupt("the BM25 index cannot be used", given=f"{problem} in {folder}")

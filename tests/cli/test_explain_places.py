@@ -129,6 +129,6 @@ def test_an_index_that_does_not_hold_what_is_quoted(asked, run, cli, tmp_path):
         changed["evidence"][0][name] = value
         cli.write_rows(answers, [changed])
         result = run("explain", answers, "q1", "--index", folder)
-        assert result.status == 2 and "quotes what this index does not hold" in result.error
+        assert result.status == 2 and "quotes texts that this index lacks" in result.error
         assert run("explain", answers, "q1").status == 0
     assert run("explain", answers, "q1", "--index", tmp_path / "texts").status == 2

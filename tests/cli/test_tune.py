@@ -62,7 +62,7 @@ def test_examples_of_hybgrag_are_shown_and_kept(
     assert found.status != 0 and "lacks what hybgrag needs" in found.err
     monkeypatch.setattr("gpu_rag.methods.registry.check_stages", lambda *given: None)
     found = run("tune", index, many, "--method", "hybgrag", "--among", "ppr", *cli.NO_LLM)
-    assert found.status == 2 and "--among is of the method that learns a choice" in found.err
+    assert found.status == 2 and "--among is only for methods that learn a choice" in found.err
     found = run("tune", index, many, "--method", "hybgrag", *cli.NO_LLM)
     assert found.status == 2 and "examples of hybgrag are for a language model that decides" in found.err
     examples: dict[str, Any] = {"routes": [], "validations": [], "experiences": []}

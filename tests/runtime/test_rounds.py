@@ -204,7 +204,7 @@ async def exits_generator(ctx):
         (raises_when_called, ZeroDivisionError, "early"),
         (lambda ctx: 5, UsageError, "a program is an async function; given int"),
         (awaits_foreign, UsageError, "can await calls of steps and gathers only; given str"),
-        (lacks_a_resource, UsageError, "has not what a step needs; given dig, which needs cellar; expected toys"),
+        (lacks_a_resource, UsageError, "lacks the resource of a step; given dig, which needs cellar; expected toys"),
         (unhashable, UsageError, "the parameters of a step must be hashable; given graph ([],)"),
         (has_one_too_many, TypeError, "graph(query, k) does not take 3 values and []"),
         (bug, KeyError, "missing"),

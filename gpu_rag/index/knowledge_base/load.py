@@ -62,7 +62,7 @@ def _check_rows(loaded: Mapping[str, pa.Table], n_passages: int) -> None:
             raise IndexCorrupt("a table of the index names rows that do not exist", given=what, do="run gpu-rag verify")
     if loaded["passages"].num_rows != n_passages:
         given = f"{loaded['passages'].num_rows} rows in kb_passages.parquet"
-        raise IndexCorrupt("the knowledge base is of other passages", given=given, expected=n_passages)
+        raise IndexCorrupt("the knowledge base belongs to other passages", given=given, expected=n_passages)
 
 
 def _texts(index: Index, n: int) -> tuple[list[str], np.ndarray]:

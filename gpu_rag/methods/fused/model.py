@@ -83,7 +83,7 @@ def model_of(document: Mapping[str, Any], names: Sequence[str], path: Path) -> M
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise BadInput(
             "weights of fused cannot be used", given=f"{path}: {type(error).__name__} {error}",
-            expected="what gpu-rag tune writes", do="run gpu-rag tune again, or remove the file",
+            expected="a file written by gpu-rag tune", do="run gpu-rag tune again, or remove the file",
         ) from error  # fmt: skip
     if len(columns) != len(names) or not np.isfinite([mean, scale, first, weights]).all() or not (scale > 0).all():
         raise BadInput("weights of fused cannot be used", given=path, do="run gpu-rag tune again, or remove the file")

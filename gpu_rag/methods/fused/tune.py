@@ -83,7 +83,7 @@ class Fitted:
 def tune_fused(engine: Engine, rows: Sequence[QuestionRow], among: Sequence[str] | None) -> Tuned:
     """Tune the weights only. Raises UsageError if methods to choose among are given, BadInput as `fitted`."""
     if among:
-        raise UsageError("--among is of the method that learns a choice", given="--method fused", do="leave it out")
+        raise UsageError("--among is only for methods that learn a choice", given="--method fused", do="leave it out")
     outcome = fitted(engine, rows, ["ppr"])
     return _tuned(engine, outcome, {**outcome.document, "method": None}, {})
 

@@ -118,8 +118,8 @@ def _own(index: Index) -> OwnExamples:
         return examples_of(document, str(where))
     except BadInput as error:
         raise BadInput(
-            "what tune collected for hybgrag cannot be used", given=str(error),
-            expected="what gpu-rag tune --method hybgrag writes", do="run it again, or remove the file",
+            "the examples of tune for hybgrag cannot be used", given=str(error),
+            expected="a file written by gpu-rag tune --method hybgrag", do="run it again, or remove the file",
         ) from error  # fmt: skip
 
 

@@ -40,7 +40,7 @@ def tune(engine: Engine, rows: Sequence[QuestionRow], among: Sequence[str] | Non
     """Examples for the prompts, kept if they help. Raises UsageError if methods to choose among are given, BadInput as
     `collect`."""
     if among:
-        raise UsageError("--among is of the method that learns a choice", given="--method hybgrag", do="leave it out")
+        raise UsageError("--among is only for methods that learn a choice", given="--method hybgrag", do="leave it out")
     collected = collect(engine, rows)
     document = collected.document
     gain = document["gain"]

@@ -54,7 +54,7 @@ def is_stark(folder: Path) -> bool:
         return True
     if shipped:
         raise BadInput(
-            "the files of STaRK are pickles, which run code when they are read, so they are not",
+            "the files of STaRK are pickles, which run code when they are read, so they are refused",
             given=f"{folder}/{shipped[0]}",
             expected=", ".join(NEEDED),
             do="where you trust them, write node_info and the two dictionaries with json.dump and the tensors with "

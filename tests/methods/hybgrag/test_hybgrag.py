@@ -554,5 +554,5 @@ def test_an_example_cannot_close_the_fence(index: gpu_rag.Index, tmp_path: Path)
 def test_what_tune_wrote_is_not_trusted(index: gpu_rag.Index, tmp_path: Path, document: Any) -> None:
     own = tuned_index(index, tmp_path)
     keep(own.path, hybgrag=document)
-    with pytest.raises(BadInput, match="what tune collected for hybgrag cannot be used"):
+    with pytest.raises(BadInput, match="the examples of tune for hybgrag cannot be used"):
         run(gpu_rag.Index.open(own.path), Script(route(MARTA), valid="yes"))
