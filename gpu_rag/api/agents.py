@@ -132,7 +132,8 @@ def make_server(
 ) -> MCPServer:
     """A server of the tools. options: keyword arguments of all calls of the index, such as settings and api_key.
 
-    in_words: the explanation of an answer. method: of search, answer and explain. Concurrent calls share batches.
+    in_words: the explanation of an answer. method: method of search, answer and explain. Concurrent calls share
+    batches.
     """
     server = MCPServer("gpu-rag", title="gpu-rag", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
     hints = ToolAnnotations(read_only_hint=True, open_world_hint=False, idempotent_hint=True)

@@ -73,9 +73,9 @@ class Peer:
 
     inputs(start, count): questions start..start+count of the pool in the library's form, made before the clock starts;
     run(inputs): their results, in a form that the case's check can read. Both are None if it cannot be timed; `note`
-    then gives the reason. missing: it is not installed. max_questions: of one call. alone: it takes one question at a
-    time, so its cost for each question does not depend on the batch, and `run` is timed on at most MAX_ALONE. threads:
-    its number of threads; None: the library's choice. l1_error: from its check, as in `Checked`.
+    then gives the reason. missing: it is not installed. max_questions: maximum of one call. alone: it takes one
+    question at a time, so its cost for each question does not depend on the batch, and `run` is timed on at most
+    MAX_ALONE. threads: its number of threads; None: the library's choice. l1_error: from its check, as in `Checked`.
     """
 
     name: str = ""

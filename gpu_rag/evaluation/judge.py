@@ -131,7 +131,7 @@ def _line(text: str) -> str:
 
 
 def _shown(claim: Claim) -> Sequence[str]:
-    """The gold answers that fit a prompt: of very many (in a graph) the nearest to the answer, best first."""
+    """The gold answers that fit a prompt; of very many (in a graph) the nearest to the answer, best first."""
     if len(claim.gold) <= MAX_GOLD:
         return claim.gold
     return sorted(claim.gold, key=lambda gold: -token_f1(claim.answer, [gold]))[:MAX_GOLD]

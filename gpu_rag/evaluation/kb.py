@@ -201,7 +201,7 @@ def pool_shares(pairs: Iterable[tuple[Answer, QuestionRow]]) -> dict[str, dict[s
 
 
 def by_hops(rows: Sequence[QuestionRow], scores: Mapping[str, Sequence[float]]) -> dict[str, dict[str, Any]]:
-    """{hops: {"n", measures}} of KG questions that state their hops. scores: of these questions, by measure."""
+    """{hops: {"n", measures}} of KG questions that state their hops. scores: scores of these questions."""
     places: dict[str, list[int]] = defaultdict(list)
     for place, row in enumerate(rows):
         if (hops := row.meta.get("hops")) is not None:

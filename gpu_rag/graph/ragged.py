@@ -25,9 +25,9 @@ def check_ragged(
 ) -> None:  # fmt: skip
     """Raise BadInput unless `lists` is B lists of integers: values i32/i64[T], offsets i64[B+1] from 0 to T.
 
-    n: every value must be in [0, n); kind: the kind of the values. device: of both tensors. ascending: each list must
-    ascend, without repeats. batch: the required number of lists, one for each of `owners`. One compiled pass on the CPU
-    if numba is installed, elsewhere one wait for the device; slower checks then find the error to report.
+    n: every value must be in [0, n); kind: the kind of the values. device: device of both tensors. ascending: each list
+    must ascend, without repeats. batch: the required number of lists, one for each of `owners`. One compiled pass on
+    the CPU if numba is installed, elsewhere one wait for the device; slower checks then find the error to report.
     """
     check_tensors(lists, name, device)
     if batch is not None and lists.batch != batch:

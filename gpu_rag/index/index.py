@@ -30,7 +30,7 @@ MAPPED_FROM = 1 << 28  # larger vectors, in bytes, are mapped on a CPU, not copi
 class Index:
     """A finished index folder, opened for reading. Never writes into the folder.
 
-    device: of vectors and graphs, "cpu", "cuda" or "cuda:N". Setting it drops the copies on the old device.
+    device: device of vectors and graphs, "cpu", "cuda" or "cuda:N". Setting it drops the copies on the old device.
     threads: CPU threads of a graph op over this index.
     """
 
@@ -313,7 +313,7 @@ class Index:
         return tables.n_rows(self.folder("passages") / "passages.parquet")
 
     def evidence(self, rows: Sequence[int], scores: Sequence[float], why: str | list[str]) -> tuple[Evidence, ...]:
-        """Evidence records of passages, in the order given. why: of all, or of each."""
+        """Evidence records of passages, in the order given. why: the reason for all, or one for each."""
         part, whys = self.passage_rows(rows), [why] * len(rows) if isinstance(why, str) else why
         return tuple(
             Evidence(row["id"], row["title"], row["text"], row["start"], row["end"], float(score), why, *place, more)

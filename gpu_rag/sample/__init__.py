@@ -44,7 +44,7 @@ def world_path(name: str) -> Path:
 
 
 def world_files() -> dict[str, str]:
-    """The larger sample as files of a folder: by name, their text. In `world/` lies the knowledge base."""
+    """The larger sample as files of a folder: by name, their text. The knowledge base is in `world/`."""
     texts_by_name = {name: world_path(name).read_text(encoding="utf-8") for name in COPIED}
     texts = {row["id"]: row["text"] for row in map(json.loads, texts_by_name["corpus.jsonl"].splitlines())}
     nodes = [json.loads(line) for line in world_path("nodes.jsonl").read_text(encoding="utf-8").splitlines()]

@@ -170,7 +170,8 @@ def _n_bits(x: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class _Trees:
-    """The trees of ordered events; first i64[B + 1]; pred i64[M, T]; longest: most hops of a path; limit: of trees."""
+    """The trees of ordered events; first i64[B + 1]; pred i64[M, T]; longest: most hops of a path; limit: maximum
+    number of trees."""
 
     events: _Events
     first: torch.Tensor

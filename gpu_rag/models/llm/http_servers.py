@@ -151,7 +151,7 @@ class Server:
     n_sent: int = 0
     busy_since: float = 0.0
     running: set[Job] = field(default_factory=set)
-    in_question: list[tuple[Job, Failure]] = field(default_factory=list)  # jobs that wait for the result of a look
+    in_question: list[tuple[Job, Failure]] = field(default_factory=list)  # jobs that wait for its answer
     refused: list[tuple[Job, ModelError]] = field(default_factory=list)  # jobs that wait for the result of a trial
     watch: asyncio.Task[None] | None = None
     trial: asyncio.Task[None] | None = None
@@ -228,7 +228,7 @@ class Servers:
     counts as down after `patience.retries` more looks. When a request is refused for a reason that concerns all (key,
     address), a short trial tells whether all are refused, or only this one, by a prompt filter. The jobs of a server
     that is down go to the others, and it is checked again later. When all servers are down, every job ends with a
-    ModelError; the next job starts new looks at all of them.
+    ModelError; the next job tries all of them again.
 
     A server that answers only 503, while GET /models is well, is loading its model: its jobs wait up to LOAD_S, and
     such tries do not count. A `Keeper` looks after our own servers.
@@ -526,7 +526,7 @@ class Servers:
             self.end_all(_bug(bug))  # no caller is left waiting
 
     async def _watch(self, server: Server, pause_s: float) -> None:
-        """Look at a server until it answers. It counts as down after as many looks as a request has tries."""
+        """Ask a server until it answers. It counts as down after as many attempts as a request has tries."""
         if self.keeper is not None and server.own is not None:
             await self.keeper.tend(server)
             return
@@ -594,7 +594,7 @@ class Servers:
         return ModelError("the model server does not answer", given=given, do="start it, then run again")
 
     def _n_looks(self, failure: Failure) -> int:
-        """Number of looks before a run: as many as a request has tries; at most two when nothing listens there."""
+        """Number of attempts before a run: as many as a request has tries; at most two if nothing listens there."""
         return min(self.patience.retries, 1 if failure.unreached else self.patience.retries) + 1
 
     async def _patient_look(self, server: Server) -> Card | Failure | ModelError:

@@ -61,7 +61,7 @@ Plain = Callable[[Mapping[str, pa.Array], np.ndarray, Limits], tuple[Block, np.n
 class RowKind:
     """A kind of rows, such as triples.
 
-    schema: of their blocks; columns: of their tables. plain(columns by name, lines, limits): the block of the rows in
+    schema: of the blocks; columns: of the tables. plain(columns by name, lines, limits): the block of the rows in
     the usual form, and the rows that must be read one by one; columns are texts, integers or lists of texts.
     single(row, limits): the object in one row; raises RowError.
     """

@@ -99,7 +99,7 @@ class Topic(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Action:
-    """One decision of the router. batch: of pages, from 0, for the text module."""
+    """One decision of the router. batch: number of a batch of pages, for the text module."""
 
     type: str
     dynamism: str
