@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -18,14 +18,16 @@ _PLAIN = r"^[A-Za-z0-9](?: ?[!-~])*$"
 _ENDS_PLAIN = r"[A-Za-z0-9]$"
 _ROWS = 1 << 16
 _BLOCK = 16
+_KEPT = 1 << 14
 T = TypeVar("T")
 
 
 class TextColumn(Sequence[T]):
-    """A column of texts, or of lists of texts, that stays in its table. Entries become Python objects when read."""
+    """A column, mostly of texts, that stays in its table. Entries become Python objects when read."""
 
     def __init__(self, column: pa.ChunkedArray):
         self.column, self._n = column, len(column)
+        self._entries = column.chunk(0) if column.num_chunks == 1 else column  # faster to read one by one
 
     def __len__(self) -> int:
         return self._n
@@ -40,7 +42,7 @@ class TextColumn(Sequence[T]):
         if isinstance(index, slice):
             return self.column[index].to_pylist()  # type: ignore[no-any-return]
         if self._parts is None or index < 0:
-            return self.column[int(index)].as_py()  # type: ignore[no-any-return]
+            return self._entries[int(index)].as_py()  # type: ignore[no-any-return]
         starts, texts = self._parts
         text: Any = str(texts[starts[index] : starts[index + 1]], "utf-8")
         return text  # type: ignore[no-any-return]
@@ -81,6 +83,12 @@ class SortedRows(Mapping[str, int]):
         self._texts: TextColumn[str] = TextColumn(column)
 
     @cached_property
+    def first_from(self) -> Callable[[str], tuple[int, str]]:
+        """(row, text) of the first row whose text is not before a text; (number of rows, "") if there is none. The last
+        answers are kept, since questions share words."""
+        return lru_cache(maxsize=_KEPT)(self._first_from)
+
+    @cached_property
     def _firsts(self) -> list[str]:
         return [self._texts[row] for row in range(0, len(self), _BLOCK)]
 
@@ -96,8 +104,7 @@ class SortedRows(Mapping[str, int]):
             raise KeyError(text)
         return row
 
-    def first_from(self, text: str) -> tuple[int, str]:
-        """(row, text) of the first row whose text is not before `text`; (number of rows, "") if there is none."""
+    def _first_from(self, text: str) -> tuple[int, str]:
         start = max(bisect_right(self._firsts, text) - 1, 0) * _BLOCK
         row = bisect_left(self._texts, text, start, min(start + _BLOCK, len(self)))
         return row, self._texts[row] if row < len(self) else ""
