@@ -138,7 +138,7 @@ def _numbered(
     known words; new words are added."""
     blocks = []
     for texts in batches:
-        lists = [keywords(text) for text in texts]
+        lists = list(map({text: keywords(text) for text in set(texts)}.__getitem__, texts))  # questions repeat
         values = np.array([numbers.setdefault(word, len(numbers)) for words in lists for word in words], np.int32)
         blocks.append((values, np.array([len(words) for words in lists], np.int32)))
         work.progress.advance(len(texts))

@@ -56,7 +56,8 @@ def find_mentions_in(text: str, tokens: Sequence[Token], words: PassageWords) ->
     quotes = _quotes(tokens)
     i, n = 0, len(tokens)
     while i < n:
-        mention = _mention_at(text, tokens, i, words, quotes)
+        is_plain = tokens[i].kind == WORD and not words.title  # most tokens of a question
+        mention = None if is_plain else _mention_at(text, tokens, i, words, quotes)
         if mention is None:
             i += 1
             continue
