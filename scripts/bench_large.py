@@ -36,6 +36,7 @@ from typing import Any, cast
 import gpu_rag
 from gpu_rag.index import tables
 from gpu_rag.index.folder import checksums
+from gpu_rag.index.memory import memory_bytes
 from gpu_rag.index.stages.entities import entities_stage
 from gpu_rag.index.stages.graph import graph_stage
 from gpu_rag.index.stages.mentions import mentions_stage
@@ -98,12 +99,6 @@ def make(out: Path, data: Path, copies: int, share: float) -> dict[str, Any]:
     return {"passages": copies * len(corpus), "corpus_mb": size >> 20}
 
 
-def anonymous_bytes() -> int:
-    """Memory of this process that no file backs."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("RssAnon:")[1].split()[0]) << 10
-
-
 class Clock(Progress):
     """Processor seconds and peak memory by stage, sampled every 20 ms."""
 
@@ -117,13 +112,13 @@ class Clock(Progress):
 
     def _watch(self) -> None:
         while not self._stop.wait(0.02):
-            self._peak = max(self._peak, anonymous_bytes())
+            self._peak = max(self._peak, memory_bytes())
 
     def finish(self, stage: str, skipped: bool) -> None:
         """Record the cost of a stage since the last one ended."""
         now = (time.process_time(), time.perf_counter())
         cpu, wall = (round(b - a, 2) for a, b in zip(self._begun, now))
-        peak = max(self._peak, anonymous_bytes()) >> 20
+        peak = max(self._peak, memory_bytes()) >> 20
         self.stages[stage] = {"cpu_s": cpu, "wall_s": wall, "peak_mb": peak}
         self._peak, self._begun = 0, now
         print(stage, self.stages[stage], file=sys.stderr, flush=True)

@@ -39,7 +39,7 @@ from gpu_rag.index.folder import (
     write_atomic,
 )
 from gpu_rag.index.manifest import COPY, FILE, Manifest, StageRecord, damage, is_complete
-from gpu_rag.index.memory import peak_memory_bytes, reset_peak_memory
+from gpu_rag.index.memory import watched_memory
 from gpu_rag.index.recorded import write_sources
 from gpu_rag.index.stage import Stage, settle
 from gpu_rag.index.tables import keeping_columns
@@ -262,16 +262,16 @@ def _bring_up_to_date(
     with storage_errors(out):
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        reset_peak_memory()
-        started = time.perf_counter()
-        models.use(made_by)
-        with preferring(settings.graph.preferences()), recording() as ran:
-            counts = stage.run(work)
-        sync(*temporary.rglob("*"), temporary)
-        files = checksums(temporary)
-        blocks = block_sums(temporary, files)
-        _put_in_place(temporary, final, files)
-    report.s, report.peak_memory_bytes = time.perf_counter() - started, peak_memory_bytes()
+        with watched_memory() as peak_memory_bytes:
+            started = time.perf_counter()
+            models.use(made_by)
+            with preferring(settings.graph.preferences()), recording() as ran:
+                counts = stage.run(work)
+            sync(*temporary.rglob("*"), temporary)
+            files = checksums(temporary)
+            blocks = block_sums(temporary, files)
+            _put_in_place(temporary, final, files)
+            report.s, report.peak_memory_bytes = time.perf_counter() - started, peak_memory_bytes()
     report.counts, report.graph_ops = counts, spelled(ran)
     folder = f"stages/{name}"
     record = StageRecord(stage.name, stage.version, fingerprint, folder, inputs, params, made_by, files, counts)

@@ -1,12 +1,17 @@
-"""Peak memory of this process, by stage (Linux: the kernel's high-water mark can be reset)."""
+"""Peak memory of this process, by stage: its anonymous pages, sampled by a thread."""
 
 from __future__ import annotations
 
 import ctypes
 import resource
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
+
+INTERVAL_S = 0.01
 
 
 def release_memory() -> None:
@@ -17,30 +22,32 @@ def release_memory() -> None:
         trim(0)
 
 
-def reset_peak_memory() -> bool:
-    """Release free memory and start a new high-water mark. Returns False if the kernel does not offer that."""
+@contextmanager
+def watched_memory() -> Iterator[Callable[[], int]]:
+    """The highest `memory_bytes` of this process in the block so far, as a function. Frees what allocators keep
+    first."""
     release_memory()
+    peak, ended = memory_bytes(), threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not ended.wait(INTERVAL_S):
+            peak = max(peak, memory_bytes())
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
     try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
-
-
-def peak_memory_bytes() -> int:
-    """Highest resident size since the last reset, or since the process began."""
-    return _status_bytes("VmHWM:")
+        yield lambda: max(peak, memory_bytes())
+    finally:
+        ended.set()
+        thread.join()
 
 
 def memory_bytes() -> int:
-    """Current resident size; without /proc, the highest so far."""
-    return _status_bytes("VmRSS:")
-
-
-def _status_bytes(name: str) -> int:
+    """Memory of this process that no file backs: the kernel can drop pages of mapped files. Without /proc, the highest
+    resident size so far."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    line = next(line for line in status.splitlines() if line.startswith(name))
-    return int(line.split()[1]) * 1024
+    return int(status.split("RssAnon:")[1].split()[0]) * 1024

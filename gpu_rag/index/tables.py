@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from gpu_rag.errors import IndexCorrupt
 from gpu_rag.index.folder import storage_errors
+from gpu_rag.index.names import TextColumn
 from gpu_rag.text.bm25 import narrow as narrow
 
 ROWS_A_GROUP = 8192
@@ -179,10 +180,9 @@ class RowGroups:
             metadata = file.metadata
 
         @lru_cache(GROUPS_KEPT)
-        def group(number: int) -> list[Any]:
+        def group(number: int) -> list[TextColumn[Any]]:
             with _reading(path), pq.ParquetFile(path, metadata=metadata) as file:
-                columns = joined_chunks(file.read_row_group(number)).columns
-            return [column.chunk(0) if column.num_chunks == 1 else column for column in columns]
+                return [TextColumn(column) for column in joined_chunks(file.read_row_group(number)).columns]
 
         sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
         self._names, self._group, self._starts = schema.names, group, np.cumsum([0, *sizes]).tolist()
@@ -192,8 +192,8 @@ class RowGroups:
         result: list[dict[str, Any]] = []
         for row in map(int, rows):
             number = bisect_right(self._starts, row) - 1
-            place = row - self._starts[number]  # an entry of an array costs a tenth of a slice of a table
-            result.append({name: column[place].as_py() for name, column in zip(self._names, self._group(number))})
+            place = row - self._starts[number]  # an entry of a column costs a tenth of a slice of a table
+            result.append({name: column[place] for name, column in zip(self._names, self._group(number))})
         return result
 
 

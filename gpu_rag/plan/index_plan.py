@@ -60,17 +60,17 @@ _COUNTS = ("llm_calls", "prompt_tokens", "cached_tokens", "generated_tokens", "f
 _QUERIES, _BASE = 1024, 65536  # vectors used to measure the rate of pairs
 
 
-def on_line(size_a: float, cost_a: float, size_b: float, cost_b: float, size: float, least: float = MIN_SHARE) -> float:
+def on_line(size_a: float, cost_a: float, size_b: float, cost_b: float, size: float) -> float:
     """The cost at a size, on the line through two measured costs, size_a < size_b, with limits against noise.
 
-    The line goes through the larger measurement. At least the share `least` and at most all of that cost grows with
-    the size.
+    The line goes through the larger measurement. At least the share MIN_SHARE and at most all of that cost grows
+    with the size.
     """
     if size_b <= 0:
         return max(cost_b, 0.0)
     whole = max(cost_b, 0.0) / size_b
     slope = (cost_b - cost_a) / (size_b - size_a) if size_b > size_a else whole
-    return whole * size_b + min(max(slope, least * whole), whole) * (size - size_b)
+    return whole * size_b + min(max(slope, MIN_SHARE * whole), whole) * (size - size_b)
 
 
 def growth(n_a: float, count_a: float, n_b: float, count_b: float, low: float, high: float) -> dict[str, float]:
@@ -141,20 +141,21 @@ def _tried(
     smallest and the largest sample; largest: the same as full, but for stages that run on the whole sample.
     """
     settings = job.settings.changed("index", min_yield=0.0)  # a low yield is only reported
-    n_triples = trial.count_triples(job.sources.of_kind("kg", "skb"))
+    sources = trial.keep_drawn(job.sources, drawn, folder)
+    n_triples = trial.count_triples(sources.of_kind("kg", "skb"))
     read = {source: min(n, N_TRIPLES) for source, n in n_triples.items()}
 
     def run(
         name: str, divisor: int, passages: Passages, stages: Sequence[Stage] = job.stages
     ) -> Mapping[str, trial.Cost]:
         named = tuple(replace(source, most=math.ceil(n / divisor)) for source, n in read.items())
-        part = replace(job, stages=stages, settings=settings, sources=replace(job.sources, named=named))
+        part = replace(job, stages=stages, settings=settings, sources=replace(sources, named=named))
         return trial.run_stages(part, llm, folder / name, passages)
 
     if llm is None:
         divisors = [STEP**k for k in (3, 2, 1, 0)]
         samples = [drawn.take(np.arange(0, len(drawn), divisor)) for divisor in divisors]
-        first = run("first", divisors[0], samples[0])
+        first = run("first", divisors[1], samples[1])
     else:
         kinds = drawn.n_extracted, len(drawn) - drawn.n_extracted
         divisors, place = [2, 1], np.concatenate([np.arange(n) for n in kinds])  # position within its kind
@@ -170,7 +171,7 @@ def _tried(
         if len(runs) > 1 and len(sample) >= LEAST and sum(cost.s for cost in runs[-1].values()) > long_s:
             break
     last = len(runs) - 1
-    named = {"first": first, "warm": runs[0 if llm is None else -1], "small": runs[0], "full": runs[-1]}
+    named = {"first": first, "warm": runs[1], "small": runs[0], "full": runs[-1]}
     named["largest"] = runs[-1]
     n_read = sum(math.ceil(n / divisors[last]) for n in read.values())
     times = sum(n_triples.values()) / n_read if n_read else 0.0
@@ -294,16 +295,14 @@ class _Plan:
         row_bytes = usual if stage.row_bytes is None else stage.row_bytes
         filled = largest.peak_memory_bytes * (n / max(n_largest, 1)) ** MEMORY_GROWTH if n else full.peak_memory_bytes
         grown = max(filled, largest.peak_memory_bytes + row_bytes * max(n - n_largest, 0))
-        least, pairs_s = MIN_SHARE, [0.0, 0.0, 0.0]
-        if name == "extraction" and settings.index.extractor == "import":
-            grows_with, least = "the file of --openie", 0.0  # read whole for any sample
-        elif stage.pairs is not None:
+        pairs_s = [0.0, 0.0, 0.0]
+        if stage.pairs is not None:
             compared = [stage.pairs.number(settings, part) for part in (self.small, self.full, sizes)]
             if compared[-1]:
                 rate = pairs_per_second(self.job.models.embedder().dim, settings.index.synonym_k + 1)
                 grows_with, pairs_s = stage.pairs.name, [n_pairs / rate for n_pairs in compared]
         costs = (max(cost.s - of_pairs, 0.0) for cost, of_pairs in zip((small, full), pairs_s))
-        seconds = on_line(n_small, next(costs), n_full, next(costs), n, least) + pairs_s[-1]
+        seconds = on_line(n_small, next(costs), n_full, next(costs), n) + pairs_s[-1]
         by = "extracted" if name == "extraction" else "passages"
         ratio = sizes[by] / max(self.full[by], 1)
         return {

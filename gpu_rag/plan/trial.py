@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 from gpu_rag.errors import RequestFailed
 from gpu_rag.index import tables
 from gpu_rag.index.database import database
-from gpu_rag.index.memory import memory_bytes, peak_memory_bytes, reset_peak_memory
+from gpu_rag.index.memory import watched_memory
 from gpu_rag.index.stage import Stage
 from gpu_rag.index.stages.node_documents import SCHEMAS
 from gpu_rag.index.stages.passages import keep_passages, no_passage, read_passages, write_passages
@@ -27,6 +28,7 @@ from gpu_rag.models.embed.interface import Embedder, OnBatch
 from gpu_rag.models.llm.interface import LLM, OnReply
 from gpu_rag.models.set import ModelSet
 from gpu_rag.settings import Settings
+from gpu_rag.sources.corpus.openie import OpenIERow, read_openie
 from gpu_rag.sources.knowledge_base import read_edge_blocks
 from gpu_rag.sources.knowledge_graph import read_kg_blocks
 from gpu_rag.types import Reject, Reply, Request
@@ -138,6 +140,18 @@ def read_corpus(
     return {"documents": documents.num_rows, **corpus.sizes(), "rejects": n_rejects}, corpus, sample
 
 
+def keep_drawn(sources: Sources, drawn: Passages, folder: Path) -> Sources:
+    """Sources with the ready extractions of the drawn passages alone, as files below `folder`."""
+    ids = {*drawn.passages["id"].to_pylist(), *drawn.passages["doc_id"].to_pylist()}
+    paths = tuple(folder / f"{number}.jsonl" for number in range(len(sources.openie)))
+    for path, source in zip(paths, sources.openie):
+        with path.open("wb") as file:
+            for row in read_openie(source):
+                if isinstance(row, OpenIERow) and row.id in ids:
+                    file.write(msgspec.json.encode(row) + b"\n")
+    return replace(sources, openie=paths)
+
+
 def count_triples(sources: Sequence[NamedSource]) -> dict[NamedSource, int]:
     """The number of usable triples of each source of kind kg or skb. Reads all of them."""
     read = {"kg": read_kg_blocks, "skb": read_edge_blocks}
@@ -209,15 +223,13 @@ def run_stages(job: BuildJob, llm: RepeatingLLM | None, folder: Path, sample: Pa
             sources = replace(sources, corpus=())
         inputs = {need: folder / need for need in stage.needs_of(sources)}
         work = Work(out, folder / "work" / name, inputs, job.settings, sources, models, Silent(), cost)
-        reset_peak_memory()
-        cost.base_bytes, started = memory_bytes(), time.perf_counter()
-        cost.counts = sample.write(work) if name == "passages" else stage.run(work)
-        cost.s = max(time.perf_counter() - started - cost.llm_s, 0.0)
-        cost.peak_memory_bytes = max(peak_memory_bytes() - cost.base_bytes, 0)
+        with watched_memory() as peak_memory_bytes:
+            cost.base_bytes, started = peak_memory_bytes(), time.perf_counter()
+            cost.counts = sample.write(work) if name == "passages" else stage.run(work)
+            cost.s = max(time.perf_counter() - started - cost.llm_s, 0.0)
+            cost.peak_memory_bytes = peak_memory_bytes() - cost.base_bytes
         cost.s += embedder.owed_s if embedder is not None else 0.0
         files = [path for path in out.rglob("*") if path.is_file()]
-        if name == "extraction":  # rows of --openie are rejects where the sample lacks their passage
-            files = [path for path in files if path.name != "rejects.jsonl"]
         cost.disk_bytes = sum(path.stat().st_size for path in files)
     return costs
 

@@ -16,6 +16,8 @@ from gpu_rag.types import Draft, Evidence, Grounding, GroundingSentence, Path, R
 _CITED = re.compile(r"\[\d{1,2}\]")  # an answer cites passages by number
 # Ends as no sentence does, and is no row of a table and no line of a log.
 _HEADING = re.compile(rf"(?!{LOG_LINE})[^\t]*[^\t.!?:;…。！？\"'”’»)]")
+_NEXT_ITEM = re.compile(r"[^\S\n]*\n[ ]{0,3}\d{1,2}[.)]\s")
+_NUMBER = re.compile(r"\d{1,2}[.)]")  # of an item of a list
 _WORD = re.compile(r"[^\W_]+")  # up to an apostrophe: "It's" points back; "IT", in capitals, is a name
 PASSAGES, SENTENCES, BEFORE = 5, 3, 2  # passages searched, sentences returned, sentences before one
 WORDS_SHARE, LETTERS, HEADING_WORDS, HEADINGS = 0.3, 5, 8, 2
@@ -59,13 +61,19 @@ def _points_back(sentence: str) -> bool:
 
 
 def _statements(text: str) -> Iterator[tuple[int, int]]:
-    """Spans of sentences. The last two questions, headings or labels on lines of their own before a sentence go with
-    it; of more in a row, the older ones belong to none."""
+    """Spans of sentences. The last two questions, headings, labels on lines of their own or numbers of items before a
+    sentence go with it; of more in a row, the older ones belong to none."""
     before: list[int] = []
+    is_numbered = is_below = False
     for start, end in split_sentences(text):
         words = text[start:end]
-        is_heading = _HEADING.fullmatch(words) and len(words.split()) <= HEADING_WORDS
-        if is_heading or words.endswith(("?", "？", "؟")):
+        if _NUMBER.fullmatch(words):
+            before, is_numbered = [*before, start][-HEADINGS:], True
+            is_below = text[max(0, start - 2) : start].count("\n") == 1  # an empty line: maybe a numbered heading
+            continue
+        is_item, is_numbered = is_numbered and (is_below or _NEXT_ITEM.match(text, end) is not None), False
+        is_heading = bool(_HEADING.fullmatch(words)) and len(words.split()) <= HEADING_WORDS and not is_item
+        if is_heading or words.startswith("#") or words.endswith(("?", "？", "؟")):
             before = [*before, start][-HEADINGS:]
             continue
         yield [*before, start][0], end

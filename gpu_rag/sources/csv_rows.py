@@ -9,6 +9,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from io import TextIOWrapper
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,6 +23,7 @@ from gpu_rag.types import Reject, Scalar
 
 _DELIMITERS = ",;\t|"
 _READ_BYTES = 1 << 20
+CAPTION_LINES = 5
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _FLOAT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+([eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)")  # long integers are texts
 _BOOLEANS = {"true": True, "false": False}
@@ -30,13 +32,15 @@ _TEXTS = ("id", "_id", "title", "text", "question", "answer")  # columns that ar
 
 def read_csv(path: Path, limits: Limits, needed: str = "text") -> Iterator[Row | Reject]:
     """Rows of a .csv or .tsv file (gzip if the name ends in .gz) below a line of names, which must include `needed`.
+    Lines of one cell above it, at most CAPTION_LINES, are a caption, and begin the title of a row without a text.
     `limits.columns` renames columns; rows of a table without a column `text` get one of all their cells, see `columns`.
 
-    Row.line is the line on which a row begins, from 1. Empty cells are left out. id, title, text, question and answer
-    (in any case) and renamed columns are texts; other cells are integers, floats, true or false if they look like one,
-    else texts. Quoted cells may hold line ends. A line `sep=;` names the delimiter; else it is one of , ; tab | and
-    gives the column `needed`, or the most columns. A row with more cells than names, with a broken quotation, of
-    another charset or longer than max_line_bytes is a Reject, and reading continues after it. Memory: one row.
+    Row.line is the line on which a row begins, from 1. Empty cells are left out, and empty rows where all cells are
+    the text. id, title, text, question and answer (in any case) and renamed columns are texts; other cells are
+    integers, floats, true or false if they look like one, else texts. Quoted cells may hold line ends. A line `sep=;`
+    names the delimiter; else it is one of , ; tab | and gives the column `needed`, or the most columns. A row with more
+    cells than names, with a broken quotation, of another charset or longer than max_line_bytes is a Reject, and reading
+    continues after it. Memory: one row.
     """
     number = 0
     try:
@@ -48,18 +52,27 @@ def read_csv(path: Path, limits: Limits, needed: str = "text") -> Iterator[Row |
             csv.field_size_limit(max(csv.field_size_limit(), limits.max_line_bytes))
             delimiter = _delimiter(lines, has_suffix(path, TSV_SUFFIXES), needed, limits.columns)
             names: list[str] = []
+            captions: list[str] = []
             for number, cells in _records(lines, delimiter):
                 if isinstance(cells, RowError):
                     yield Reject(shown(path), number, str(cells))
-                elif not names:
+                elif names and (any(cells) or not is_composable(names)):
+                    yield attempted(path, number, _row, number, names, cells, codec, captions)
+                elif len(captions) < CAPTION_LINES and _is_caption(cells, needed, limits.columns):
+                    captions.append(" ".join("".join(cells).split()))
+                elif any(cells):
                     names = _names(cells, needed, limits.columns)
-                else:
-                    yield attempted(path, number, _row, number, names, cells, codec)
             if not names:
+                if captions:
+                    _names(captions[:1], needed, limits.columns)
                 raise RowError("the table has no line of names")
     except (OSError, EOFError, zlib.error, RowError, UnicodeError) as error:
         problem = str(error) if isinstance(error, UnicodeError) else read_problem(error)
         yield Reject(shown(path), number, f"{problem}; what follows in this file is not read")
+
+
+def _is_caption(cells: Sequence[str], needed: str, columns: Columns) -> bool:
+    return sum(map(bool, cells)) == 1 and needed not in _known(cells, columns)
 
 
 def _charset(path: Path) -> str:
@@ -120,16 +133,20 @@ class _Lines:
 
 
 def _delimiter(lines: _Lines, is_tsv: bool, needed: str, columns: Columns) -> str:
-    """Delimiter by the first line, which is read again unless it only names the delimiter."""
-    line = next(lines, "")
-    named = re.fullmatch(r"sep=(.)\s*", line)
-    if named:
-        return named[1]
+    """Delimiter by the first line of several cells. The lines are read again, unless the first names the delimiter."""
     candidates = "\t" if is_tsv else _DELIMITERS
+    for line in islice(lines, 1 + CAPTION_LINES):
+        if named := re.fullmatch(r"sep=(.)\s*", line):
+            return named[1]
+        cells = {d: next(csv.reader([line], delimiter=d), []) for d in candidates}
+        fitting = [d for d in candidates if needed in _known(cells[d], columns)]
+        best = fitting[0] if fitting else max(candidates, key=lambda d: len(cells[d]))
+        if fitting or len(cells[best]) > 1:
+            break
+    else:
+        best = candidates[0]
     lines.give_back(0)
-    cells = {d: next(csv.reader([line], delimiter=d), []) for d in candidates}
-    fitting = [d for d in candidates if needed in _known(cells[d], columns)]
-    return fitting[0] if fitting else max(candidates, key=lambda d: len(cells[d]))
+    return best
 
 
 def _records(lines: _Lines, delimiter: str) -> Iterator[tuple[int, list[str] | RowError]]:
@@ -151,7 +168,7 @@ def _records(lines: _Lines, delimiter: str) -> Iterator[tuple[int, list[str] | R
         if not lines.taken:
             return
         if record:
-            n_names = n_names or (len(record) if isinstance(record, list) else 0)
+            n_names = max(n_names, len(record) if isinstance(record, list) else 0)
             yield lines.taken[0][0], record
 
 
@@ -174,7 +191,7 @@ def _names(cells: list[str], needed: str, columns: Columns) -> list[str]:
     return names
 
 
-def _row(number: int, names: list[str], cells: list[str], codec: str) -> Row:
+def _row(number: int, names: list[str], cells: list[str], codec: str, captions: Sequence[str]) -> Row:
     """Row of its cells. Raises RowError."""
     if any(cells[len(names) :]):
         raise RowError(f"the row has {len(cells)} cells for {len(names)} columns; a cell with a delimiter needs quotes")
@@ -187,7 +204,8 @@ def _row(number: int, names: list[str], cells: list[str], codec: str) -> Row:
     if not is_composable(names):
         return Row(number, value)
     shown = {name: cell.strip() for name, cell in zip(names, cells) if name and name not in ("id", "_id")}
-    return Row(number, {**value, "title": shown.get(title_column(names), ""), "text": composed(shown.items())}, True)
+    title = ", ".join(filter(None, (*captions, shown.get(title_column(names), ""))))
+    return Row(number, {**value, "title": title, "text": composed(shown.items())}, True)
 
 
 def _typed(cell: str) -> Scalar | None:

@@ -15,6 +15,7 @@ from gpu_rag.text.strict_json import JsonError, iter_array, loads
 from gpu_rag.types import Reject
 
 _ONE_ARRAY = re.compile(r'\s*+\{\s*+"[^"\\]*+"\s*+:\s*+(\[.*)\}\s*', re.DOTALL)
+_SPEAKERS, _TIMES = ("from", "sender", "speaker", "user", "author"), ("date", "time", "timestamp", "ts")
 _OWN_TEXT = frozenset({"text", "question", "query"})  # an object with one of them is a document or a question itself
 
 
@@ -34,8 +35,8 @@ def read_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
 
     JSON Lines are read line by line. An array is read whole (at most max_json_bytes) and split into elements; if its
     text is broken, the elements before are kept and the rest is one Reject. A file of one object, such as
-    {"n": 2, "rows": [{...}, {...}]}, is read as its list of objects if all else is short scalars; any other
-    object, or one with a text or a question of its own, is one row.
+    {"n": 2, "rows": [{...}, {...}]}, is read as its list of objects if all else is short scalars, and as one row with
+    the text of all if these are messages; any other object, or one with a text or a question of its own, is one row.
     """
     if has_suffix(path, LINES_SUFFIXES):
         for line in read_lines(path, limits):
@@ -44,7 +45,7 @@ def read_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
     number = 0
     try:
         text = read_whole(path, limits.max_json_bytes, "max_json_bytes")
-        elements = _rows_of(text) if text.lstrip()[:1] == "{" else iter_array(text)
+        elements = _rows_of(text, limits) if text.lstrip()[:1] == "{" else iter_array(text)
         for element in elements:
             number += 1
             yield attempted(path, number, _row, number, element)
@@ -53,7 +54,7 @@ def read_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
         yield Reject(shown(path), number + 1 if number else 0, f"{error}{end}")
 
 
-def _rows_of(text: str) -> Iterable[Any]:
+def _rows_of(text: str, limits: Limits) -> Iterable[Any]:
     """The rows of a file that is one object. Raises JsonError."""
     try:
         value = loads(text)
@@ -66,7 +67,31 @@ def _rows_of(text: str) -> Iterable[Any]:
     if [*value.values()] == [[]]:
         return []
     is_table = len(large) == 1 and isinstance(large[0], list) and all(isinstance(row, dict) for row in large[0])
-    return large[0] if is_table and _OWN_TEXT.isdisjoint(value) else [value]
+    if not is_table or not _OWN_TEXT.isdisjoint(value):
+        return [value]
+    lines = [
+        f"[{message[0]}] {message[1]}: {words}"
+        for row in large[0]
+        if (message := message_of(row)) and (words := " ".join(str(plain_text(row["text"])).split()))
+    ]
+    if 2 * len(lines) < len(large[0]) or sum(map(len, lines)) + len(lines) > limits.max_document_chars:
+        return large[0]
+    return [{"title": str(value.get("title") or value.get("name") or ""), "text": "\n".join(lines)}]
+
+
+def message_of(row: dict[str, Any]) -> tuple[str, str] | None:
+    """(time, speaker) of a row that is a message of a chat; None for another row."""
+    speaker, time = (next((row[name] for name in names if row.get(name)), None) for names in (_SPEAKERS, _TIMES))
+    is_message = "text" in row and isinstance(speaker, str) and isinstance(time, str | int | float)
+    return (str(time), str(speaker)) if is_message else None
+
+
+def plain_text(text: Any) -> Any:
+    """The text of a message that is a list of objects with a text, and strings; another value as it is."""
+    if not isinstance(text, list) or not any(isinstance(part, dict) for part in text):
+        return text
+    parts: list[Any] = [part.get("text") if isinstance(part, dict) else part for part in text]
+    return "".join(parts) if all(isinstance(part, str) for part in parts) else text
 
 
 def read_object(path: Path, limits: Limits, what: str = "an object") -> dict[str, Any]:

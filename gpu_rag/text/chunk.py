@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 
 from gpu_rag.errors import UsageError
 from gpu_rag.text.sentences import split_sentences
@@ -37,13 +38,11 @@ def chunk_spans(text: str, max_words: int = 300, overlap_words: int = 50) -> lis
     if not 0 <= overlap_words < max_words:
         given, expected = f"overlap_words={overlap_words}, max_words={max_words}", "0 <= overlap_words < max_words"
         raise UsageError("the overlap must be smaller than the chunk", given=given, expected=expected)
-    units = _units(text, max_words, overlap_words)
-    if not units:
-        return []
     # counted over the whole text: a sentence end inside a word would count the word twice
-    if sum(1 for _ in _WORD.finditer(text)) <= max_words:
-        return [(units[0][0], units[-1][1])]
-    return _pack(units, max_words, overlap_words)
+    if len(list(islice(_WORD.finditer(text), max_words + 1))) <= max_words:
+        start = len(text) - len(text.lstrip())
+        return [(start, len(text.rstrip()))] if start < len(text) else []
+    return _pack(_units(text, max_words, overlap_words), max_words, overlap_words)
 
 
 def _units(text: str, max_words: int, overlap_words: int) -> list[_Unit]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
 
 from gpu_rag.text.normalise import normalise_name
-from gpu_rag.text.rules.extraction.entities import find_mentions_in
+from gpu_rag.text.rules.extraction.entities import read_sentences
 from gpu_rag.text.rules.extraction.lexicon import ADVERBS
-from gpu_rag.text.rules.extraction.tokens import MARK, NUMBER, Mention, Token, passage_words, tokenise
+from gpu_rag.text.rules.extraction.tokens import MARK, NUMBER, Mention, Token
 from gpu_rag.text.sentences import split_sentences
 from gpu_rag.text.tokens import STOP_WORDS
 
@@ -64,8 +63,6 @@ def keywords(text: str) -> frozenset[str]:
     return frozenset(result - {""} - _SILENT)
 
 
-def _sentences(text: str) -> Iterator[tuple[Sequence[Token], list[Mention]]]:
+def _sentences(text: str) -> list[tuple[list[Token], list[Mention]]]:
     """The tokens and mentions of each sentence."""
-    sentences = [tokenise(text, start, end) for start, end in split_sentences(text)]
-    words = passage_words("", [], sentences)
-    return ((tokens, find_mentions_in(text, tokens, words)) for tokens in sentences)
+    return read_sentences(text, *split_sentences(text))

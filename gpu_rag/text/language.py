@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import distribution
+from string import ascii_letters, ascii_uppercase
 from typing import Any
 
 ENGLISH = "en"
@@ -16,6 +17,7 @@ _CHARS = 1000  # in the middle of a text: a licence or a title page may be in an
 _MIN_LETTERS, _MIN_SCORE = 16, 0.5
 _OTHER_SCRIPTS = "\u0370"  # letters from here on are not Latin, and four of them are enough
 _N_GUESSES = 10
+_CAPITALS, _LETTERS = ascii_uppercase.encode(), ascii_letters.encode()
 _NO_WORDS = re.compile(
     r"(?<![A-Za-z])[A-Za-z]*+[0-9][A-Za-z0-9]*+"
 )  # readings and numbers of parts say nothing of a language
@@ -31,7 +33,8 @@ def _model() -> Any:
 def _guesses(text: str, k: int) -> list[tuple[str, float]]:
     """(language, score) of the likeliest k languages of a text, the best first. Capitals alone seem Japanese to the
     model, so a text of them is read in lower case."""
-    n_capitals, n_letters = (sum(c.isascii() and test(c) for c in text) for test in (str.isupper, str.isalpha))
+    written = text.encode("ascii", "ignore")
+    n_capitals, n_letters = (len(written) - len(written.translate(None, these)) for these in (_CAPITALS, _LETTERS))
     if text.isupper() or (n_capitals > 0.8 * n_letters and len(text) > 5):
         text = text.lower()
     labels, scores = _model().predict(text.replace("\n", " "), k=k)
@@ -50,7 +53,7 @@ def language_of(text: str) -> str:
     start = max(0, (len(text) - _CHARS) // 2)
     part = _NO_WORDS.sub(" ", text[start : start + _CHARS])
     letters = list(filter(str.isalpha, part))
-    n_others = sum(char >= _OTHER_SCRIPTS for char in letters)
+    n_others = 0 if part.isascii() else sum(map(_OTHER_SCRIPTS.__le__, letters))
     if len(letters) + 3 * n_others < _MIN_LETTERS:
         return ENGLISH
     ((best, score),) = _guesses(part, 1)

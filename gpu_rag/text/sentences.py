@@ -6,10 +6,12 @@ import re
 import tomllib
 from pathlib import Path
 
-# The beginning of a line of a log: a time with seconds before any word, seconds as the kernel writes them, or a level.
+# The beginning of a line of a log or a chat: a time with seconds before any word, seconds as the kernel writes them, a
+# level, or a date with a time.
 LOG_LINE = (
     r"(?:(?:(?:[^\sa-z]{1,40}|\[?[A-Z][a-z]{2})[ ]){0,5}[ ]?\S{0,40}\d\d:\d\d:\d\d|\[[ ]*\d+\.\d+\]|"
-    r"\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b)"
+    r"\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b|"
+    r"\[?\d{1,4}[./-]\d\d?[./-]\d{1,4},?[ ](?:\S{1,3}[ ])?\d?\d:\d\d)"
 )
 # The look-behind and the possessive quantifiers keep a page of full stops, or of blanks, linear.
 _STOP = re.compile(
@@ -21,6 +23,7 @@ _STOP = re.compile(
   | \n(?="""
     + LOG_LINE
     + r""")
+  | \n(?=[ ]{0,3}\d{1,2}[.)][^\S\n]+\S)          # before an item of a numbered list
   | \n(?=[ ]{0,3}\#{1,6}[^\S\n])               # the end of the line above a Markdown heading
   | ^[ ]{0,3}\#{1,6}[^\S\n][^\n]*+\n          # the heading, with any text
   | \n[ ]{0,3}(?:={2,}+|-{2,}+)[^\S\n]*+\n     # the line under a heading, or a rule
@@ -52,9 +55,10 @@ def split_sentences(text: str) -> list[tuple[int, int]]:
 
     A sentence ends at . ! ? … ؟ ۔ । ॥ (with closing quotes and brackets) before white space and a character that is not
     a lower-case letter; at 。！？; at an empty line; before a row of a table (a line with a tab after a word); before a
-    line of a log (with a time "12:00:01" before any word, or a level); and before and after a Markdown heading
-    ("# Rivers", or underlined), which is always a sentence. It does not end after an initial ("J. Smith"), a title
-    ("Dr."), a number's point or a common abbreviation, unless a usual first word follows ("in the U.S. The ...").
+    line of a log (with a time "12:00:01" before any word, or a level), a message of a chat (with a date and a time) or
+    an item of a numbered list, whose number ("3.") is mostly a sentence of its own; and before and after a Markdown
+    heading ("# Rivers", or underlined), which is always a sentence. It does not end after an initial ("J. Smith"), a
+    title ("Dr."), a number's point or a common abbreviation, unless a usual first word follows ("in the U.S. The ...").
 
     text: any text. Returns [(start, end)] in order, not overlapping, none empty; ends are trimmed of white space, and
     every character outside all spans is white space. Linear in len(text), deterministic.

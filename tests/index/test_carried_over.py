@@ -30,6 +30,9 @@ from gpu_rag.index.stages.passages import passages_stage
 from gpu_rag.index.stages.search import bm25_stage, passage_texts, rows_by_key, text_hashes, text_keys, vector_stage
 from gpu_rag.index.stages.synonyms import synonyms_stage
 from gpu_rag.index.work import Sources
+from gpu_rag.methods.hoprag.stages import vertices
+from gpu_rag.methods.hoprag.stages.vertices import keywords_stage, vertices_stage
+from gpu_rag.methods.hoprag.tables import QUESTIONS, questions_file
 from gpu_rag.models import packaged
 from gpu_rag.settings import IndexSettings
 from gpu_rag.sources import corpus
@@ -311,6 +314,33 @@ def test_texts(benches: Iterator[Any], layer: Stage, old: list[Any], new: list[A
     expected = files_of(put_texts(next(benches), new), layer)
     assert files_of(bench, layer, before) == expected
     assert bench.report.reused == sum(pair in old for pair in new)
+
+
+def put_questions(bench: Any, texts: list[tuple[str, str]]) -> Any:
+    put_texts(bench, texts).run(vertices_stage)
+    columns = {"vertex": np.arange(len(texts)), "text": [f"{title}: {text}?" for title, text in texts]}
+    for side in ("in", "out"):
+        tables.write_table(questions_file(bench.folder("hop_questions"), side), QUESTIONS, columns)
+    return bench
+
+
+@given(old=TEXTS, new=TEXTS)
+@FREE
+def test_keywords(benches: Iterator[Any], old: list[Any], new: list[Any]) -> None:
+    before, bench = put_questions(next(benches), old), put_questions(next(benches), new)
+    files_of(before, keywords_stage)
+    expected = files_of(put_questions(next(benches), new), keywords_stage)
+    assert files_of(bench, keywords_stage, before) == expected
+    assert bench.report.reused == 3 * sum(pair in old for pair in new)
+
+
+def test_wrong_keywords_are_noticed(benches: Iterator[Any]) -> None:
+    old, new = [("", "Marta Orlo"), ("", "Kerling")], [("", "Marta Orlo"), ("", "a town")]
+    before, bench = put_questions(next(benches), old), put_questions(next(benches), new)
+    files_of(before, keywords_stage)
+    expected = files_of(put_questions(next(benches), new), keywords_stage)
+    with patch.object(vertices, "rows_by_key", lambda *_: np.arange(2)):
+        assert files_of(bench, keywords_stage, before) != expected
 
 
 DOCUMENTS = st.dictionaries(

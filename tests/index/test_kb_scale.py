@@ -168,13 +168,13 @@ CHILD = """
 import sys
 from pathlib import Path
 import gpu_rag
-from gpu_rag.index.memory import memory_bytes, peak_memory_bytes, reset_peak_memory
+from gpu_rag.index.memory import watched_memory
 folder, settings = Path(sys.argv[1]), {"models": {"embedder": "hash", "llm": "none"}}
 gpu_rag.build((), folder / "small-ix", kg=folder / "small.tsv", settings=settings)  # loads what is loaded on first use
-reset_peak_memory()
-before = memory_bytes()
-gpu_rag.build((), folder / "large-ix", kg=folder / "large.tsv", settings=settings)
-print(peak_memory_bytes() - before)
+with watched_memory() as peak_memory_bytes:
+    before = peak_memory_bytes()
+    gpu_rag.build((), folder / "large-ix", kg=folder / "large.tsv", settings=settings)
+    print(peak_memory_bytes() - before)
 """
 
 

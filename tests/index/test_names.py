@@ -46,6 +46,18 @@ def test_a_column_reads_as_a_list() -> None:
     assert column != ["a", "b"] and column.index("c") == 2
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+@pytest.mark.parametrize("texts", [[], ["", "a", "é", "中文 x", "", "b" * 99, "𝔘"], ["a", None, "b"]])
+@pytest.mark.parametrize("first", [0, 2])
+def test_entries_of_a_column_are_its_texts(texts: list[str | None], kind: pa.DataType, first: int) -> None:
+    column: TextColumn[str | None] = TextColumn(pa.chunked_array([pa.array(texts, kind)]).slice(first))
+    expected = texts[first:]
+    assert [column[i] for i in range(len(column))] == expected == column[:]
+    assert [column[-i - 1] for i in range(len(column))] == expected[::-1]
+    with pytest.raises(IndexError):
+        column[len(expected)]
+
+
 def test_the_first_of_equal_names_counts() -> None:
     wanted, names = pa.array(["b", "x", "a"]), pa.array(["b", "a", "b", "a"])
     assert rows_of(wanted, names).tolist() == [0, -1, 1]

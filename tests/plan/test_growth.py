@@ -120,6 +120,18 @@ def test_the_check_of_draws_sees_wrong_ones(tmp_path: Path) -> None:
             check_draw(wrong, tmp_path)
 
 
+def test_a_trial_reads_the_ready_extractions_of_its_passages_alone(tmp_path: Path) -> None:
+    """Reading all of them would take as long for a small sample as for a large one."""
+    corpus, openie = rows(tmp_path, 30), tmp_path / "openie.jsonl"
+    ids = [*(f"d{k:03d}" for k in range(30)), "other"]
+    openie.write_text("".join(json.dumps({"id": id, "entities": [id], "triples": []}) + "\n" for id in ids))
+    sources = Sources((corpus,), openie=(openie,))
+    _, _, sample = read_corpus(sources, make_settings({}), 8, Silent())
+    (kept,) = trial.keep_drawn(sources, sample, tmp_path).openie
+    expected = sorted(sample.passages["id"].to_pylist())
+    assert [(row["id"], row["entities"]) for row in map(json.loads, kept.open())] == [(id, [id]) for id in expected]
+
+
 def test_names_are_counted_on_the_whole_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the other stages stop at a smaller one, because they take long."""
     draw, path = np.random.default_rng(0), tmp_path / "c.jsonl"

@@ -161,14 +161,14 @@ def test_a_reader_that_lets_numbers_of_other_keys_pass_is_caught(
 CHILD = """
 import sys
 from pathlib import Path
-from gpu_rag.index.memory import memory_bytes, peak_memory_bytes, reset_peak_memory
+from gpu_rag.index.memory import watched_memory
 from gpu_rag.sources.knowledge_base import read_node_blocks
 
 assert sum(block.n for block in read_node_blocks(Path(sys.argv[1]))) == 1  # loads what is loaded on first use
-reset_peak_memory()
-before = memory_bytes()
-assert sum(block.n for block in read_node_blocks(Path(sys.argv[2]))) == int(sys.argv[3])
-print(peak_memory_bytes() - before)
+with watched_memory() as peak_memory_bytes:
+    before = peak_memory_bytes()
+    assert sum(block.n for block in read_node_blocks(Path(sys.argv[2]))) == int(sys.argv[3])
+    print(peak_memory_bytes() - before)
 """
 
 

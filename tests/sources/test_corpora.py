@@ -263,3 +263,12 @@ def test_real_corpora(shared_data, name, n):
     documents, rejects = read(shared_data / name)
     assert (len(documents), rejects) == (n, [])
     assert all(d.id == sha(d.title, d.text) for d in documents)
+
+
+def test_the_front_matter_of_a_markdown_file_has_its_title_and_metadata(tmp_path):
+    text = "---\r\ntitle: 'Weekly: Heron'\r\ndate: 2025-01-20\r\ntags: [a, b]\r\n---\r\n# Decisions\r\n\r\nGreen.\r\n"
+    (tmp_path / "a.md").write_bytes(text.encode())
+    (tmp_path / "b.md").write_text("# Rule\n\n---\ntitle: no\n---\n")
+    (one, other), rejects = read(tmp_path)
+    assert (one.title, one.text, one.metadata) == ("Weekly: Heron", text, {"date": "2025-01-20"})
+    assert (other.title, other.metadata, rejects) == ("Rule", {}, [])

@@ -234,6 +234,7 @@ KEPT = {
     "a long text": f'<div class="menu">{STORY * 3}</div>',
     "a heading": '<div class="page-header"><h1>On bridges</h1><p>Short.</p></div>',
     "an article": '<div class="sidebar"><article>Short.</article></div>',
+    "the names of a table": f'{STORY}<table><tr class="header"><th>Day</th></tr><tr id="share"><td>9</td></tr></table>',
     "a list of links": f"<p>All pages</p><ul>{LINKS}</ul>",
     "links in an article": f"<article>{STORY}<ul>{LINKS}</ul></article>",
     "links in sentences": STORY + "".join(f'<p>Words of a text, <a href="{i}">link {i}</a>.</p>' for i in range(9)),

@@ -125,6 +125,15 @@ def test_a_mail_is_its_headers_and_its_text(tmp_path):
     assert [(r.id, "t.csv" in r.reason) for r in rejects] == [("a.eml", True)]
 
 
+def test_mails_quoted_below_a_mail_lose_their_marks_but_not_those_between_answers(tmp_path):
+    quoted = "Agreed.\n\nOn Monday, Ann wrote:\n> Hi Bo,\n>\n> shall I?\n>> We have two.\n> Ann\n"
+    between = "> Who pays?\nI do.\n> When?\nNow."
+    (tmp_path / "a.eml").write_bytes(bytes(mail(quoted)))
+    (tmp_path / "b.eml").write_bytes(bytes(mail(between)))
+    plain = "Agreed.\n\nOn Monday, Ann wrote:\n\nHi Bo,\n\nshall I?\n\nWe have two.\n\nAnn"
+    assert [d.text for d in read(tmp_path)[0]] == [MAIL_HEAD + plain, MAIL_HEAD + between]
+
+
 def test_a_mail_of_outlook(tmp_path):
     attached = {"__attach_version1.0_#00000000/__substg1.0_3707001F": "t.csv".encode("utf-16-le")}
     (tmp_path / "a.msg").write_bytes(msg(**attached))

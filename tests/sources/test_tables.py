@@ -278,3 +278,30 @@ def test_json_rows_without_a_text_are_rejects_where_others_have_one(tmp_path):
 def test_columns_that_cannot_be_read(text):
     with pytest.raises(UsageError, match="columns"):
         columns_of(text)
+
+
+def test_lines_above_the_names_of_a_table_are_its_caption(tmp_path):
+    text = "Gull Cup 2024,,\n,,\nRank,Boat,Skipper\n1,Holly,Mads\n,,\n2,Drift,Oona\n"
+    documents, rejects = table(tmp_path / "a.csv", text)
+    assert [(d.title, d.text, d.line) for d in documents] == [
+        ("Gull Cup 2024, 1", "Rank: 1\nBoat: Holly\nSkipper: Mads", 4),
+        ("Gull Cup 2024, 2", "Rank: 2\nBoat: Drift\nSkipper: Oona", 6),
+    ]
+    assert not rejects and documents[0].metadata == {"Rank": 1, "Boat": "Holly", "Skipper": "Mads"}
+    (document,), _ = table(tmp_path / "b.csv", "All notes\nid;text\n1;A note, long.\n")
+    assert (document.id, document.title, document.text) == ("1", "", "A note, long.")
+
+
+def test_messages_keep_their_speaker_and_date(tmp_path):
+    rich = [{"type": "bold", "text": "Tested"}, " and\nfine."]
+    rows = [{"from": "Ewa", "date": "2025-02-10T09:05:00", "text": text} for text in ("Rows are lost.", rich, "")]
+    (path := tmp_path / "chat.json").write_text(json.dumps({"name": "room", "messages": rows}))
+    (chat,), rejects = read(path)
+    assert (chat.title, rejects) == ("room", [])
+    assert chat.text == "[2025-02-10T09:05:00] Ewa: Rows are lost.\n[2025-02-10T09:05:00] Ewa: Tested and fine."
+    (other := tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    documents, rejects = read(other)
+    assert [d.text for d in documents] == ["Rows are lost.", "Tested and\nfine."] and len(rejects) == 1
+    assert {d.title for d in documents} == {"Ewa, 2025-02-10T09:05:00"}
+    path.write_text(json.dumps({"messages": rows}))
+    assert [len(d.text) for d in read(path, max_document_chars=60)[0]] == [14, 16]  # a chat beyond the limit is rows

@@ -72,6 +72,23 @@ def test_each_line_of_a_log_is_a_sentence_with_the_lines_that_continue_it() -> N
     assert [text[a:b] for a, b in split_sentences(text)] == [text[a:b] for a, b in _statements(text)] == events
 
 
+LISTS = [
+    (["## Said\n\n1. Bed and name", "2. Reason", "3. Allergies\n   of all kinds", "4. Next dose"], "\n"),
+    (["1. Slipway\n\nThe slipway is closed.", "2. Fees\n\nThe fee is 3."], "\n\n"),
+    (["# Handover (Orla)\n\nApproved in May.", "It holds."], " "),
+    (
+        ["12/03/2025 à 19:20 - Ida: It is\n5 o'clock", "12/03/2025, 19:22 - Orm: On time", "[13.3.25, 7:05] Ida: x"],
+        "\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("parts", "gap"), LISTS)
+def test_items_of_a_numbered_list_and_messages_of_a_chat_are_statements(parts: list[str], gap: str) -> None:
+    text = gap.join(parts)
+    assert [text[a:b] for a, b in _statements(text)] == parts
+
+
 def test_the_last_two_headings_go_with_a_sentence_and_a_pronoun_points_back() -> None:
     text = "Towns\n\nUlm\n\nBridges\n\nWhere?\n\nIn Ulm is one. It's old.\n\nNotes"
     assert [text[a:b] for a, b in _statements(text)] == ["Bridges\n\nWhere?\n\nIn Ulm is one.", "It's old.", "Notes"]

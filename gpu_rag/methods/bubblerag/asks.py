@@ -191,7 +191,17 @@ def stated_by_gold(gold: Known, position: int, relations: Sequence[int]) -> bool
     return not gold.passages.isdisjoint(passages_of(gold.index, [relations[position]]))
 
 
-EXPAND = Choose("expand", f"{PROMPTS}:expand", none=True, helps=stated_by_gold, shuffled=True)
+EXPAND = Choose(
+    "expand",
+    f"{PROMPTS}:expand",
+    show=lambda question, graph, index: {
+        "question": question,
+        "evidence": "\n".join(node_texts(index, graph.relations or graph.entities)),
+    },
+    none=True,
+    helps=stated_by_gold,
+    shuffled=True,
+)
 
 
 # --- reading ---------------------------------------------------------------------------------------

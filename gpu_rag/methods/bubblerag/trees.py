@@ -24,7 +24,7 @@ from gpu_rag.graph.bubble import ALONE, INSIDE
 from gpu_rag.index.index import Index
 from gpu_rag.methods.bubblerag.asks import EXPAND
 from gpu_rag.methods.bubblerag.batched import Params, Tree, bubble_neighbours
-from gpu_rag.methods.bubblerag.graph import is_relation, node_texts, passages_of
+from gpu_rag.methods.bubblerag.graph import NodeTexts, is_relation, passages_of
 from gpu_rag.methods.bubblerag.rules import Group
 from gpu_rag.program.choices import Choices
 from gpu_rag.program.decide import decide
@@ -79,10 +79,6 @@ class EvidenceGraph:
         self.entities.update(fresh)
         return list(fresh)
 
-    def lines(self, index: Index) -> list[str]:
-        """The relations as "A - R - B", or the entities of a graph without relations."""
-        return node_texts(index, self.relations or self.entities)
-
 
 async def expanded(
     run: Run, question: str, vector: np.ndarray, number: int, tree: Tree, choices: Choices, params: Params
@@ -99,8 +95,9 @@ async def expanded(
             EXPAND,
             step=f"{number}_{hop}",
             question=question,
-            evidence="\n".join(graph.lines(run.index)),
-            options=node_texts(run.index, neighbours.rows),
+            graph=graph,
+            index=run.index,
+            options=NodeTexts(run.index, neighbours.rows),
             relations=neighbours.rows,
             k=params.max_picks,
             threshold=params.pick_threshold,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag.index import tables
+from gpu_rag.index.stages.search import TextRows
 from gpu_rag.lazy import torch
 from gpu_rag.types import Ragged
 
@@ -46,10 +46,10 @@ def read_questions(folder: Path, side: str) -> pa.Table:
     return tables.read_table(questions_file(folder, side), QUESTIONS)
 
 
-def question_texts(folder: Path, side: str) -> Iterator[list[str]]:
-    """The texts of the in- or out-questions, by batch."""
-    for batch in tables.read_batches(questions_file(folder, side), QUESTIONS, ("text",)):
-        yield batch["text"].to_pylist()
+def question_rows(side: str, folder: Path) -> TextRows:
+    """The texts of the in- or out-questions."""
+    texts = tables.whole_text(read_questions(folder, side)["text"])
+    return TextRows(len(texts), lambda rows: texts.slice(rows.start, rows.stop - rows.start).to_pylist())
 
 
 def write_lists(path: Path, lists: Ragged) -> None:

@@ -13,14 +13,16 @@ from gpu_rag.sources.charset import decode_text
 from gpu_rag.sources.corpus.parser import PARSED_SUFFIXES, Parsed, Parser, is_parsed, require_reader
 from gpu_rag.sources.formats import leads_out
 from gpu_rag.sources.lines import read_whole
-from gpu_rag.sources.rows import MAX_TITLE_CHARS, Limits, RowError, document_text, id_text, shown
-from gpu_rag.types import Document, Reject
+from gpu_rag.sources.rows import MAX_TITLE_CHARS, Limits, RowError, document_text, id_text, metadata_of, shown
+from gpu_rag.types import Document, Reject, Scalar
 
 TEXT_SUFFIXES = (".txt", ".md", ".rst", ".log")  # files whose lines are lines of the document
 DOCUMENT_SUFFIXES = (*TEXT_SUFFIXES, *PARSED_SUFFIXES)
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*")
 _UNDERLINED = re.compile(r"^(\S.*)\n([^\w\s])\2{2,}[ \t]*$", re.MULTILINE)
 HIDDEN = "hidden files and folders are not read, unless their own path (not in a .zip) is given as a corpus"
+_FRONT_MATTER = re.compile(r"\ufeff?---[ \t\r]*\n(.*?)^---[ \t\r]*$", re.DOTALL | re.MULTILINE)
+_FIELD = re.compile(r"^([\w-]+):[ \t]+([^\s\[{|>&*!].*)", re.MULTILINE)  # a field of YAML on one line
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 
 
@@ -82,9 +84,10 @@ def read_file(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterat
     """Document of one file, or a Reject. After a document comes a Reject for each part of it that could not be read.
 
     `name` becomes the id. The text of .txt, .md, .rst and .log is the file's, unchanged, in any charset (see
-    `charset`); for other files see the module of their kind. Title: the file's own (for .md the first heading "# ...",
-    outside code fences, for .rst the first underlined line), or else the heading with which its text begins; if there
-    is none, or it is longer than 1,000 characters, the file name without its ending.
+    `charset`); for other files see the module of their kind. Title: the file's own (for .md the `title` of its front
+    matter, whose other fields are metadata, or the first heading "# ...", outside code fences, for .rst the first
+    underlined line), or else the heading with which its text begins; if there is none, or it is longer than 1,000
+    characters, the file name without its ending.
     """
     file = shown(path)
     try:
@@ -116,11 +119,15 @@ def _as_written(path: Path, name: bytes, limits: Limits) -> Parsed:
     limit = 4 * limits.max_document_chars + 4
     text = document_text(read_whole(path, limit, "4 * max_document_chars + 4", decode_text), limits)
     headings: list[tuple[int, str]] = []
+    front: dict[str, Scalar] = {}
     if has_ending(name, (".md",)):
         headings = list(_headings(text))
+        matter = _FRONT_MATTER.match(text)
+        front = {key: value.strip().strip("\"'") for key, value in _FIELD.findall(matter[1] if matter else "")}
     elif has_ending(name, (".rst",)):
         headings = [(match.start(), match[1].strip()) for match in _UNDERLINED.finditer(text)]
-    return Parsed(headings[0][1] if headings else "", text, headings=tuple(headings))
+    title = str(front.pop("title", "")) or (headings[0][1] if headings else "")
+    return Parsed(title, text, metadata=metadata_of(front, ()), headings=tuple(headings))
 
 
 def _id_of(name: bytes) -> str:

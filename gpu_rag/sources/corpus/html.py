@@ -42,6 +42,7 @@ _PARAGRAPHS = word_set(
 )
 _LINES = word_set("caption dd dt figcaption legend li summary tbody tfoot thead tr")
 _CELLS = word_set("td th")
+_PARTS_OF_TABLE = word_set("caption tbody td tfoot th thead tr")
 _VERBATIM = word_set("pre listing xmp plaintext")
 _HEADS = word_set("main article h1")
 _HEADINGS = word_set("h1 h2 h3")
@@ -229,7 +230,8 @@ class _Text:
     def _mark(self, tag: str, attributes: Mapping[str, str | None]) -> _Mark | None:
         """A mark if the element may be frame of the page, else None."""
         is_outer = not self._inside["content"]
-        words = _WORD.findall(f"{attributes.get('class') or ''} {attributes.get('id') or ''}")
+        named = "" if tag in _PARTS_OF_TABLE else f"{attributes.get('class') or ''} {attributes.get('id') or ''}"
+        words = _WORD.findall(named)  # the first row of a table often has the class "header"
         limit = 0
         for word in map(str.lower, words):
             if word.startswith(_COOKIE_WORDS):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -24,12 +25,13 @@ _BROKEN = (ValueError, LookupError, TypeError, AttributeError, RecursionError, A
 _HEADERS = ("From", "To", "Cc", "Date")
 _SUBJECT, _PLAIN, _HTML, _SENT, _FILE_NAMES = "0037", "1000", "1013", 0x00390040, ("3707", "3704")
 _NAMES = {"From": ("0C1A", "5D01"), "To": ("0E04",), "Cc": ("0E03",)}  # properties of Outlook
+_MARKS = re.compile(r"(?:> ?)+")
 _EPOCH = datetime(1601, 1, 1, tzinfo=UTC)
 
 
 def read_eml(data: bytes, limits: Limits) -> Parsed:
     """Read a mail: its headers From, To, Cc and Date, then its plain text, or its HTML where that
-    has more than twice the words.
+    has more than twice the words. Mails quoted below the text lose their marks.
 
     title: the subject. metadata: author, date. Attachments are a problem: they are not read. Raises RowError.
     """
@@ -108,8 +110,24 @@ def _sent(file: OleFileIO) -> datetime | None:
     return None
 
 
+def _unquoted(text: str) -> str:
+    """The text, where the older mails quoted below it are paragraphs without marks. Answers between quotations keep the
+    marks, which tell them apart."""
+    written = text.split("\n")
+    n_own = len(written)
+    while n_own and (written[n_own - 1].startswith(">") or not written[n_own - 1].strip()):
+        n_own -= 1
+    lines, depth = written[:n_own], 0
+    for line in written[n_own:]:
+        marks = _MARKS.match(line)
+        words, before = line[marks.end() :] if marks else line, depth
+        depth = marks[0].count(">") if marks else depth
+        lines += ([""] if depth != before else []) + [words]
+    return "\n".join(lines).strip()
+
+
 def _parsed(subject: str, headers: dict[str, str], date: datetime | None, body: str, attached: Sequence[str]) -> Parsed:
-    text = body.replace("\r\n", "\n").strip()
+    text = _unquoted(body.replace("\r\n", "\n").strip())
     if not text:
         raise RowError("the mail has no text")
     head = "\n".join(f"{name}: {value}" for name in _HEADERS if (value := headers[name]))

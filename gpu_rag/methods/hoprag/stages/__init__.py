@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
-from gpu_rag.index import tables
 from gpu_rag.index.stage import Stage
-from gpu_rag.index.stages.search import TextRows, vector_stage
+from gpu_rag.index.stages.search import vector_stage
 from gpu_rag.methods.hoprag.stages.edges import edges_stage
 from gpu_rag.methods.hoprag.stages.questions import questions_stage
 from gpu_rag.methods.hoprag.stages.vertices import keywords_stage, vertex_vectors_stage, vertices_stage
 from gpu_rag.methods.hoprag.stages.words import words_stage
-from gpu_rag.methods.hoprag.tables import read_questions
-
-
-def question_rows(side: str, folder: Path) -> TextRows:
-    """The texts of the in- or out-questions."""
-    texts = tables.whole_text(read_questions(folder, side)["text"])
-    return TextRows(len(texts), lambda rows: texts.slice(rows.start, rows.stop - rows.start).to_pylist())
+from gpu_rag.methods.hoprag.tables import question_rows
 
 
 def stages() -> list[Stage]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gpu_rag.graph.ragged import row_of_value, some_lists
 from gpu_rag.index import tables
+from gpu_rag.index.checks import outside
 from gpu_rag.index.stage import stage, the_embedder
-from gpu_rag.index.stages.search import TextRows, embed_blocks
+from gpu_rag.index.stages.search import TextRows, embed_blocks, rows_by_key, text_hashes
 from gpu_rag.index.work import Work
+from gpu_rag.lazy import torch
 from gpu_rag.methods.hoprag.settings import HopSettings
-from gpu_rag.methods.hoprag.tables import KEYWORDS, LISTS, VERTICES, question_texts, questions_file
+from gpu_rag.methods.hoprag.tables import KEYWORDS, VERTICES, question_rows, read_lists, write_lists
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.sentences import split_sentences
+from gpu_rag.types import Ragged
 
 
 @stage(
@@ -110,36 +115,55 @@ def vertex_vectors_stage(work: Work) -> dict[str, int]:
 @stage("hop_keywords", needs=("passages", "hop_vertices", "hop_questions"), version=5, row_bytes=2000)
 def keywords_stage(work: Work) -> dict[str, int]:
     """Write the table `keywords`, sorted, and for in-questions, out-questions and vertices ascending lists of its
-    rows."""
-    folder, vertex = work.stage_folders["hop_questions"], vertex_texts(*vertex_folders(work))
-    batches: dict[str, Iterable[Sequence[str]]] = {side: question_texts(folder, side) for side in ("in", "out")}
-    batches["vertex"] = vertex.blocks()
-    n_questions = sum(tables.n_rows(questions_file(folder, side)) for side in ("in", "out"))
-    work.progress.start("hop_keywords", n_questions + len(vertex), "texts")
-    numbers: dict[str, int] = {}  # {word: its number}, by first use
-    numbered = {side: _numbered(work, texts, numbers) for side, texts in batches.items()}
-    vocabulary = sorted(numbers)
-    tables.write_table(work.out / "keywords.parquet", KEYWORDS, {"keyword": vocabulary})
-    rank = np.empty(len(numbers), np.int64)
-    rank[[numbers[word] for word in vocabulary]] = np.arange(len(numbers))
-    for side, blocks in numbered.items():
-        with tables.TableWriter(work.out / f"{side}.parquet", LISTS) as writer:
-            for values, sizes in blocks:
-                ranks = rank[values]
-                order = np.lexsort((ranks, np.repeat(np.arange(len(sizes)), sizes)))
-                writer.add([pa.LargeListArray.from_arrays(tables.starts_of(sizes), ranks[order])])
-    return {"hop_keywords": len(vocabulary)}
+    rows. A text that an earlier run had keeps its list."""
+    texts, earlier, words = _texts(work.stage_folders), dict[str, TextRows](), list[str]()
+    work.progress.start("hop_keywords", sum(map(len, texts.values())), "texts")
+    if work.previous and work.previous_inputs:
+        earlier = _texts(work.previous_inputs)
+        words = tables.read_table(work.previous / "keywords.parquet", KEYWORDS)["keyword"].to_pylist()
+    numbers = {word: number for number, word in enumerate(words)}  # new words follow, by first use
+    lists = {side: _numbered(work, side, rows, numbers, earlier.get(side)) for side, rows in texts.items()}
+    used, words = np.zeros(len(numbers), bool), [*numbers]
+    for side in lists:
+        used[lists[side].values] = True
+    order = sorted(np.flatnonzero(used).tolist(), key=words.__getitem__)
+    tables.write_table(work.out / "keywords.parquet", KEYWORDS, {"keyword": [words[number] for number in order]})
+    rank = np.zeros(len(numbers), np.int64)
+    rank[order] = np.arange(len(order))
+    for side, given in lists.items():
+        keys = row_of_value(given).numpy() << 32 | rank[given.values]
+        keys.sort()
+        write_lists(work.out / f"{side}.parquet", Ragged(torch.from_numpy(keys & 0xFFFFFFFF), given.offsets))
+    return {"hop_keywords": len(order)}
 
 
-def _numbered(
-    work: Work, batches: Iterable[Sequence[str]], numbers: dict[str, int]
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The keywords of each block of texts, by their numbers, i32, and the number of them in each text. numbers: of the
-    known words; new words are added."""
-    blocks = []
-    for texts in batches:
-        lists = [keywords(text) for text in texts]
-        values = np.array([numbers.setdefault(word, len(numbers)) for words in lists for word in words], np.int32)
-        blocks.append((values, np.array([len(words) for words in lists], np.int32)))
-        work.progress.advance(len(texts))
-    return blocks
+def _texts(folders: Mapping[str, Path]) -> dict[str, TextRows]:
+    """The texts with stored keywords, by side."""
+    questions = {side: question_rows(side, folders["hop_questions"]) for side in ("in", "out")}
+    return {**questions, "vertex": vertex_texts(folders["passages"], folders["hop_vertices"])}
+
+
+def _numbered(work: Work, side: str, texts: TextRows, numbers: dict[str, int], earlier: TextRows | None) -> Ragged:
+    """The keywords of each text, by their numbers. numbers: of the known words; new words are added. earlier: the texts
+    of an earlier run."""
+    rows, known = np.full(len(texts), -1), read_lists(work.previous / f"{side}.parquet") if work.previous else None
+    values, sizes = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
+    if (
+        earlier is not None
+        and known
+        and known.batch == len(earlier)
+        and not outside(known.values.numpy(), len(numbers))
+    ):
+        rows = rows_by_key(text_hashes(texts), text_hashes(earlier))
+        values, sizes = [known.values.numpy()], [np.diff(known.offsets.numpy())]
+    is_new = rows < 0
+    rows[is_new] = len(sizes[0]) + np.arange(is_new.sum())
+    for first, block in zip(range(0, len(texts), tables.ROWS_A_GROUP), texts.blocks()):
+        lists = [keywords(text) for text in compress(block, is_new[first : first + len(block)])]
+        values.append(np.array([numbers.setdefault(word, len(numbers)) for words in lists for word in words], np.int32))
+        sizes.append(np.array([len(words) for words in lists], np.int64))
+        work.progress.advance(len(block))
+    work.report.reused += int((~is_new).sum())
+    starts = tables.starts_of(np.concatenate(sizes))
+    lists_of_both = Ragged(torch.from_numpy(np.concatenate(values)), torch.from_numpy(starts))
+    return some_lists(lists_of_both, torch.from_numpy(rows))

@@ -35,6 +35,8 @@ def plain(text: str) -> str:
         word, name = "Who" if phrases.is_person(chain[0].low) else "What", text[: units[-len(chain) - 1].end]
         return f"{word} is {''.join(f'the {unit.low} of ' for unit in chain)}{name}?"
     for i, unit in reversed(list(enumerate(units[:-1]))):
+        if unit.low not in ("whoever", "what", "where"):
+            continue
         before, after = units[i - 1], units[i + 1]
         inner = any(other.low in QUESTION_WORDS for other in units[: max(i - 1, 0)])
         inner = inner and (after.is_name or after.low in ("the", "a", "an"))

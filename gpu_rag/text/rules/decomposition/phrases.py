@@ -14,9 +14,9 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_rag.text.rules.extraction.entities import find_mentions_in
+from gpu_rag.text.rules.extraction.entities import read_sentences
 from gpu_rag.text.rules.extraction.lexicon import ADVERBS, PREPOSITIONS, is_verb
-from gpu_rag.text.rules.extraction.tokens import MARK, NAME, NUMBER, Token, passage_words, tokenise
+from gpu_rag.text.rules.extraction.tokens import MARK, NAME, NUMBER, Token
 from gpu_rag.text.sentences import word_lists, word_set
 
 _LISTS = word_lists(Path(__file__).with_suffix(".toml"))
@@ -93,8 +93,8 @@ class Unit(NamedTuple):
 @lru_cache(maxsize=8)  # the same question is read several times
 def units_of(text: str) -> list[Unit]:
     """The units of a question, in order. Read only: the list is cached. Linear."""
-    tokens = tokenise(text, 0, len(text))
-    ends = {m.first: m.last for m in find_mentions_in(text, tokens, passage_words("", [], [tokens]))}
+    ((tokens, mentions),) = read_sentences(text, (0, len(text)))
+    ends = {mention.first: mention.last for mention in mentions}
     units: list[Unit] = []
     i = 0
     while i < len(tokens):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from gpu_rag.text.rules.extraction import lexicon
 from gpu_rag.text.rules.extraction.tokens import (
@@ -20,6 +21,8 @@ from gpu_rag.text.rules.extraction.tokens import (
     PassageWords,
     Token,
     opens,
+    passage_words,
+    tokenise,
 )
 
 MAX_NAME_TOKENS = 12
@@ -36,6 +39,14 @@ _AFTER_NAME = lexicon.PREPOSITIONS | lexicon.CONJUNCTIONS | lexicon.RELATIVES | 
 _COMMON_ENDINGS = ("ly", "ing", "ed", "ment", "ments", "tion", "tions", "ness", "ity", "ities")
 
 
+@lru_cache(maxsize=8)  # a question is read several times
+def read_sentences(text: str, *spans: tuple[int, int]) -> list[tuple[list[Token], list[Mention]]]:
+    """The tokens and the mentions of each sentence text[start:end]. Read only: the list is cached."""
+    sentences = [tokenise(text, start, end) for start, end in spans]
+    words = passage_words("", [], sentences)
+    return [(tokens, find_mentions_in(text, tokens, words)) for tokens in sentences]
+
+
 def find_mentions_in(text: str, tokens: Sequence[Token], words: PassageWords) -> list[Mention]:
     """The mentions of one sentence, left to right, not overlapping.
 
@@ -45,7 +56,8 @@ def find_mentions_in(text: str, tokens: Sequence[Token], words: PassageWords) ->
     quotes = _quotes(tokens)
     i, n = 0, len(tokens)
     while i < n:
-        mention = _mention_at(text, tokens, i, words, quotes)
+        is_plain = tokens[i].kind == WORD and not words.title  # most tokens of a question
+        mention = None if is_plain else _mention_at(text, tokens, i, words, quotes)
         if mention is None:
             i += 1
             continue

@@ -12,9 +12,10 @@ WORD, NAME, NUMBER, MARK = range(4)
 _TOKEN = re.compile(
     r"""
     (?P<number>[$€£¥]?\d(?:\w|[.,:/](?=\d))*%?)
-  | (?P<abbreviation>(?:St|Ste|Mt|Ft|Dr|Mr|Mrs|Ms|Prof|Gen|Lt|Col|Capt|Sgt|Maj|Rev|Fr|Hon|Gov|Sen|Rep|Jr|Sr|Inc|Ltd
+  | (?=[^\W\d_]{1,4}\.)
+    (?P<abbreviation>(?:St|Ste|Mt|Ft|Dr|Mr|Mrs|Ms|Prof|Gen|Lt|Col|Capt|Sgt|Maj|Rev|Fr|Hon|Gov|Sen|Rep|Jr|Sr|Inc|Ltd
         |Corp|Co|Bros|No|Vol)\.(?=\s|,|$)|(?:[^\W\d_]\.){1,8}(?=[\s,;:)'’]|$)(?:(?<=[A-Z]\.)|(?<=\..\.)))
-  | (?P<word>[^\W\d_](?:\w|['’.&/](?=\w)|[-‐‑](?=\w)|-[ ](?=[^\W\d_]))*)
+  | (?P<word>[^\W\d_]\w*(?:(?:['’.&/‐‑-](?=\w)|-[ ](?=[^\W\d_]))\w*)*)
   | (?P<mark>``|''|--|[^\w\s]|_)
     """,
     re.VERBOSE,
