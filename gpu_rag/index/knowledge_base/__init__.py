@@ -111,8 +111,9 @@ class KnowledgeBase:
         return NameTable(self.node_names, self.node_aliases)
 
     @cached_property
-    def _type_rows(self) -> dict[str, int]:
-        return {name: row for row, name in enumerate(self.type_names)}
+    def untyped(self) -> frozenset[int]:
+        """The row of the type of nodes whose type is not known; empty if there are no such nodes."""
+        return frozenset(row for row, name in enumerate(self.type_names) if name == UNTYPED)
 
     def row_of(self, node_id: str) -> int | None:
         """Row of the node with this id, or None."""
@@ -134,7 +135,7 @@ class KnowledgeBase:
 
     def nodes_of_type(self, type: str) -> np.ndarray:
         """Nodes of a type: i64, ascending; none for an unknown type."""
-        return np.flatnonzero(self.node_type == self._type_rows.get(type, -1))
+        return np.flatnonzero(np.isin(self.node_type, [r for r, name in enumerate(self.type_names) if name == type]))
 
     @cached_property
     def _passages_on_host(self) -> tuple[np.ndarray, np.ndarray]:

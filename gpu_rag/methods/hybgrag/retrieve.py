@@ -20,7 +20,7 @@ from gpu_rag.program.knowledge_base.walks import Walk, path_along, statements
 from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking
 from gpu_rag.runtime.gather import gather
-from gpu_rag.types import UNTYPED, Path
+from gpu_rag.types import Path
 
 RANK = 60  # constant of reciprocal rank fusion
 DEPTH, DOCUMENTS = 50, 300  # nodes per fused ranking; documents searched to find enough of the right types
@@ -57,8 +57,7 @@ async def fused(result: Retrieved, named: Entities, params: Params, kb: Knowledg
     """The result if the question does not clearly state its relations. Three rankings are fused by the sum of 1 / (60 +
     rank): nodes of the hybrid module, nodes near all named entities, and all documents. Only nodes of the types that
     the question asks for count (if it names some), and no barred ones."""
-    untyped = (row for row, name in enumerate(kb.type_names) if name == UNTYPED)
-    named = replace(named, types=tuple({*named.types, *untyped}) if named.types else ())
+    named = replace(named, types=tuple({*named.types, *kb.untyped}) if named.types else ())
     near, documents = await gather(near_nodes(named, DEPTH), search_documents(named.vector, DOCUMENTS))
     barred, weight, cosine = set(named.barred), dict[int, float](), dict[int, float]()
     for ranking in (result, near, documents):

@@ -40,7 +40,6 @@ from gpu_rag.text.rules.extraction.lexicon import PREPOSITIONS, is_verb
 from gpu_rag.text.rules.relations import units_of
 from gpu_rag.text.rules.relations.hops import n_relations, relation_words
 from gpu_rag.text.rules.relations.operators import Clause, operators_of, statements_in
-from gpu_rag.types import UNTYPED
 
 _WORD_BEHIND = re.compile(r"\W+(?:(?:and|or)\W+\w+\W+)?(\w+)")  # "drinks or food companies": companies, behind drinks
 _UNNAMED = re.compile(r"\b(?:(nobody|no\W?one|nothing|anybody|anyone|anything)|(no|any|a|an) (\w+))\b", re.IGNORECASE)
@@ -247,15 +246,14 @@ def _conditions(index: Index, clauses: Sequence[Clause], topics: Sequence[Named]
     """The places of topics that are only conditions, such as asthma in "I have asthma, what is there for hay fever", if
     some relations deny others: beside a topic of its type whose clause says more of what is denied."""
     kb, reader = kb_of(index), reader_of(index)
-    untyped = {row for row, name in enumerate(kb.type_names) if name == UNTYPED}
-    may_be = untyped.union(*(reader.leads[2 * row + back] for row in reader.denials for back in (0, 1)))
+    may_be = kb.untyped.union(*(reader.leads[2 * row + back] for row in reader.denials for back in (0, 1)))
     types = [{*kb.node_type[[*topic.nodes]].tolist()} & may_be for topic in topics]
     free = [i for i, c in enumerate(clauses) if types[i] and not (c.negated or c.left_out or c.itself)]
     worth = {place: min(reader.purpose(clauses[place].text), 2) for place in free}
     return {
         place
         for place in worth
-        if any((types[place] | untyped) & types[other] and worth[place] < worth[other] for other in worth)
+        if any((types[place] | kb.untyped) & types[other] and worth[place] < worth[other] for other in worth)
         and not clauses[place].text.startswith(("and #", "or #", "as well as #"))
     }
 
