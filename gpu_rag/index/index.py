@@ -336,15 +336,18 @@ class Index:
         return self.take("passages", "passages.parquet", tables.PASSAGES, rows)
 
     def _document_rows(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        return self.take("passages", "documents.parquet", tables.DOCUMENTS, rows)
+        return self.take("passages", "documents.parquet", tables.DOCUMENTS, rows, ("file", "line", "pages"))
 
-    def take(self, stage: str, file: str, schema: pa.Schema, rows: Iterable[int]) -> list[dict[str, Any]]:
-        """Rows of a table, in the order given; only their row groups are read. Raises MissingLayer, IndexCorrupt."""
+    def take(
+        self, stage: str, file: str, schema: pa.Schema, rows: Iterable[int], columns: Sequence[str] = ()
+    ) -> list[dict[str, Any]]:
+        """Rows of a table, in the order given; only their row groups are read. columns: the wanted ones, by default
+        all. Raises MissingLayer, IndexCorrupt."""
 
         def groups(index: Index) -> tables.RowGroups:
             return tables.RowGroups(index.folder(stage) / file, schema)
 
-        return self.loaded(f"groups of {stage}/{file}", groups).take(rows)
+        return self.loaded(f"groups of {stage}/{file}", groups).take(rows, columns)
 
     def _places(self, rows: Sequence[int], part: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
         """(file, place) of the passages with table rows `part`."""

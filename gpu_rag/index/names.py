@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -76,17 +76,12 @@ class TextColumn(Sequence[T]):
 
 class SortedRows(Mapping[str, int]):
     """Rows of a column of ascending, unique texts, by text. A look-up is a binary search. In memory: the first text of
-    each _BLOCK rows, from the first look-up on."""
+    each _BLOCK rows, from the first look-up on, and at most _KEPT answers, since questions share words."""
 
     def __init__(self, column: pa.ChunkedArray):
         self.column = column
         self._texts: TextColumn[str] = TextColumn(column)
-
-    @cached_property
-    def first_from(self) -> Callable[[str], tuple[int, str]]:
-        """(row, text) of the first row whose text is not before a text; (number of rows, "") if there is none. The last
-        answers are kept, since questions share words."""
-        return lru_cache(maxsize=_KEPT)(self._first_from)
+        self._kept: dict[str, tuple[int, str]] = {}
 
     @cached_property
     def _firsts(self) -> list[str]:
@@ -104,10 +99,16 @@ class SortedRows(Mapping[str, int]):
             raise KeyError(text)
         return row
 
-    def _first_from(self, text: str) -> tuple[int, str]:
+    def first_from(self, text: str) -> tuple[int, str]:
+        """(row, text) of the first row whose text is not before `text`; (number of rows, "") if there is none."""
+        if (kept := self._kept.get(text)) is not None:
+            return kept
         start = max(bisect_right(self._firsts, text) - 1, 0) * _BLOCK
         row = bisect_left(self._texts, text, start, min(start + _BLOCK, len(self)))
-        return row, self._texts[row] if row < len(self) else ""
+        if len(self._kept) == _KEPT:
+            self._kept.clear()
+        kept = self._kept[text] = row, self._texts[row] if row < len(self) else ""
+        return kept
 
 
 def normalised(names: pa.Array) -> pa.LargeStringArray:

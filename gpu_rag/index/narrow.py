@@ -124,9 +124,12 @@ class View(Index):
     def _document_rows(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         return self.base._document_rows(self.kept(DOCUMENTS)[list(rows)].tolist())
 
-    def take(self, stage: str, file: str, schema: pa.Schema, rows: Iterable[int]) -> list[dict[str, Any]]:
+    def take(
+        self, stage: str, file: str, schema: pa.Schema, rows: Iterable[int], columns: Sequence[str] = ()
+    ) -> list[dict[str, Any]]:
         """Rows of a table, in the order given; the table is read whole."""
-        taken: list[dict[str, Any]] = self.table(stage, file, schema).take(pa.array(rows, pa.int64())).to_pylist()
+        table = self.table(stage, file, schema).select(columns or schema.names)
+        taken: list[dict[str, Any]] = table.take(pa.array(rows, pa.int64())).to_pylist()
         return taken
 
     @cached_property

@@ -180,20 +180,22 @@ class RowGroups:
             metadata = file.metadata
 
         @lru_cache(GROUPS_KEPT)
-        def group(number: int) -> list[TextColumn[Any]]:
+        def group(number: int) -> dict[str, TextColumn[Any]]:
             with _reading(path), pq.ParquetFile(path, metadata=metadata) as file:
-                return [TextColumn(column) for column in joined_chunks(file.read_row_group(number)).columns]
+                table = joined_chunks(file.read_row_group(number))
+            return {name: TextColumn(column) for name, column in zip(schema.names, table.columns)}
 
         sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
         self._names, self._group, self._starts = schema.names, group, np.cumsum([0, *sizes]).tolist()
 
-    def take(self, rows: Iterable[int]) -> list[dict[str, Any]]:
-        """The rows of these numbers, in the order given."""
+    def take(self, rows: Iterable[int], columns: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """The rows of these numbers, in the order given. columns: the wanted ones, by default all."""
         result: list[dict[str, Any]] = []
         for row in map(int, rows):
             number = bisect_right(self._starts, row) - 1
             place = row - self._starts[number]  # an entry of a column costs a tenth of a slice of a table
-            result.append({name: column[place] for name, column in zip(self._names, self._group(number))})
+            group = self._group(number)
+            result.append({name: group[name][place] for name in columns or self._names})
         return result
 
 

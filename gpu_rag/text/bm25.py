@@ -13,6 +13,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, islice, repeat
 from operator import lt
 from pathlib import Path
@@ -30,6 +31,15 @@ ARRAYS_FILE = "bm25.safetensors"
 VOCABULARY_FILE = "bm25.json.zst"
 _FORMAT = 3
 _BLOCK = 2048  # texts whose tokens are in memory as Python objects at once
+
+
+@lru_cache(maxsize=1 << 12)  # a question is searched for in several tables, and by several methods
+def _query_tokens(query: str, *languages: str) -> list[str]:
+    """The tokens of a query over texts in some languages, in its order, with repeats. Read only: the list is cached."""
+    own = language_among(query, languages)
+    words = [word for word in words_of(query) if word not in stop_words(own)]
+    of_word = zip(*(stems(words, language) for language in languages))
+    return [token for tokens in of_word for token in dict.fromkeys(tokens)]
 
 
 class Bm25:
@@ -141,11 +151,7 @@ class Bm25:
 
         A word stands for its token in each language of the index: a name is stemmed as its passage is.
         """
-        own = language_among(query, self.languages)
-        words = [word for word in words_of(query) if word not in stop_words(own)]
-        of_word = zip(*(stems(words, language) for language in self.languages))
-        tokens = [token for tokens in of_word for token in dict.fromkeys(tokens)]
-        places = ((bisect_left(self.tokens, token), token) for token in tokens)
+        places = ((bisect_left(self.tokens, token), token) for token in _query_tokens(query, *self.languages))
         return [place for place, token in places if place < len(self.tokens) and self.tokens[place] == token]
 
     def search(self, queries: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:

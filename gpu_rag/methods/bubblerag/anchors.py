@@ -47,7 +47,7 @@ async def find_keywords(
     rules = keywords_by_rules(question, named, specialise=params.specialise)
     keywords = as_keywords(await decide(run, KEYWORDS, question=question, rules=rules), rules)
     for ask, wanted in ((SPECIALISE, params.specialise), (RELAX, params.relax)):
-        if wanted:
+        if wanted and not only_rules(run):  # which reword nothing
             reply = await decide(run, ask, question=question, keywords=keywords, passages=passages)
             keywords = once(reworded(reply, keywords))
     return keywords

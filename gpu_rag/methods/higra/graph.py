@@ -98,7 +98,7 @@ class HigraGraph:
 
     def about(self, row: int) -> frozenset[str]:
         """The words of an entity's types and descriptions, used to distinguish entities of one name."""
-        (entity,) = take_rows(self.index, "higra_entities", [row])
+        (entity,) = take_rows(self.index, "higra_entities", [row], "types", "descriptions")
         return frozenset(words_of(" ".join([*entity["types"], *entity["descriptions"]])).folded)
 
     def named(self, text: str) -> tuple[int, ...]:
@@ -152,9 +152,9 @@ def graph_parts(walk: Mapping[str, np.ndarray], n: int) -> dict[str, tuple[np.nd
 def relation_paths(index: Index, rows: Sequence[int], shown: Collection[str]) -> tuple[Path, ...]:
     """Relations as paths of one edge. The passage given is the first shown one that states the relation, else the first
     that states it. shown: ids of passages. An inferred relation has no passage."""
-    paths, relations = [], take_rows(index, "higra_relations", rows)
+    paths, relations = [], take_rows(index, "higra_relations", rows, "subject", "label", "object", "passages")
     ends = (row[side] for row in relations for side in ("subject", "object"))
-    names = iter([end["name"] for end in take_rows(index, "higra_entities", ends)])
+    names = iter([end["name"] for end in take_rows(index, "higra_entities", ends, "name")])
     for row in relations:
         label, ids = row["label"], [index.passage_ids[p] for p in row["passages"]]
         subject, object_ = next(names), next(names)
@@ -179,7 +179,7 @@ def passages_of_entities(index: Index) -> dict[int, set[int]]:
 def entity_options(index: Index, rows: Sequence[int], passages: Mapping[int, int]) -> list[str]:
     """Each entity as an option of a choice: its name, types, other names, and the title of its passage, if given."""
     options = []
-    for number, row in zip(rows, take_rows(index, "higra_entities", rows)):
+    for number, row in zip(rows, take_rows(index, "higra_entities", rows, "name", "types", "aliases")):
         kinds = f" ({', '.join(row['types'])})" if row["types"] else ""
         also = f", also {'; '.join(row['aliases'])}" if row["aliases"] else ""
         title = index.passage_titles[passages[number]] if number in passages else ""

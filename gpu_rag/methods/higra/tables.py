@@ -73,10 +73,10 @@ def read_of(index: Index, name: str, columns: Sequence[str] | None = None) -> pa
     return index.table(stage, f"{name}.parquet", schema, columns)
 
 
-def take_rows(index: Index, name: str, rows: Iterable[int]) -> list[Row]:
-    """Rows of the table `name` of an index, in the given order. Raises MissingLayer, IndexCorrupt."""
+def take_rows(index: Index, name: str, rows: Iterable[int], *columns: str) -> list[Row]:
+    """Some columns of rows of the table `name` of an index, in the given order. Raises MissingLayer, IndexCorrupt."""
     stage, schema = TABLES[name]
-    return index.take(stage, f"{name}.parquet", schema, rows)
+    return index.take(stage, f"{name}.parquet", schema, rows, columns)
 
 
 def write(folder: Path, name: str, rows: Iterable[Row]) -> int:
