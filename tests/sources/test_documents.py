@@ -170,7 +170,7 @@ one
 two
 
 Year\tSpan
-1902\t30 m
+Year: 1902\tSpan: 30 m
 
 a
   b
