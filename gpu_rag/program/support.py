@@ -71,6 +71,10 @@ def _statements(text: str) -> Iterator[tuple[int, int]]:
             before, is_numbered = [*before, start][-HEADINGS:], True
             is_below = text[max(0, start - 2) : start].count("\n") == 1  # an empty line: maybe a numbered heading
             continue
+        if "\t" in words and text.startswith(f"\n{words.split(chr(9))[0]}: ", end):
+            continue  # the names of the columns of a table, which the cells below repeat
+        if (words.isdecimal() and not before) or (not start and words.startswith("---\n")):
+            continue  # the number of a page, or front matter
         is_item, is_numbered = is_numbered and (is_below or _NEXT_ITEM.match(text, end) is not None), False
         is_heading = bool(_HEADING.fullmatch(words)) and len(words.split()) <= HEADING_WORDS and not is_item
         if is_heading or words.startswith("#") or words.endswith(("?", "？", "؟")):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, starmap
+from itertools import chain, starmap, zip_longest
 from math import inf
 from typing import Any
 
 from gpu_rag.errors import UsageError
 
 ROLES = ("id", "title", "text")
-_NAME_CHARS, _MAX_NUMBERS = 200, 32
+_NAME_CHARS, _MAX_NUMBERS, MAX_HEAD = 200, 32, 60
+_FIGURE = re.compile(r"\d")
 Columns = Sequence[Sequence[str]]  # pairs of a role and a column
 
 
@@ -44,6 +46,36 @@ def title_column(names: Sequence[str]) -> str:
     """The column that titles the rows of such a table: title, or name, or the first that is no id."""
     others = [name for name in names if name.lower() not in ("id", "_id")] or list(names)
     return next((name for wanted in ("title", "name") for name in others if name.lower() == wanted), others[0])
+
+
+def with_names(rows: Sequence[Sequence[str]], n_heads: int, max_chars: float) -> list[str]:
+    """Lines of a table with tabs between cells, each behind the name of its column: "Year: 1902".
+
+    Names are the last of the first n_heads rows; without these the first row of several cells, if it has three or more,
+    all different words without a figure, above a column of figures. Rows of one cell are left alone, and so are all if
+    the lines had more than max_chars characters."""
+    start, names = n_heads, [*rows[n_heads - 1]] if n_heads else []
+    if not n_heads:
+        first = next((i for i, row in enumerate(rows) if sum(map(bool, row)) > 1), 0)
+        start, names = first + 1, [*rows[first]] if rows and _are_names(rows[first], rows[first + 1 :]) else []
+    if sum(map(bool, names)) < 2 or max(map(len, names)) > MAX_HEAD:
+        names = []
+    plain = ["\t".join(row).rstrip() for row in rows]
+    named = [
+        "\t".join(f"{name}: {cell}" if name and cell else cell for name, cell in zip_longest(names, row, fillvalue=""))
+        if sum(map(bool, row)) > 1
+        else line
+        for row, line in zip(rows[start:], plain[start:])
+    ]
+    lines = [*plain[:start], *(line.rstrip() for line in named)]
+    return lines if sum(map(len, lines)) + len(lines) <= max_chars else plain
+
+
+def _are_names(row: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
+    if len(row) < 3 or not all(row) or len(set(row)) < len(row) or any(map(_FIGURE.search, row)):
+        return False
+    columns = ([cell for cell in cells if cell] for cells in zip_longest(*below, fillvalue=""))
+    return any(len(cells) > 1 and all(map(_FIGURE.search, cells)) for cells in columns)
 
 
 def composed(cells: Iterable[tuple[str, Any]], max_chars: float = inf) -> str:

@@ -36,7 +36,8 @@ def read_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
     JSON Lines are read line by line. An array is read whole (at most max_json_bytes) and split into elements; if its
     text is broken, the elements before are kept and the rest is one Reject. A file of one object, such as
     {"n": 2, "rows": [{...}, {...}]}, is read as its list of objects if all else is short scalars, and as one row with
-    the text of all if these are messages; any other object, or one with a text or a question of its own, is one row.
+    the text of all if these are short messages; any other object, or one with a text or a question of its own, is one
+    row.
     """
     if has_suffix(path, LINES_SUFFIXES):
         for line in read_lines(path, limits):
@@ -74,7 +75,8 @@ def _rows_of(text: str, limits: Limits) -> Iterable[Any]:
         for row in large[0]
         if (message := message_of(row)) and (words := " ".join(str(plain_text(row["text"])).split()))
     ]
-    if 2 * len(lines) < len(large[0]) or sum(map(len, lines)) + len(lines) > limits.max_document_chars:
+    n_chars = sum(map(len, lines)) + len(lines)
+    if 2 * len(lines) < len(large[0]) or n_chars > min(limits.max_document_chars, MAX_ID_CHARS * len(lines)):
         return large[0]
     return [{"title": str(value.get("title") or value.get("name") or ""), "text": "\n".join(lines)}]
 
@@ -82,7 +84,9 @@ def _rows_of(text: str, limits: Limits) -> Iterable[Any]:
 def message_of(row: dict[str, Any]) -> tuple[str, str] | None:
     """(time, speaker) of a row that is a message of a chat; None for another row."""
     speaker, time = (next((row[name] for name in names if row.get(name)), None) for names in (_SPEAKERS, _TIMES))
-    is_message = "text" in row and isinstance(speaker, str) and isinstance(time, str | int | float)
+    is_message = (
+        "text" in row and not row.get("title") and isinstance(speaker, str) and isinstance(time, str | int | float)
+    )
     return (str(time), str(speaker)) if is_message else None
 
 

@@ -170,7 +170,7 @@ one
 two
 
 Year\tSpan
-1902\t30 m
+Year: 1902\tSpan: 30 m
 
 a
   b
@@ -246,6 +246,18 @@ def test_text_is_not_taken_for_the_frame_of_a_site(tmp_path, name):
     text = page(tmp_path / "a.html", KEPT[name]).text
     whole = re.sub(r"<[^>]*>", " ", re.sub(r"</?a[^>]*>", "", KEPT[name]))
     assert text.split() == whole.split()
+
+
+TABLE = "<table><tr><th rowspan=2>Day<th colspan=2>Year<tr><th>Sold<th>Cost<tr><td>Mon<td>5<td>6<tr><th>Tue{}</table>"
+
+
+def test_cells_of_a_table_stand_behind_the_names_of_their_columns(tmp_path):
+    rows = ["Day\tYear", "Year: Sold\tYear: Cost", "Day: Mon\tYear: Sold: 5\tYear: Cost: 6"]
+    text = page(tmp_path / "a.html", TABLE.format("<td rowspan=2>7<td>8<tr><td>Wed<td>9")).text
+    assert text.split("\n") == [*rows, "Day: Tue\tYear: Sold: 7\tYear: Cost: 8", "Day: Wed\tYear: Cost: 9"]
+    text = page(tmp_path / "b.html", TABLE.format(f"<td colspan=99999999>7{'<td>8' * 200}")).text
+    assert text.split("\n")[3].split("\t")[:3] == ["Day: Tue", "Year: Sold: 7", "Year: Cost: 8"]
+    assert page(tmp_path / "c.html", "<table><tr><th>Name<td>Ada<tr><th>Born<td>1901</table>").text[-9:] == "Born\t1901"
 
 
 CHARSETS = {

@@ -8,6 +8,8 @@ from office_files import NS, OFFICE, A, mail, msg, ole, pptx, relations, row, sh
 from package_files import zipped
 from source_files import documents_of as read
 
+from gpu_rag.sources.columns import with_names
+
 TABLE = (
     "<a:tbl><a:tr><a:tc><a:p><a:r><a:t>Year</a:t></a:r></a:p></a:tc><a:tc><a:p><a:r><a:t>Span</a:t></a:r></a:p></a:tc>"
     "</a:tr><a:tr><a:tc><a:p><a:r><a:t>1902</a:t></a:r></a:p></a:tc><a:tc><a:p><a:r><a:t>30 m</a:t></a:r></a:p></a:tc>"
@@ -84,7 +86,8 @@ def test_sheets_keep_their_rows(tmp_path):
     (tmp_path / "a.xlsx").write_bytes(xlsx(rows))
     (document,), rejects = read(tmp_path / "a.xlsx")
     assert document.text.split("\n") == [
-        "Bridges", "name\tyear\topen", "Halden Bridge\t1902\tTrue", "Ves\t1.5", "\t2021-03-04\t2021-03-04 12:00:00",
+        "Bridges", "name\tyear\topen", "name: Halden Bridge\tyear: 1902\topen: True", "name: Ves\tyear: 1.5",
+        "\tyear: 2021-03-04\topen: 2021-03-04 12:00:00",
     ]  # fmt: skip
     assert (document.title, document.pages, rejects) == ("a", (0,), [])
 
@@ -92,6 +95,28 @@ def test_sheets_keep_their_rows(tmp_path):
 RTF = r"""{\rtf1\ansi\ansicpg1252{\fonttbl{\f0 Arial;}}{\info{\title Old Br\'fccken}{\author Ann}}
 {\*\generator Secret;}The bridge is \b old\b0 . Caf\'e9 \u8364?\par It crosses the Ves.\par
 \trowd\cellx1000\cellx2000 Year\cell Span\cell\row 1902\cell 30 m\cell\row The end.}"""
+
+
+def test_cells_stand_behind_the_names_of_their_columns(tmp_path):
+    rows = row(1, "Stock") + row(3, "part", "shelf", "stock") + row(4, "Nut", "A1", 40) + row(5, "Bolt", "", 7)
+    (tmp_path / "a.xlsx").write_bytes(xlsx(rows + row(6, "All counted")))
+    marked = TABLE.replace("<a:tbl>", '<a:tbl><a:tblPr firstRow="1"/>')
+    (tmp_path / "b.pptx").write_bytes(pptx([marked]))
+    heads, names = "<table:table-header-rows>", "<table:table-row><table:table-cell><text:p>Year"
+    odt = ODT.replace(names, heads + names).replace(
+        "</table:table-row><", "</table:table-row></table:table-header-rows><", 1
+    )
+    (tmp_path / "c.odt").write_bytes(zipped({"content.xml": odt}))
+    texts = [d.text for d in read(tmp_path)[0]]
+    lines = ["Bridges", "Stock", "part\tshelf\tstock", "part: Nut\tshelf: A1\tstock: 40", "part: Bolt\t\tstock: 7"]
+    assert texts[0].split("\n") == [*lines, "All counted"]
+    assert texts[1:] == ["Year\tSpan\nYear: 1902\tSpan: 30 m", ODT_TEXT.replace("1902\t30 m", "Year: 1902\tSpan: 30 m")]
+
+
+@pytest.mark.parametrize("rows", ["ab 12 34", "abc def ghi", "xxx 111 222", "ab1 cd2 ef3"])
+def test_a_table_that_may_have_no_names_is_left_alone(rows):
+    assert with_names([*map(list, rows.split())], 0, 99) == ["\t".join(row) for row in rows.split()]
+    assert [len(with_names([["a", "b"], ["1", "2"]], 1, limit)[1]) for limit in (13, 14)] == [3, 9]
 
 
 def test_the_text_of_a_rich_text_file(tmp_path):
@@ -149,7 +174,7 @@ def test_a_mail_of_outlook(tmp_path):
 # files that python-pptx, openpyxl, xlwt, python-docx, odfpy, EbookLib and PyRTF wrote, and what must be in them
 MADE = {
     "bridge.pptx": ("Halden Bridge", ["Halden Bridge", "The river"], "built in 1902 by Marta Orlo"),
-    "bridge.xlsx": ("bridge", [], "Ansel Bridge\t1911\tPieter Lund"),
+    "bridge.xlsx": ("bridge", [], "bridge: Ansel Bridge\tbuilt: 1911\tengineer: Pieter Lund"),
     "bridge.xls": ("bridge", [], "Halden Bridge\t1902"),
     "bridge.ods": ("bridge", [], "Halden Bridge\t1902"),
     "bridge.docx": ("Halden Bridge", ["Building", "The river"], "length\t212 m"),

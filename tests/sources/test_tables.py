@@ -303,5 +303,7 @@ def test_messages_keep_their_speaker_and_date(tmp_path):
     documents, rejects = read(other)
     assert [d.text for d in documents] == ["Rows are lost.", "Tested and\nfine."] and len(rejects) == 1
     assert {d.title for d in documents} == {"Ewa, 2025-02-10T09:05:00"}
-    path.write_text(json.dumps({"messages": rows}))
     assert [len(d.text) for d in read(path, max_document_chars=60)[0]] == [14, 16]  # a chat beyond the limit is rows
+    for news in ({"title": "News"}, {"text": "x" * 1001}):
+        path.write_text(json.dumps({"items": [{**rows[0], **news}, {**rows[1], **news, "date": "2026"}]}))
+        assert len(read(path)[0]) == 2

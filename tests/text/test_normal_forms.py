@@ -75,7 +75,8 @@ def test_each_line_of_a_log_is_a_sentence_with_the_lines_that_continue_it() -> N
 LISTS = [
     (["## Said\n\n1. Bed and name", "2. Reason", "3. Allergies\n   of all kinds", "4. Next dose"], "\n"),
     (["1. Slipway\n\nThe slipway is closed.", "2. Fees\n\nThe fee is 3."], "\n\n"),
-    (["# Handover (Orla)\n\nApproved in May.", "It holds."], " "),
+    (["Part: Nut\tLeft: 5", "Part: Bolt\tLeft: 7"], "\n"),
+    (["# Handover (Orla)\n\nApproved in May.", "How many?\n\n7"], "\n\n3\n\n"),
     (
         ["12/03/2025 à 19:20 - Ida: It is\n5 o'clock", "12/03/2025, 19:22 - Orm: On time", "[13.3.25, 7:05] Ida: x"],
         "\n",
@@ -84,8 +85,12 @@ LISTS = [
 
 
 @pytest.mark.parametrize(("parts", "gap"), LISTS)
-def test_items_of_a_numbered_list_and_messages_of_a_chat_are_statements(parts: list[str], gap: str) -> None:
-    text = gap.join(parts)
+def test_items_of_a_list_rows_of_a_table_and_messages_of_a_chat_are_statements(parts: list[str], gap: str) -> None:
+    text = (
+        "---\ntitle: Mine\n---\n" * parts[0].startswith("#")
+        + "Part\tLeft\n" * parts[0].startswith("Part")
+        + gap.join(parts)
+    )
     assert [text[a:b] for a, b in _statements(text)] == parts
 
 

@@ -246,7 +246,9 @@ def _sheet_rows(sheets: Document, columns: Columns) -> Iterator[Row]:
         _, *lines = sheets.text[start:end].strip("\n").split("\n")
         names = lines[0].split("\t") if lines else []
         for number, line in enumerate(lines[1:] if {column for _, column in columns} <= set(names) else (), 2):
-            yield Row(number, renamed({n: cell for n, cell in zip(names, line.split("\t")) if cell}, columns))
+            yield Row(
+                number, renamed({n: c.removeprefix(f"{n}: ") for n, c in zip(names, line.split("\t")) if c}, columns)
+            )
 
 
 def _zip(path: Path, limits: Limits, parser: Parser) -> Iterator[Outcome]:

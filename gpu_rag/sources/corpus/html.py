@@ -21,6 +21,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpu_rag.sources.charset import decode_text, mark_of
+from gpu_rag.sources.columns import MAX_HEAD
 from gpu_rag.sources.corpus.parser import Parsed
 from gpu_rag.sources.rows import Limits, RowError
 from gpu_rag.text.sentences import word_set
@@ -55,6 +56,7 @@ _OUTER_WORDS = word_set("header footer masthead")
 _COOKIE_WORDS = ("cookie", "consent", "gdpr", "onetrust")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _MAX_FRAME_CHARS, _MAX_COOKIE_CHARS = 600, 3000  # characters; a longer block is text, unless a quarter of it is links
+_MAX_SPAN = 100  # columns or rows of one cell, and columns that can have a name
 _SOFT_HYPHEN = "\xad"
 Headings = tuple[tuple[int, str], ...]
 MAX_ATTRIBUTES = 1000
@@ -71,8 +73,9 @@ def read_html(data: bytes, limits: Limits) -> Parsed:
 
     title: the title element, else the first h1, else "". Text: references are decoded, runs of white space become one
     space (kept in pre), with an empty line between paragraphs, headings, lists and tables, a line break between list
-    items and rows, a tab between cells. The parser follows the HTML Standard, so any bytes that decode give a page.
-    Raises RowError: the charset does not fit, a NUL character, too much text, or none.
+    items and rows, a tab between cells, which begin with the name of their column where th alone make a row. The parser
+    follows the HTML Standard, so any bytes that decode give a page. Raises RowError: the charset does not fit, a NUL
+    character, too much text, or none.
     """
     from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser, SelectolaxError
 
@@ -158,6 +161,45 @@ class _Open(NamedTuple):
     n_parts: int = 0  # when it began
 
 
+class _Table:
+    """The place in an open table. names: of its columns, from rows of th alone; label: the name of the open cell's."""
+
+    def __init__(self) -> None:
+        self.names: dict[int, str] = {}
+        self.label = ""
+        self._down: dict[int, int] = {}  # rows into which a cell above still reaches, by column
+        self.begin_row()
+
+    def begin_row(self) -> None:
+        self._column, self._heads, self._is_head = 0, dict[int, str](), True
+
+    def begin_cell(self, tag: str, attributes: Mapping[str, str | None]) -> None:
+        while self._down.get(self._column, 0):
+            self._down[self._column] -= 1
+            self._column += 1
+        self._first, self._is_head = self._column, self._is_head and tag == "th"
+        self._column += _span(attributes.get("colspan"))
+        self._columns = range(self._first, min(self._column, _MAX_SPAN))
+        if (n_rows := _span(attributes.get("rowspan"))) > 1:
+            self._down |= dict.fromkeys(self._columns, n_rows - 1)
+        self.label = f"{name}: " if (name := self.names.get(self._first)) else ""
+
+    def end_cell(self, words: str) -> None:
+        self.label = ""
+        if self._is_head and words and len(words) <= MAX_HEAD:
+            self._heads |= dict.fromkeys(self._columns, words)
+
+    def end_row(self) -> None:
+        for column in self._down:
+            self._down[column] -= column >= self._column and self._down[column] > 0
+        if self._is_head and (len(self._heads) > 1 or self.names):
+            self.names |= self._heads
+
+
+def _span(value: str | None) -> int:
+    return min(int(value), _MAX_SPAN) if value and value.isdecimal() and len(value) < 5 and int(value) else 1
+
+
 class _Text:
     """Collector of the text below a node. It walks with its own stack, because pages can nest to any depth."""
 
@@ -170,6 +212,7 @@ class _Text:
         self._inside = {"main": 0, "content": 0, "verbatim": 0, "link": 0}
         self._n_links = self._link_size = self._n_heads = 0
         self._parts: list[str] = []
+        self._tables: list[_Table] = []
         self._size = 0
         self._owed = 0  # line breaks due before the next word
         self._gap = ""  # white space due before the next word
@@ -214,6 +257,12 @@ class _Text:
         self._n_links += is_link
         self._n_heads += is_main or tag in _HEADS
         self._break(tag)
+        if tag == "table":
+            self._tables.append(_Table())
+        elif self._tables and tag == "tr":
+            self._tables[-1].begin_row()
+        elif self._tables and tag in _CELLS:
+            self._tables[-1].begin_cell(tag, attributes)
         return True
 
     def _leave(self) -> None:
@@ -224,6 +273,12 @@ class _Text:
         elif left.tag in _HEADINGS and (parts := self._parts[left.n_parts + 1 :]):
             words = "".join(parts)
             self.headings.append((self._size - len(words), " ".join(words.split())))
+        if self._tables and left.tag in _CELLS:
+            self._tables[-1].end_cell(" ".join("".join(self._parts[left.n_parts :]).split()))
+        elif self._tables and left.tag == "tr":
+            self._tables[-1].end_row()
+        elif self._tables and left.tag == "table":
+            self._tables.pop()
         if left.tag != "br":  # br breaks only once
             self._break(left.tag)
 
@@ -300,8 +355,11 @@ class _Text:
             return
         before = "\n" * self._owed or self._gap
         self._owed, self._gap = 0, ""
-        self._parts += (before, text)
-        self._size += len(before) + len(text)
+        label = self._tables[-1].label if self._tables else ""
+        if label:
+            self._tables[-1].label = ""
+        self._parts += (before, label + text)
+        self._size += len(before) + len(label) + len(text)
         self._link_size += len(text) * bool(self._inside["link"])
         if self._size > self._limit:
             raise RowError(f"the text has more than max_document_chars = {self._limit} characters")

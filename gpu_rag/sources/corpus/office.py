@@ -8,15 +8,17 @@
 | `Fallback` of drawings | repeats the text, for older programs |
 
 Paragraphs are separated by empty lines, items of a list by line breaks. A row of a table is a line with tabs between
-cells (in .rtf, "|"). A slide is a page: its text, then its notes.
+cells, each behind the name of its column (in .rtf, "|" and no names). A slide is a page: its text, then its notes.
 """
 
 from __future__ import annotations
 
 import re
-from itertools import accumulate
+from collections.abc import Iterator
+from itertools import accumulate, groupby, takewhile
 
 from gpu_rag.sources.charset import decode_text
+from gpu_rag.sources.columns import with_names
 from gpu_rag.sources.corpus.package import Package, beside, properties
 from gpu_rag.sources.corpus.parser import Parsed
 from gpu_rag.sources.rows import Limits, RowError, one_line
@@ -179,7 +181,8 @@ class _Body:
     def __init__(self, styles: dict[str, str], limits: Limits, *, is_open: bool = False) -> None:
         self.title, self.has_pages = "", False
         self._styles, self._limit, self._size, self._is_open = styles, limits.max_document_chars, 0, is_open
-        # blocks of each page: kind ("p": paragraph, "h": heading, "li": list item, "tr": table row) and text
+        # blocks of each page: kind ("p": paragraph, "h": heading, "li": list item, "tr": row of a table, "th": row of
+        # names) and text
         self._pages: list[list[tuple[str, str]]] = [[]]
         self._notes: list[tuple[str, str]] = []
         self.abandon()
@@ -193,6 +196,7 @@ class _Body:
         self._style, self._is_item, self._is_title, self._is_heading = "", False, False, False
         self._skipped = self._lists = 0  # depth inside an element that is left out, and inside lists
         self._runs = 0
+        self._is_head = False
         self._is_hidden = self._is_text = self._is_contents = self._is_frame = False
 
     def new_page(self) -> None:
@@ -237,6 +241,10 @@ class _Body:
             self._is_contents = attributes.get("val") == "Table of Contents"
         elif tag == "tr":
             self._rows.append([])
+        elif tag == "tblPr":
+            self._is_head = attributes.get("firstRow", "0") not in _OFF
+        elif tag in ("tblHeader", "table-header-rows"):
+            self._is_head = attributes.get("val", "true") not in _OFF
         elif tag == "tc":
             self._cells.append([])
         elif tag == "note" and self._is_open:
@@ -271,7 +279,10 @@ class _Body:
             if self._rows:
                 self._rows[-1].append(cell)
         elif tag == "tr":
-            self._put("\t".join(self._rows.pop()).strip(), "tr")
+            self._put("\t".join(self._rows.pop()).rstrip(), "th" if self._is_head else "tr")
+            self._is_head = self._is_head and self._is_open
+        elif tag == "table-header-rows":
+            self._is_head = False
         elif tag == "note" and self._is_open:
             self._words, self._style = self._outer.pop()
 
@@ -309,15 +320,24 @@ class _Body:
 
     def pages(self) -> list[tuple[str, list[tuple[int, str]]]]:
         """(text, its headings with their offsets) of each page, the notes after the last one."""
-        return [_joined(blocks) for blocks in [*self._pages[:-1], self._pages[-1] + self._notes]]
+        return [_joined(blocks, self._limit) for blocks in [*self._pages[:-1], self._pages[-1] + self._notes]]
 
 
-def _joined(blocks: list[tuple[str, str]]) -> tuple[str, list[tuple[int, str]]]:
+def _tables_named(blocks: list[tuple[str, str]], limit: int) -> Iterator[tuple[str, str]]:
+    """The blocks, where the cells of tables, which are rows one after another, have the names of their columns."""
+    for is_table, group in groupby(blocks, lambda block: block[0] in ("th", "tr")):
+        table = [*group]
+        n_heads = sum(1 for _ in takewhile(lambda block: block[0] == "th", table))
+        rows = [text.split("\t") for _, text in table] if is_table else []
+        yield from (("tr", line.strip()) for line in with_names(rows, n_heads, limit)) if is_table else table
+
+
+def _joined(blocks: list[tuple[str, str]], limit: int) -> tuple[str, list[tuple[int, str]]]:
     """(text, [(offset, heading)]) of the blocks (kind, text) of a page."""
     headings: list[tuple[int, str]] = []
     parts: list[str] = []
     before, size = "", 0
-    for kind, text in blocks:
+    for kind, text in _tables_named(blocks, limit):
         gap = "" if not before else "\n" if kind == before and kind in ("li", "tr") else "\n\n"
         if kind == "h":
             headings.append((size + len(gap), " ".join(text.split())))

@@ -6,12 +6,13 @@ from datetime import datetime, time
 from io import BytesIO
 from itertools import accumulate
 
+from gpu_rag.sources.columns import with_names
 from gpu_rag.sources.corpus.parser import Parsed
 from gpu_rag.sources.rows import Limits, RowError, one_line
 
 
 def read_sheet(data: bytes, limits: Limits) -> Parsed:
-    """Read the sheets that are shown; each is a page: its name, then a line per row with tabs between cells.
+    """Read the sheets that are shown; each is a page: its name, then a line per row, see `with_names`.
 
     Cells are values as stored: dates in ISO form, results of formulas. A sheet that cannot be read is empty and a
     problem. Raises RowError.
@@ -28,12 +29,14 @@ def read_sheet(data: bytes, limits: Limits) -> Parsed:
     problems: list[str] = []
     size, limit, has_rows = 0, limits.max_document_chars, False
     for sheet in (sheet for sheet in book.sheets_metadata if sheet.visible == SheetVisibleEnum.Visible):
-        lines = [sheet.name]
+        rows: list[list[str]] = []
         try:
-            for row in book.get_sheet_by_name(sheet.name).iter_rows():
-                line = "\t".join(map(_shown, row)).rstrip()
-                lines += [line] if line else []
-                size += len(line) + 1
+            for cells in book.get_sheet_by_name(sheet.name).iter_rows():
+                row = [*map(_shown, cells)]
+                while row and not row[-1]:
+                    row.pop()
+                rows += [row] if row else []
+                size += sum(map(len, row)) + len(row)
                 if size > limit:
                     raise RowError(
                         f"the text has more than max_document_chars = {limits.max_document_chars} characters"
@@ -42,8 +45,8 @@ def read_sheet(data: bytes, limits: Limits) -> Parsed:
             if isinstance(error, RowError):
                 raise
             problems.append(one_line(f"the sheet {sheet.name} cannot be read: {error}"))
-        has_rows |= len(lines) > 1
-        pages.append("\n".join(lines))
+        has_rows |= bool(rows)
+        pages.append("\n".join((sheet.name, *with_names(rows, 0, limit))))
     if not has_rows:
         raise RowError(one_line(f"no sheet of the file has a value {'; '.join(problems[:3])}".strip()))
     starts = accumulate((len(page) + 2 for page in pages[:-1]), initial=0)
