@@ -191,3 +191,17 @@ def test_pairs_of_questions_are_counted_where_all_are_compared(
     assert hop_plan(tmp_path / "iy", tiny_corpus, exact_limit=0)["s"] > edges.CANDIDATES_COST
     monkeypatch.setattr(edges, "CANDIDATES_COST", 0.0)
     assert hop_plan(tmp_path / "iz", tiny_corpus, exact_limit=0)["s"] < 100
+
+
+def test_other_texts_get_vectors_that_are_not_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = ModelSet(make_settings({"models": {"embedder": "hash", "llm": "none"}}).models).embedder()
+    texts = [f"word{k} of {k * k}" for k in range(40)]
+    monkeypatch.setattr(trial, "MAX_TEXTS", 10)
+    quick = trial.CappedEmbedder(inner)
+    assert np.array_equal(quick.embed(texts), inner.embed(texts)) and quick.owed_s == 0, "a fast one embeds all"
+    monkeypatch.setattr(trial, "QUICK_S", 0.0)
+    slow = trial.CappedEmbedder(inner)
+    vectors = slow.embed(texts)
+    assert np.array_equal(vectors[:10], inner.embed(texts[:10])) and slow.owed_s > 0
+    assert np.abs(np.triu(vectors @ vectors.T, 1)).max() < 0.9, "copies would have a cosine of 1"
+    assert slow.embed([]).shape == (0, inner.dim)
