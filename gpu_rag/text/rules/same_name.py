@@ -76,7 +76,7 @@ class NameRules:
             {form: set[tuple[str, ...]]() for form in wanted} for _ in range(3)
         )
         for forms in chain(names.values(), others):
-            for name in map(_name, filter(_may_be_long, forms)):
+            for name in map(_name, forms):
                 for longer, form in (
                     (self._places, name.head if name.tail else None),
                     (self._middles, (name.tokens[0], name.tokens[-1]) if len(name.tokens) > 2 else None),
@@ -139,11 +139,6 @@ def numbers_differ(name: str, other: str) -> bool:
     """
     a, b = ({digits.lstrip("0") for digits in _DIGITS.findall(text)} for text in (name, other))
     return bool(a - b and b - a)
-
-
-def _may_be_long(written: str) -> bool:
-    """Whether a name may have a comma or more than two words, which every longer form of another name has."""
-    return not written.isascii() or "," in written or len(_TOKEN.findall(written)) > 2
 
 
 def _name(written: str) -> _Name:
