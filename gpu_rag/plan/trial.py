@@ -146,10 +146,8 @@ def keep_drawn(sources: Sources, drawn: Passages, folder: Path) -> Sources:
     ids = {*drawn.passages["id"].to_pylist(), *drawn.passages["doc_id"].to_pylist()}
     paths = tuple(folder / f"{number}.jsonl" for number in range(len(sources.openie)))
     for path, source in zip(paths, sources.openie):
-        with path.open("wb") as file:
-            for row in read_openie(source):
-                if isinstance(row, OpenIERow) and row.id in ids:
-                    file.write(msgspec.json.encode(row) + b"\n")
+        rows = (row for row in read_openie(source) if isinstance(row, OpenIERow) and row.id in ids)
+        path.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
     return replace(sources, openie=paths)
 
 
