@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-INTERVAL_S = 0.01
-
 
 def release_memory() -> None:
     """Give free memory of the allocators back to the system, so that a stage is not charged for what others used."""
@@ -24,14 +22,13 @@ def release_memory() -> None:
 
 @contextmanager
 def watched_memory() -> Iterator[Callable[[], int]]:
-    """The highest `memory_bytes` of this process in the block so far, as a function. Frees what allocators keep
-    first."""
+    """The highest `memory_bytes` in the block so far, as a function. Frees what allocators keep first."""
     release_memory()
     peak, ended = memory_bytes(), threading.Event()
 
     def watch() -> None:
         nonlocal peak
-        while not ended.wait(INTERVAL_S):
+        while not ended.wait(0.01):
             peak = max(peak, memory_bytes())
 
     thread = threading.Thread(target=watch, daemon=True)

@@ -50,9 +50,9 @@ class Stage:
     settings with `auto` replaced, if that depends on the models. by_capability(settings): whether the LLM makes the
     stage only if it is capable, and rules do otherwise. size: the size that its cost grows with, for a plan:
     characters, passages, extracted (passages that are extracted from), entities, relations, mentions, links, triples,
-    nodes, ...; row_bytes: memory of one more of these, if it is not the usual; pairs: vectors that it also compares;
-    planned: whether a plan can predict it. graph: whether it makes a graph, or facts of one. texts: texts of a stage of
-    vectors, the function that gives their texts from the folders of the needed stages.
+    nodes, ...; pairs: vectors that it also compares; planned: whether a plan can predict it. graph: whether it makes a
+    graph, or facts of one. texts: texts of a stage of vectors, the function that gives their texts from the
+    folders of the needed stages.
     """
 
     name: str
@@ -66,7 +66,6 @@ class Stage:
     settled: Settled = lambda settings, models: settings
     by_capability: Callable[[Settings], bool] = lambda settings: False
     size: str = "passages"
-    row_bytes: float | None = None
     pairs: Pairs | None = None
     planned: bool = True
     graph: bool = False

@@ -1,11 +1,10 @@
 """The cost of a build: tokens, seconds and memory by stage, and disk, predicted from samples that are really indexed.
 
 A cost is a straight line through the smaller and the larger sample, in the size that the stage grows with. Memory is
-the larger of two predictions: that of the largest sample grown by the power MEMORY_GROWTH, as while buffers fill; or
-that of the largest sample and ROW_BYTES for each further row. The number of names grows by a power of the number of
-names written in the whole corpus: a sample does not show which names its passages share with others. The number of
-relations grows by a power of the passages (Heaps' law). Two stages compare all pairs; for them the number of pairs,
-divided by this machine's pairs per second, is added to the line.
+that of the largest sample, grown by the power MEMORY_GROWTH, and the share KEPT of it stays until the end. The number
+of names grows by a power of the number of names written in the whole corpus: a sample does not show which names its
+passages share with others. The number of relations grows by a power of the passages (Heaps' law). Two stages compare
+all pairs; for them the number of pairs, divided by this machine's pairs per second, is added to the line.
 """
 
 from __future__ import annotations
@@ -41,12 +40,8 @@ LONG_S = 3.0  # a run on at least LEAST that takes longer is the last one, unles
 N_TRIPLES = 100_000  # triples of each knowledge base source that are really read, linked and written
 N_ASKED = 8  # passages of the sample when an LLM is used
 N_FRESH = 4  # new replies needed to measure the time of one
-MEMORY_GROWTH = 0.6  # exponent of memory above that before a stage, between 128 and 18,900 passages
-ROW_BYTES = {  # usual memory for one more row of a stage, measured from 18,900 to 189,000 passages
-    "characters": 3.0, "passages": 1200.0, "extracted": 3300.0, "entities": 200.0, "relations": 60.0,
-    "mentions": 135.0, "links": 150.0,
-}  # fmt: skip
-ROW_BYTES_OF_OTHERS = 300.0  # triples and nodes of a knowledge base
+MEMORY_GROWTH = 0.6  # exponent of memory above that before a stage, measured between 128 and 18,900 passages
+KEPT = 0.1  # share of the memory of a stage that allocators keep until the end, measured at 18,900 passages
 COUNTING = ("passages", "extraction", "entities")  # these stages always run on the whole sample, since they are quick
 MIN_SHARE = 0.2  # minimum share of a cost that grows, however flat two noisy measurements look
 FOUND = ("entities", "relations", "mentions")
@@ -63,8 +58,7 @@ _QUERIES, _BASE = 1024, 65536  # vectors used to measure the rate of pairs
 def on_line(size_a: float, cost_a: float, size_b: float, cost_b: float, size: float) -> float:
     """The cost at a size, on the line through two measured costs, size_a < size_b, with limits against noise.
 
-    The line goes through the larger measurement. At least the share MIN_SHARE and at most all of that cost grows
-    with the size.
+    The line goes through the larger measurement. From the share MIN_SHARE to all of that cost grows with the size.
     """
     if size_b <= 0:
         return max(cost_b, 0.0)
@@ -97,9 +91,8 @@ def plan_index(job: BuildJob, *, n_sample: int | None = None, progress: Progress
     guard_folder(job.out)
     unplanned = [stage.name for stage in job.stages if not stage.planned]
     job = replace(job, stages=[stage for stage in job.stages if stage.planned])
-    reading = time.perf_counter()
     counts, corpus, drawn = trial.read_corpus(job.sources, job.settings, n_sample or DEFAULT_SAMPLE, progress)
-    read_s = time.perf_counter() - reading
+    read_s = time.perf_counter() - started
     n_names = corpus.n_written_names() if any(stage.name == "entities" for stage in job.stages) else 0
     del corpus  # its text is no memory of the stages that are tried
     with storage_errors(job.out):
@@ -138,7 +131,7 @@ def _tried(
     takes longer is the last one.
 
     first, warm: runs on one sample, the first one in this process, with real LLM requests; small, full: runs on the
-    smallest and the largest sample; largest: the same as full, but for stages that run on the whole sample.
+    smallest and the largest sample; full has the stages of COUNTING on the whole sample.
     """
     settings = job.settings.changed("index", min_yield=0.0)  # a low yield is only reported
     sources = trial.keep_drawn(job.sources, drawn, folder)
@@ -172,7 +165,6 @@ def _tried(
             break
     last = len(runs) - 1
     named = {"first": first, "warm": runs[1], "small": runs[0], "full": runs[-1]}
-    named["largest"] = runs[-1]
     n_read = sum(math.ceil(n / divisors[last]) for n in read.values())
     times = sum(n_triples.values()) / n_read if n_read else 0.0
     small, near, full = (trial.sizes_of(runs[k], samples[k]) for k in (0, last - 1, last))
@@ -180,7 +172,7 @@ def _tried(
     if last + 1 < len(samples) and COUNTING[-1] in runs[last]:
         counting = [stage for stage in job.stages if stage.name in COUNTING]
         costs = run("counts", 1, samples[-1], counting)
-        named["largest"] = {**runs[-1], **costs}
+        named["full"] = {**runs[-1], **costs}
         counted = trial.sizes_of(costs, samples[-1])
         counted = {name: n for name, n in counted.items() if n}
         near, far = near | {name: full.get(name, 0) for name in counted}, full | counted
@@ -273,9 +265,12 @@ class _Plan:
     def _stages(self, read_s: float) -> dict[str, dict[str, Any]]:
         skipped, cache = self._skipped(), self.llm.inner if self.llm is not None else None
         known = len(cache) if isinstance(cache, CachedLLM) and not self.job.forget_replies else 0  # replies
-        stages = {stage.name: self._stage(stage) for stage in self.job.stages}
+        stages, kept = {stage.name: self._stage(stage) for stage in self.job.stages}, 0.0
         for name, stage in stages.items():
             first, n_calls = self.runs["first"][name], stage["llm_calls"]
+            grown = stage["peak_memory_bytes"] - first.base_bytes
+            stage["peak_memory_bytes"] += round(kept)
+            kept += 0.0 if name in skipped else KEPT * grown
             stage["llm_calls"] = n_new = max(n_calls - known, 0)
             known -= n_calls - n_new
             stage["s"] += n_new * first.llm_s / max(first.llm_calls, 1)
@@ -286,15 +281,11 @@ class _Plan:
     def _stage(self, stage: Stage) -> dict[str, Any]:
         """The prediction for one stage at these sizes, if LLM calls took no time."""
         name, settings, sizes = stage.name, self.job.settings, self.sizes
-        grows_with = stage.size
-        n_small, n_full, n = (part[grows_with] for part in (self.small, self.full, sizes))
-        first, warm, small, full, largest = (run[name] for run in self.runs.values())
+        grows_with, sizes_of_full = stage.size, self.far if name in COUNTING else self.full
+        n_small, n_full, n = (part[grows_with] for part in (self.small, sizes_of_full, sizes))
+        first, warm, small, full = (run[name] for run in self.runs.values())
         disk_bytes = round(on_line(n_small, small.disk_bytes, n_full, full.disk_bytes, n))
-        n_largest = (self.far if name in COUNTING else self.full)[grows_with]
-        usual = ROW_BYTES.get(grows_with, ROW_BYTES_OF_OTHERS)
-        row_bytes = usual if stage.row_bytes is None else stage.row_bytes
-        filled = largest.peak_memory_bytes * (n / max(n_largest, 1)) ** MEMORY_GROWTH if n else full.peak_memory_bytes
-        grown = max(filled, largest.peak_memory_bytes + row_bytes * max(n - n_largest, 0))
+        grown = full.peak_memory_bytes * (n / max(n_full, 1)) ** MEMORY_GROWTH
         pairs_s = [0.0, 0.0, 0.0]
         if stage.pairs is not None:
             compared = [stage.pairs.number(settings, part) for part in (self.small, self.full, sizes)]
@@ -304,7 +295,7 @@ class _Plan:
         costs = (max(cost.s - of_pairs, 0.0) for cost, of_pairs in zip((small, full), pairs_s))
         seconds = on_line(n_small, next(costs), n_full, next(costs), n) + pairs_s[-1]
         by = "extracted" if name == "extraction" else "passages"
-        ratio = sizes[by] / max(self.full[by], 1)
+        ratio = sizes[by] / max(sizes_of_full[by], 1)
         return {
             "grows_with": grows_with,
             "s": seconds + max(0.0, first.s - warm.s),  # for things loaded on first use
@@ -327,11 +318,7 @@ class _Plan:
             notes.append(f"synonyms: every name is compared with every other, {n} x {n} pairs: its time is quadratic")
         n_asked = self.sample.n_extracted
         if self.llm is not None and n_asked:
-            passages, least, ok = (
-                f"{n_asked} passages",
-                self.job.settings.index.min_yield,
-                self._statuses().get("ok", 0),
-            )
+            passages, least = f"{n_asked} passages", self.job.settings.index.min_yield
             notes.append(f"the LLM was asked about {passages}; a server that takes more at once is faster than this")
             if (ok := self._statuses().get("ok", 0)) < least * n_asked:
                 low = f"below index.min_yield = {least:g} the build fails"
@@ -344,8 +331,7 @@ class _Plan:
 
 
 def pairs_per_second(dim: int, k: int) -> float:
-    """The pairs of vectors that this machine compares per second, keeping the best k: 128 against 65,536 random
-    ones."""
+    """The pairs of random vectors that this machine compares per second, keeping the best k."""
     generator = np.random.default_rng(0)
     base = torch.from_numpy(generator.standard_normal((_BASE, dim), np.float32).astype(np.float16))
     queries = base[:_QUERIES].float()

@@ -3,7 +3,6 @@
 import json
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,15 +120,14 @@ def test_the_check_of_draws_sees_wrong_ones(tmp_path: Path) -> None:
 
 
 def test_a_trial_reads_the_ready_extractions_of_its_passages_alone(tmp_path: Path) -> None:
-    """Reading all of them would take as long for a small sample as for a large one."""
     corpus, openie = rows(tmp_path, 30), tmp_path / "openie.jsonl"
     ids = [*(f"d{k:03d}" for k in range(30)), "other"]
     openie.write_text("".join(json.dumps({"id": id, "entities": [id], "triples": []}) + "\n" for id in ids))
     sources = Sources((corpus,), openie=(openie,))
     _, _, sample = read_corpus(sources, make_settings({}), 8, Silent())
     (kept,) = trial.keep_drawn(sources, sample, tmp_path).openie
-    expected = sorted(sample.passages["id"].to_pylist())
-    assert [(row["id"], row["entities"]) for row in map(json.loads, kept.open())] == [(id, [id]) for id in expected]
+    kept_rows = [(row["id"], row["entities"]) for row in map(json.loads, kept.open())]
+    assert kept_rows == [(id, [id]) for id in sorted(sample.passages["id"].to_pylist())]
 
 
 def test_names_are_counted_on_the_whole_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,17 +158,17 @@ def test_memory_grows_from_the_largest_run_of_each_stage(tmp_path: Path, monkeyp
         return costs
 
     monkeypatch.setattr(trial, "run_stages", run_stages)
-    for name, value in {"DEFAULT_SAMPLE": 64, "LEAST": 1, "LONG_S": -1.0}.items():
+    for name, value in {"DEFAULT_SAMPLE": 64, "LEAST": 1, "LONG_S": -1.0, "KEPT": 0.0}.items():
         monkeypatch.setattr(index_plan, name, value)
     chosen = make_settings({"models": {"embedder": "hash", "llm": "none"}})
     layers = [all_stages()[name] for name in ("passages", "bm25", "extraction", "entities")]
     job = BuildJob(tmp_path / "ix", layers, chosen, Sources((rows(tmp_path, 256),)), ModelSet(chosen.models))
     stages = plan_index(job)["stages"]
-    each = index_plan.ROW_BYTES["extracted"]
-    assert stages["entities"]["peak_memory_bytes"] == 100 + 64_000 + each * (256 - 64)
+    assert stages["entities"]["peak_memory_bytes"] == pytest.approx(100 + 64_000 * 4**0.6, rel=0.01)
     assert stages["bm25"]["peak_memory_bytes"] == pytest.approx(100 + 4_000 * 64**0.6, rel=0.05)  # ran on 4 at most
-    job = replace(job, stages=[*layers[:3], replace(layers[3], row_bytes=7.0)])
-    assert plan_index(job)["stages"]["entities"]["peak_memory_bytes"] == pytest.approx(100 + 64_000 * 4**0.6, rel=0.01)
+    monkeypatch.setattr(index_plan, "KEPT", 0.5)
+    kept = plan_index(job)["stages"]["entities"]["peak_memory_bytes"] - stages["entities"]["peak_memory_bytes"]
+    assert kept == pytest.approx(sum(stages[layer.name]["peak_memory_bytes"] - 100 for layer in layers[:3]) / 2, abs=2)
 
 
 def hop_plan(folder: Path, corpus: Path, **hops: int) -> dict[str, float]:
@@ -191,3 +189,17 @@ def test_pairs_of_questions_are_counted_where_all_are_compared(
     assert hop_plan(tmp_path / "iy", tiny_corpus, exact_limit=0)["s"] > edges.CANDIDATES_COST
     monkeypatch.setattr(edges, "CANDIDATES_COST", 0.0)
     assert hop_plan(tmp_path / "iz", tiny_corpus, exact_limit=0)["s"] < 100
+
+
+def test_other_texts_get_vectors_that_are_not_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = ModelSet(make_settings({"models": {"embedder": "hash", "llm": "none"}}).models).embedder()
+    texts = [f"word{k} of {k * k}" for k in range(40)]
+    monkeypatch.setattr(trial, "MAX_TEXTS", 10)
+    quick = trial.CappedEmbedder(inner)
+    assert np.array_equal(quick.embed(texts), inner.embed(texts)) and quick.owed_s == 0, "a fast one embeds all"
+    monkeypatch.setattr(trial, "QUICK_S", 0.0)
+    slow = trial.CappedEmbedder(inner)
+    vectors = slow.embed(texts)
+    assert np.array_equal(vectors[:10], inner.embed(texts[:10])) and slow.owed_s > 0
+    assert np.abs(np.triu(vectors @ vectors.T, 1)).max() < 0.9, "copies would have a cosine of 1"
+    assert slow.embed([]).shape == (0, inner.dim)

@@ -46,7 +46,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     return {**rule, **edits_params(sources)}
 
 
-@stage("higra_exact", needs=("extraction", "entities"), version=2, params=_params, size="characters", row_bytes=12)
+@stage("higra_exact", needs=("extraction", "entities"), version=2, params=_params, size="characters")
 def exact_stage(work: Work) -> dict[str, int]:
     """Write the tables `entities` (EXACT_ENTITIES), `relations` between them, and `merges`. The merges are names joined
     by an alias, and groups with too many names (`careful_merge`)."""
@@ -267,13 +267,13 @@ def careful_merge(
     aliases = _kept_aliases(keys, apart)
     nothing: list[frozenset[str]] = [frozenset()] * len(keys)
     usable, by_name, joined = nothing, _groups(keys, nothing), _components(keys, nothing)
-    while True:  # each round of joins makes more aliases unambiguous, until none is added
+    while any(aliases):  # each round of joins makes more aliases unambiguous, until none is added
         usable = _unambiguous(keys, aliases, list(zip(joined, by_name)))
         components = _components(keys, usable)
         if components == joined:
             break
         joined = components
-    group = _groups(keys, usable)
+    group = _groups(keys, usable) if any(usable) else by_name
     names: dict[int, set[str]] = {g: set() for g in np.flatnonzero(np.bincount(group, minlength=1) > most).tolist()}
     for (name, _, _), g in zip(keys, group):
         if g in names:

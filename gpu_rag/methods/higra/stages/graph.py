@@ -63,7 +63,6 @@ def relation_texts(merge: Path, links: Path) -> TextRows:
     version=3,
     params=lambda settings, _: {"k1": settings.index.bm25_k1, "b": settings.index.bm25_b},
     size="relations",
-    row_bytes=780,
 )
 def search_stage(work: Work) -> dict[str, int]:
     """Build BM25 indexes over the entities (name, aliases, types) and over the relations."""
@@ -87,7 +86,6 @@ def _advancing(work: Work, texts: TextRows) -> Iterator[str]:
     needs=("passages", "entities", "higra_exact", "higra_merge", "higra_links", "higra_mentions"),
     version=3,
     size="links",
-    row_bytes=300,
     graph=True,
 )
 def graph_stage(work: Work) -> dict[str, int]:

@@ -68,7 +68,6 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     settled=where_capable(AlignmentSettings, "alignment", "decider", "similarity"),
     by_capability=is_left_to_the_model,
     size="entities",
-    row_bytes=1130,
 )
 def links_stage(work: Work) -> dict[str, int]:
     """Write the table `relations` (HIGRA_RELATIONS): the extracted relations, and those that a language model infers.
@@ -173,7 +172,7 @@ def _mention_params(settings: Settings, sources: Sources) -> dict[str, Any]:
     return {"theta": chosen.theta, "top_words": chosen.top_words} if chosen.refine else {"refine": False}
 
 
-@stage("higra_mentions", needs=("passages", "higra_merge"), params=_mention_params, size="mentions", row_bytes=320)
+@stage("higra_mentions", needs=("passages", "higra_merge"), params=_mention_params, size="mentions")
 def mentions_stage(work: Work) -> dict[str, int]:
     """Write the table `links` (HIGRA_LINKS), sorted by (passage, start, entity, end). An extracted entity that is not
     found verbatim has offsets -1.

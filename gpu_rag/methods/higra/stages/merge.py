@@ -73,7 +73,6 @@ def _pairs(settings: Settings, sizes: Mapping[str, float]) -> float:
     settled=where_capable(AlignmentSettings, "alignment", "decider", "similarity"),
     by_capability=is_left_to_the_model,
     size="entities",
-    row_bytes=1300,
     pairs=Pairs("entities squared", _pairs),
 )
 def merge_stage(work: Work) -> dict[str, int]:

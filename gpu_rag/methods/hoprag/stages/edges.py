@@ -56,7 +56,6 @@ def _pairs(settings: Settings, sizes: Mapping[str, float]) -> float:
     needs=("passages", "hop_vertices", "hop_questions", "hop_keywords", "hop_in_vectors", "hop_out_vectors"),
     version=2,
     params=_params,
-    row_bytes=3300,
     pairs=Pairs("questions squared", _pairs),
     graph=True,
 )
