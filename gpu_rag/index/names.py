@@ -15,7 +15,7 @@ from gpu_rag.text.normalise import normalise_name
 
 # Names whose normal form is their lower case.
 _PLAIN = r"^[A-Za-z0-9](?: ?[!-~])*$"
-_ENDS_PLAIN = r"[A-Za-z0-9]$"
+_ENDS_PLAIN = r"(?:[A-Za-z0-9]|\([^()\[\]{}]*\))$"
 _ROWS = 1 << 16
 _BLOCK = 16
 _KEPT = 1 << 14

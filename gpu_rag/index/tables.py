@@ -122,8 +122,7 @@ def read_table(path: Path, schema: pa.Schema, columns: Sequence[str] | None = No
     wanted, kept = schema.names if columns is None else columns, _kept.get()
     columns_of = {} if kept is None else kept
     with _reading(path):
-        stamp = os.stat(path)
-        keys = {name: (path, stamp.st_ino, stamp.st_mtime_ns, name) for name in wanted}
+        keys = {name: (*_stamp(path), name) for name in wanted}
         if missing := [name for name, key in keys.items() if key not in columns_of]:
             with pq.ParquetFile(path) as file:
                 check_schema(path, file.schema_arrow, schema)
@@ -161,8 +160,20 @@ def _reading(path: Path) -> Iterator[None]:
         raise IndexCorrupt("a table of the index cannot be read", given=f"{path}: {error}", do=do) from error
 
 
+def _stamp(path: Path) -> tuple[Path, int, int]:
+    """The path, and what tells two files at it apart. Raises IndexCorrupt naming the file."""
+    with _reading(path):
+        stat = os.stat(path)
+        return path, stat.st_ino, stat.st_mtime_ns
+
+
 def read_batches(path: Path, schema: pa.Schema, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """Read a table, or some of its columns, one row group at a time. Raises IndexCorrupt naming the file."""
+    """Read a table, or some of its columns, one row group at a time; columns that `keeping_columns` has in
+    memory are not read again. Raises IndexCorrupt naming the file."""
+    wanted, stamp, kept = schema.names if columns is None else columns, _stamp(path), _kept.get() or {}
+    if all((*stamp, name) in kept for name in wanted):
+        yield from read_table(path, schema, wanted).to_batches(ROWS_A_GROUP)
+        return
     with _reading(path), pq.ParquetFile(path) as file:
         check_schema(path, file.schema_arrow, schema)
         yield from file.iter_batches(ROWS_A_GROUP, columns=columns)

@@ -212,7 +212,7 @@ def _most_differing(threshold: float) -> int:
 def distinct(keys: np.ndarray) -> np.ndarray:
     """The distinct keys, ascending; sorts `keys` in place. `np.unique` takes four times as long."""
     keys.sort()
-    return keys[np.diff(keys, prepend=-1) > 0]
+    return keys[np.append(True, keys[1:] != keys[:-1])[: len(keys)]]  # faster than np.diff
 
 
 def _key(left: np.ndarray, right: np.ndarray, n: int) -> np.ndarray:
