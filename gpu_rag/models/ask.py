@@ -192,7 +192,7 @@ class Options:
     threshold: least score if none is allowed; rank: see `Packed`."""
 
     name: str
-    texts: Sequence[str]
+    texts: tuple[str, ...]
     query: str
     k: int
     allow_none: bool

@@ -103,15 +103,13 @@ async def decide_all(
 
 def options_of(run: Run, choose: Choose, fields: Fields) -> Options:
     """The options of a choice, checked. Raises UsageError."""
-    texts, scores = fields["options"], fields.get("scores")
+    texts, scores = tuple(fields["options"]), fields.get("scores")
     k: int = fields.get("k", choose.k)
     if k < 1:
         raise UsageError("a choice takes at least one option", given=f"{choose.name} with k={k}", expected=">= 1")
     if scores is not None and (len(scores) != len(texts) or not np.isfinite(scores).all()):
         raise UsageError("a choice needs one finite score for each option", given=list(scores)[:8])
-    if scores is None or not only_rules(run):  # else the texts are not read, and may be a sequence that reads on demand
-        texts = tuple(texts)
-        check_texts([fields.get("query", ""), *texts])
+    check_texts([fields.get("query", ""), *texts])
     threshold = fields.get("threshold", choose.threshold)
     threshold = run.models.threshold if threshold is None else threshold
     name = f"{choose.name}_{fields['step']}" if "step" in fields else choose.name
@@ -140,7 +138,7 @@ class Rule:
             return Taken(list(await awaited(call(choose.rule, fields))), "rule")
         scores: Sequence[float] | np.ndarray | None = options.scores
         if scores is None:
-            scores = await similarity((options.query, tuple(options.texts)))
+            scores = await similarity((options.query, options.texts))
         return Taken(best(scores, options.k, options.threshold if options.allow_none else None), "rule")
 
 

@@ -8,9 +8,8 @@ matrix product over all nodes and single products of the wanted pairs give the s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -91,22 +90,6 @@ def node_texts(index: Index, nodes: Iterable[int]) -> list[str]:
     n, m = len(rows) - len(relations), len(relations)
     entities, facts = iter(names[:n]), zip(names[n : n + m], index.relation_labels.take(relations), names[n + m :])
     return [" - ".join(next(facts)) if is_fact else next(entities) for is_fact in stated.tolist()]
-
-
-class NodeTexts(Sequence[str]):
-    """The texts of nodes, read on demand."""
-
-    def __init__(self, index: Index, nodes: Sequence[int]):
-        self._index, self._nodes = index, nodes
-
-    def __len__(self) -> int:
-        return len(self._nodes)
-
-    def __getitem__(self, i: Any) -> Any:
-        return node_texts(self._index, [self._nodes[i]])[0]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(node_texts(self._index, self._nodes))
 
 
 def node_titles(index: Index, nodes: Iterable[int]) -> list[str]:

@@ -24,7 +24,7 @@ from gpu_rag.graph.bubble import ALONE, INSIDE
 from gpu_rag.index.index import Index
 from gpu_rag.methods.bubblerag.asks import EXPAND
 from gpu_rag.methods.bubblerag.batched import Params, Tree, bubble_neighbours
-from gpu_rag.methods.bubblerag.graph import NodeTexts, is_relation, passages_of
+from gpu_rag.methods.bubblerag.graph import is_relation, node_texts, passages_of
 from gpu_rag.methods.bubblerag.rules import Group
 from gpu_rag.program.choices import Choices
 from gpu_rag.program.decide import decide
@@ -97,7 +97,7 @@ async def expanded(
             question=question,
             graph=graph,
             index=run.index,
-            options=NodeTexts(run.index, neighbours.rows),
+            options=node_texts(run.index, neighbours.rows),
             relations=neighbours.rows,
             k=params.max_picks,
             threshold=params.pick_threshold,

@@ -16,7 +16,8 @@ Words of the question that name no relation are one more cue, which names the re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from heapq import nsmallest
 from itertools import combinations
 from typing import NamedTuple
 
@@ -79,14 +80,17 @@ def orders_of(cues: Sequence[Unit], words: Sequence[str], topic: int) -> list[tu
 
 
 class _Partial(NamedTuple):
-    """A chain that may be extended. types: types of its end nodes; n_named: number of its steps to nodes with names;
-    value, cover: f64[orders, m + 1], the value, and its part by words, if it has taken the first j cues of an order."""
+    """A chain that may be extended. types: types of its end nodes; n_named: number of its steps to nodes with names; value,
+    cover: f64[orders, m + 1], the value, and its part by words, if it has taken the first j cues of an order; best: the
+    highest value; whole: the highest value and its cover if the chain ends here."""
 
     chain: DirectedChain
     types: frozenset[int]
     n_named: int
     value: np.ndarray
     cover: np.ndarray
+    best: float = 0.0
+    whole: tuple[float, float] = (0.0, 0.0)
 
 
 class Reading:
@@ -139,8 +143,8 @@ class Reading:
         self.is_allowed = np.ones(len(self.is_named), bool)
         self.is_allowed[[d for row in reader.opposed(text) for d in (2 * row, 2 * row + 1)]] = False
         self._best_alone = np.full(len(self.is_named), np.nan)  # highest value of a step over all runs of cues
-        self._grid = np.indices((len(self.orders), len(self.cues) + 1))
         self._steps: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._following: dict[tuple[DirectedChain, frozenset[int]], list[tuple[int, frozenset[int]]]] = {}
 
     def step(self, directed: int) -> tuple[np.ndarray, np.ndarray]:
         """f64[orders, m + 1, m + 1] twice: the value of a step with the cues i to j of an order, and its cover."""
@@ -189,15 +193,17 @@ class Reading:
                 plain.append(d)
         return plain
 
-    def _next(
-        self, relations: np.ndarray, types: frozenset[int], back: int, cosine: np.ndarray
-    ) -> list[tuple[int, frozenset[int]]]:
-        """(directed relation, target types) of the steps worth trying from nodes of some types, ascending.
+    def _next(self, partial: _Partial, first: Sequence[int], back: int) -> list[tuple[int, frozenset[int]]]:
+        """(directed relation, target types) of the steps worth trying after a chain, ascending.
 
         They are the MAX_NAMED best that a cue names, `back`, and for each set of target types the first BEAM of the
-        others and the TRIED nearest to the question. relations: the candidates; cosine: cosine of each relation.
+        others and the TRIED nearest to the question. first: as in `chains`.
         """
-        place, type_sets = self.reader.types_behind(types)
+        key = partial.chain[-1:], partial.types
+        if key in self._following:
+            return self._following[key]
+        relations = self.reader.follows(partial.chain[-1]) if partial.chain else np.array(first, np.int64)
+        place, type_sets = self.reader.types_behind(partial.types)
         relations = relations[(place[relations] >= 0) & self.is_allowed[relations]]
         is_named = self.is_named[relations]
         named, is_special = relations[is_named], is_named | (relations == back)
@@ -209,10 +215,13 @@ class Reading:
         for target in np.unique(place[others]):
             same_target = others[place[others] == target]
             if len(same_target) > BEAM:
-                nearest = np.argsort(-cosine[same_target // 2], kind="stable")[:TRIED]
+                nearest = np.argsort(-self.cosines[same_target // 2], kind="stable")[:TRIED]
                 same_target = np.union1d(same_target[:BEAM], same_target[nearest])
             kept.append(same_target)
-        return [(d, type_sets[place[d]]) for d in np.sort(np.concatenate(kept)).tolist()]
+        steps = [(d, type_sets[place[d]]) for d in np.sort(np.concatenate(kept)).tolist()]
+        if partial.chain:  # `first` differs from topic to topic
+            self._following[key] = steps
+        return steps
 
     def chains(
         self, first: Sequence[int], types: set[int], longest: int, hops: int
@@ -222,57 +231,69 @@ class Reading:
         first: directed relations that may begin a chain; types: types of the topic; hops: number of relations that the
         question names.
         """
-        m, cosine = len(self.cues), self.cosines
+        m = len(self.cues)
         unheard = np.array([[self.missed[order[j:]].sum() for j in range(m + 1)] for order, _ in self.orders])
         start = np.full(unheard.shape, -np.inf)
         start[:, 0] = [-cost for _, cost in self.orders]
         beam = [_Partial((), frozenset(types), 0, start, np.zeros_like(start))]
-        chains = []
+        chains, cosines = [], self.cosines.tolist()
         for _ in range(longest):
-            longer = [extended for partial in beam for extended in self._extended(partial, first, cosine)]
+            longer = self._extended(beam, first, unheard)
             for partial in longer:
                 if self._may_end(partial):
-                    score, cover = self._scored(partial, hops, cosine, unheard)
+                    score, cover = self._scored(partial, hops, cosines)
                     chains.append((partial.chain, score, cover))
-            longer.sort(key=lambda partial: (-partial.value.max(), partial.chain))
-            beam = longer[:BEAM]
+            beam = nsmallest(BEAM, longer, key=lambda partial: (-partial.best, partial.chain))
         return sorted(chains, key=lambda entry: (-entry[1], entry[0]))
 
-    def _extended(self, partial: _Partial, first: Sequence[int], cosine: np.ndarray) -> Iterator[_Partial]:
-        """A chain with each next step that is worth trying. first, cosine: as in `chains`."""
-        reader, chain, (rows, columns) = self.reader, partial.chain, self._grid
-        relations = reader.follows(chain[-1]) if chain else np.array(first, np.int64)
-        back = reader.reverse(chain[-1]) if chain else -1
-        diagonal = range(len(self.cues) + 1)  # steps that take no cue
-        for d, types in self._next(relations, partial.types, back, cosine):
-            worth, share = self.step(d)
-            total = partial.value[:, :, None] + worth
-            if chain and d == back:
-                total[:, diagonal, diagonal] += BACK
-            elif reader.mediator in types or reader.mediator in partial.types:
-                total[:, diagonal, diagonal] += MEDIATED
-            split = total.argmax(1)
-            cover = partial.cover[rows, split] + share[rows, split, columns]
-            n_named = partial.n_named + (types != {reader.mediator})
-            yield _Partial((*chain, d), types, n_named, total[rows, split, columns], cover)
+    def _extended(self, beam: Sequence[_Partial], first: Sequence[int], unheard: np.ndarray) -> list[_Partial]:
+        """The chains with each next step that is worth trying. first: as in `chains`; unheard: f64[orders, m + 1], the
+        penalty if a whole chain takes only the first j cues of an order."""
+        places: dict[tuple[int, int, float], int] = {}  # of (partial, step, what it adds), in the arrays below
+        tables, steps = [], []
+        for number, partial in enumerate(beam):
+            back = self.reader.reverse(partial.chain[-1]) if partial.chain else -1
+            for d, types in self._next(partial, first, back):
+                is_mediated = self.reader.mediator in types or self.reader.mediator in partial.types
+                extra = BACK if partial.chain and d == back else MEDIATED if is_mediated else 0.0
+                key = number, d if self.is_named[d] else -1, extra  # relations without a cue have equal values
+                if key not in places:
+                    places[key] = len(places)
+                    tables.append(self.step(d))
+                steps.append((partial, d, types, places[key]))
+        if not steps:
+            return []
+        worth, share = map(np.array, zip(*tables))  # f64[places, orders, m + 1, m + 1]
+        before, covered = (np.array(parts) for parts in zip(*((beam[n].value, beam[n].cover) for n, _, _ in places)))
+        total, diagonal = before[..., None] + worth, range(len(self.cues) + 1)
+        total[..., diagonal, diagonal] += np.array([[[extra]] for _, _, extra in places])  # of steps that take no cue
+        split = total.argmax(2)
+        value, share = (np.take_along_axis(part, split[:, :, None], 2)[:, :, 0] for part in (total, share))
+        cover = np.take_along_axis(covered, split, 2) + share
+        final = (value - unheard).reshape(len(value), -1)
+        last = final.argmax(1)[:, None]
+        ends = (np.take_along_axis(part, last, 1)[:, 0].tolist() for part in (final, cover.reshape(final.shape)))
+        columns = list(zip(value, cover, value.max((1, 2)).tolist(), zip(*ends)))
+        return [
+            _Partial((*partial.chain, d), types, partial.n_named + (types != {self.reader.mediator}), *columns[place])
+            for partial, d, types, place in steps
+        ]
 
     def _may_end(self, partial: _Partial) -> bool:
         """Whether a chain ends at nodes with names, and at values if and only if the question asks for one."""
         is_value = bool(self.reader.to_values[partial.chain[-1]])
         return partial.types != {self.reader.mediator} and self.asks_value in (None, is_value)
 
-    def _scored(self, partial: _Partial, hops: int, cosine: np.ndarray, unheard: np.ndarray) -> tuple[float, float]:
-        """(score, cover per step) of a whole chain, see the module. unheard: f64[orders, m + 1], the penalty if the
-        chain takes only the first j cues of an order."""
-        chain, final = partial.chain, partial.value - unheard
-        best = np.unravel_index(int(final.argmax()), final.shape)
+    def _scored(self, partial: _Partial, hops: int, cosine: Sequence[float]) -> tuple[float, float]:
+        """(score, cover per step) of a whole chain, see the module."""
+        chain, (value, cover) = partial.chain, partial.whole
         distance = max(MORE * (partial.n_named - hops), FEWER * (hops - partial.n_named))
-        score = float(final[best]) - STEP * len(chain) - distance
+        score = value - STEP * len(chain) - distance
         score -= EXTRACTED * sum(bool(self.reader.extracted_only[d // 2]) for d in chain)
         score += COSINE * sum(cosine[d // 2] for d in chain) / len(chain)
         if self.wanted:
             score += self.type_worth if partial.types & self.wanted else -self.type_worth
-        return score, float(partial.cover[best]) / partial.n_named
+        return score, cover / partial.n_named
 
 
 def _meant(cosines: np.ndarray, near: Sequence[int]) -> np.ndarray:
