@@ -193,7 +193,9 @@ def _joined(model: Model, learnt: Learnt, pull: float) -> Model:
     from scipy.optimize import minimize
 
     near, sums, mutual = _two((model.standard(*learnt.inputs) * model.weights).sum(-1), learnt.pairs)
-    count = sum(np.take_along_axis(learnt.gold, near, 1)[:, side] * 1 for side in np.triu_indices(near.shape[1], 1))
+    one, other = np.triu_indices(near.shape[1], 1)
+    gold = np.take_along_axis(learnt.gold, near, 1).astype(int)
+    count = gold[:, one] + gold[:, other]
     best = (count == count.max(1, keepdims=True)) & (count > 0)
     used = best.any(1)
     best, x = best[used], np.concatenate([sums[used, :, None], mutual[used]], -1)
