@@ -8,7 +8,7 @@ matrix product over all nodes and single products of the wanted pairs give the s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np

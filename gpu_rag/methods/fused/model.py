@@ -4,9 +4,12 @@ With z = clip((x - mean) / scale, -CLIP, CLIP) for each column, and the features
   a       = softmax of u . z(v(j)) over the candidates, the first pass
   x(j)    = v(j), then the sum over i of a(i) pairs(i, j)
   score   = w . z(x(j)), by which they are ranked
+  two     = score(i) + score(j) + t . (pairs(i, j) + pairs(j, i)); the two of the AMONG first for which it is highest
+            come before the others
 `fit` finds w from questions with gold passages, and leaves the first pass as it is:
   loss(w) = the mean over questions of -log softmax(scores) at their gold candidates, plus
             pull / 2 * |w - w0|^2, so that few questions change little
+`train` then finds t in the same way, by -log softmax(two) at the twos with most gold candidates.
 """
 
 from __future__ import annotations
@@ -21,17 +24,19 @@ from typing import Any
 import numpy as np
 
 from gpu_rag.errors import BadInput
+from gpu_rag.methods.fused.batched import PAIRS
 from gpu_rag.program.search import Ranking
 
 SHIPPED = Path(__file__).with_name("weights.json")
 CLIP = 4.0
+AMONG = 12
 _STEPS = 200
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
     """The weights of the model. names: the columns of features and pairs, see `batched`; lists: the methods whose lists
-    are among them; first: u, 0 for pairs; weights: w."""
+    are among them; first: u, 0 for pairs; weights: w; together: t."""
 
     lists: tuple[str, ...]
     names: tuple[str, ...]
@@ -39,6 +44,7 @@ class Model:
     scale: np.ndarray
     first: np.ndarray
     weights: np.ndarray
+    together: np.ndarray
 
     def inputs(self, values: np.ndarray, pairs: np.ndarray) -> np.ndarray:
         """x of the c candidates of each question, f64[..., c, n + m]. values: f[..., c, n]; pairs: f[..., c, c, m]."""
@@ -56,6 +62,14 @@ class Model:
     def scores(self, values: np.ndarray, pairs: np.ndarray) -> np.ndarray:
         """f64[..., c]: the scores of candidates. They do not depend on other questions of the batch."""
         scores: np.ndarray = (self.standard(values, pairs) * self.weights).sum(-1)
+        near, sums, mutual = _two(scores, pairs)
+        if near.shape[-1] < 2:
+            return scores
+        best = (sums + (mutual * self.together).sum(-1)).argmax(-1)
+        places = np.stack([side[best] for side in np.triu_indices(near.shape[-1], 1)], -1)
+        chosen = np.take_along_axis(near, places, -1)
+        own = np.take_along_axis(scores, chosen, -1)
+        np.put_along_axis(scores, chosen, own - own[..., 1:] + scores.max(-1, keepdims=True) + 1, -1)
         return scores
 
     def ranked(self, first: Ranking, values: np.ndarray, pairs: np.ndarray, k: int) -> Ranking:
@@ -71,23 +85,42 @@ class Model:
     def document(self) -> dict[str, Any]:
         """The model as a JSON document."""
         numbers = np.stack([self.mean, self.scale, self.first, self.weights], axis=1).tolist()
+        for column, weight in zip(reversed(numbers), self.together[::-1].tolist()):
+            column.append(weight)
         return {"lists": list(self.lists), "columns": dict(zip(self.names, numbers))}
 
 
+def _two(scores: np.ndarray, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The AMONG first candidates i64[..., c], and of every two of them the sums of their scores f64[..., T] and of
+    their numbers in both directions f64[..., T, m]."""
+    near = np.argsort(-scores, axis=-1, kind="stable")[..., :AMONG]
+    one, other = np.triu_indices(near.shape[-1], 1)
+    own, both = np.take_along_axis(scores, near, -1), pairs + pairs.swapaxes(-2, -3)
+    both = np.take_along_axis(both, near[..., None, None], -3)
+    both = np.take_along_axis(both, near[..., None, :, None], -2)
+    return near, own[..., one] + own[..., other], both[..., one, other, :]
+
+
 def model_of(document: Mapping[str, Any], names: Sequence[str], path: Path) -> Model:
-    """A model from its JSON document. names: the required columns. Raises BadInput."""
+    """A model from its JSON document. names: the required columns. Without t, as older files are, it is 0. Raises
+    BadInput."""
     try:
         columns = document["columns"]
         mean, scale, first, weights = (np.array([float(columns[name][i]) for name in names]) for i in range(4))
+        together = np.array([float([*columns[name], 0][4]) for name in names[-len(PAIRS) :]])
         lists = tuple(map(str, document["lists"]))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise BadInput(
             "weights of fused cannot be used", given=f"{path}: {type(error).__name__} {error}",
             expected="a file written by gpu-rag tune", do="run gpu-rag tune again, or remove the file",
         ) from error  # fmt: skip
-    if len(columns) != len(names) or not np.isfinite([mean, scale, first, weights]).all() or not (scale > 0).all():
+    if (
+        len(columns) != len(names)
+        or not np.isfinite([*mean, *scale, *first, *weights, *together]).all()
+        or not (scale > 0).all()
+    ):
         raise BadInput("weights of fused cannot be used", given=path, do="run gpu-rag tune again, or remove the file")
-    return Model(lists, tuple(names), mean, scale, first, weights)
+    return Model(lists, tuple(names), mean, scale, first, weights, together)
 
 
 @cache
@@ -143,14 +176,41 @@ def fit(start: Model, learnt: Learnt, pull: float) -> Model:
 
 
 def train(lists: Sequence[str], names: Sequence[str], learnt: Learnt, pull: float) -> Model:
-    """Train both passes from zero: the first on the features, the second on features and pairs. names: of both."""
+    """Train both passes from zero: the first on the features, the second on features and pairs; then how two passages
+    are chosen. names: of both."""
     n, zero = learnt.values.shape[-1], np.zeros(len(names))
     mean, scale = _moments(learnt.values)
-    alone = Model(tuple(lists), tuple(names[:n]), mean, scale, zero[:n], zero[:n])
+    alone = Model(tuple(lists), tuple(names[:n]), mean, scale, zero[:n], zero[:n], zero[:0])
     first = np.append(fit(alone, replace(learnt, pairs=learnt.pairs[..., :0]), pull).weights, zero[n:])
-    model = Model(tuple(lists), tuple(names), np.append(mean, zero[n:]), np.append(scale, 1 + zero[n:]), first, zero)
+    mean, scale = np.append(mean, zero[n:]), np.append(scale, 1 + zero[n:])
+    model = Model(tuple(lists), tuple(names), mean, scale, first, zero, zero[n:])
     mean, scale = _moments(model.inputs(*learnt.inputs))
-    return fit(replace(model, mean=mean, scale=scale), learnt, pull)
+    return _joined(fit(replace(model, mean=mean, scale=scale), learnt, pull), learnt, pull)
+
+
+def _joined(model: Model, learnt: Learnt, pull: float) -> Model:
+    """The model with t of lowest loss."""
+    from scipy.optimize import minimize
+
+    near, sums, mutual = _two((model.standard(*learnt.inputs) * model.weights).sum(-1), learnt.pairs)
+    one, other = np.triu_indices(near.shape[1], 1)
+    gold = np.take_along_axis(learnt.gold, near, 1).astype(int)
+    count = gold[:, one] + gold[:, other]
+    best = (count == count.max(1, keepdims=True)) & (count > 0)
+    used = best.any(1)
+    best, x = best[used], np.concatenate([sums[used, :, None], mutual[used]], -1)
+    scale, share = np.append(1, x[..., 1:].std((0, 1)) + 1e-9), learnt.weight[used] / learnt.weight[used].sum()
+    start = np.append(1, np.zeros(len(scale) - 1))
+
+    def loss(w: np.ndarray) -> tuple[float, np.ndarray]:
+        scores = x @ (w / scale)
+        powers = np.exp(scores - scores.max(1, keepdims=True))
+        every, right = (part / part.sum(1, keepdims=True) for part in (powers, powers * best))
+        gradient = np.einsum("qp,qpn->n", (every - right) * share[:, None], x) / scale + pull * (w - start)
+        return float(-(share * np.log((every * best).sum(1))).sum() + pull * (w - start) @ (w - start) / 2), gradient
+
+    weights = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS}).x / scale
+    return replace(model, together=weights[1:] / weights[0])
 
 
 def _moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

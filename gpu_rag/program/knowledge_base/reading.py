@@ -80,9 +80,9 @@ def orders_of(cues: Sequence[Unit], words: Sequence[str], topic: int) -> list[tu
 
 
 class _Partial(NamedTuple):
-    """A chain that may be extended. types: types of its end nodes; n_named: number of its steps to nodes with names; value,
-    cover: f64[orders, m + 1], the value, and its part by words, if it has taken the first j cues of an order; best: the
-    highest value; whole: the highest value and its cover if the chain ends here."""
+    """A chain that may be extended. types: types of its end nodes; n_named: number of its steps to nodes with names;
+    value, cover: f64[orders, m + 1], the value, and its part by words, if it has taken the first j cues of an order;
+    best: the highest value; whole: the highest value and its cover if the chain ends here."""
 
     chain: DirectedChain
     types: frozenset[int]

@@ -213,7 +213,7 @@ def learnt(n: int = 40, width: int = 7, names: int = 3) -> Learnt:
 def flat(names: str, **parts: Any) -> Model:
     """A model that scales nothing and weighs nothing, but for the given parts."""
     zero = np.zeros(len(names))
-    return replace(Model((), tuple(names), zero, zero + 1, zero, zero), **parts)
+    return replace(Model((), tuple(names), zero, zero + 1, zero, zero, zero[:0]), **parts)
 
 
 def test_weights_are_those_of_least_loss() -> None:
@@ -222,7 +222,7 @@ def test_weights_are_those_of_least_loss() -> None:
     model, pull = fit(start, data, 0.05), 0.05
 
     def loss(weights: np.ndarray) -> float:
-        scores = replace(start, weights=weights).scores(*data.inputs)
+        scores = start.standard(*data.inputs) @ weights
         logs = scores - np.log(np.exp(scores).sum(1, keepdims=True))
         means = -(logs * data.gold).sum(1) / data.gold.sum(1)
         return float((means * data.weight).sum() / data.weight.sum() + pull / 2 * (weights**2).sum())
@@ -240,9 +240,21 @@ def test_the_second_pass_hears_candidates_by_the_scores_of_the_first() -> None:
     model = flat("ap", mean=np.array([0.0, 0.5]), first=np.array([np.log(3), 0]), weights=np.array([0.0, 2.0]))
     values, pairs = np.array([[1.0], [0.0]]), np.array([[[0.0], [1.0]], [[2.0], [0.0]]])
     assert model.inputs(values, pairs) == pytest.approx(np.array([[1, 2 / 4], [0, 3 / 4]]))
-    assert model.scores(values, pairs) == pytest.approx([0, 0.5])
+    assert model.scores(values, pairs) == pytest.approx([1.5, 2])  # 0 and .5, and both are among the first two
     twice = model.scores(np.stack([values, values[::-1]]), np.stack([pairs, pairs[::-1, ::-1]]))
-    assert twice == pytest.approx(np.array([[0, 0.5], [0.5, 0]]))
+    assert twice == pytest.approx(np.array([[1.5, 2], [2, 1.5]]))
+
+
+def test_the_first_two_are_chosen_together() -> None:
+    """Worked by hand: candidates score 3, 2, 1 and 0, and what the last says of the second weighs 4."""
+    model = flat("ap", weights=np.array([1.0, 0.0]), together=np.array([2.0]))
+    values, pairs = np.array([[3.0], [2.0], [1.0], [0.0]]), np.zeros((4, 4, 1))
+    pairs[3, 1] = 2
+    assert model.scores(values, pairs) == pytest.approx([3, 6, 1, 4])  # 2 + 0 + 4 is more than 3 + 2
+    assert replace(model, together=np.array([1.0])).scores(values, pairs) == pytest.approx([5, 4, 1, 0])  # 4 is not
+    both = model.scores(np.stack([values, values[::-1]]), np.stack([pairs, np.zeros_like(pairs)]))
+    assert both == pytest.approx(np.array([[3, 6, 1, 4], [0, 1, 4, 5]]))
+    assert model.scores(values[:1], pairs[:1, :1]) == pytest.approx([3])
 
 
 def test_training_finds_a_candidate_that_only_the_first_pass_leads_to() -> None:
@@ -259,13 +271,16 @@ def test_training_finds_a_candidate_that_only_the_first_pass_leads_to() -> None:
     learnt = Learnt(values, pairs, gold, np.ones(n))
     model = train((), ("a", "p"), learnt, 0.001)
     assert model.first[0] > 0.5 and model.first[1] == 0 and model.weights[1] > 0.5
-    alone = replace(model, weights=model.weights * [1, 0])
+    alone, apart = (
+        replace(model, weights=model.weights * [1, 0], together=np.zeros(1)),
+        replace(model, together=-model.together),
+    )
 
     def both(model: Model) -> float:
         order = np.argsort(-model.scores(*learnt.inputs), axis=1)[:, :2]
         return float(np.take_along_axis(gold, order, 1).all(1).mean())
 
-    assert both(model) > 0.8 > 0.5 > both(alone)
+    assert both(model) > 0.8 > 0.5 > max(both(alone), both(apart))
 
 
 def test_candidates_come_first_and_the_others_after_them_in_their_order() -> None:
@@ -273,7 +288,7 @@ def test_candidates_come_first_and_the_others_after_them_in_their_order() -> Non
     first = Ranking((7, 3, 9, 1, 4), (0.9, 0.8, 0.7, 0.6, 0.2))
     values, pairs = np.array([[0.0, 0.0], [1.0, 0.0], [9.0, 0.0]]), np.zeros((3, 3, 0))  # the last is cut off at CLIP
     found = model.ranked(first, values, pairs, 4)
-    assert found.rows == (9, 3, 7, 1) and found.scores == pytest.approx((4.0, 1.0, 0.0, -0.1))
+    assert found.rows == (9, 3, 7, 1) and found.scores == pytest.approx((8.0, 5.0, 0.0, -0.1))
     assert model.ranked(first, values, pairs, 9).rows == (9, 3, 7, 1, 4)
     assert list(model.ranked(first, values, pairs, 9).scores) == sorted(
         model.ranked(first, values, pairs, 9).scores, reverse=True
@@ -287,7 +302,9 @@ def test_the_weights_of_the_package_fit_the_columns(lists: tuple[str, ...]) -> N
     model = model_of(document, names, TUNED)  # type: ignore[arg-type]
     assert model.lists == lists and model.weights.any() and not model.first[-len(PAIRS) :].any()
     again = model_of(json.loads(json.dumps(model.document())), names, TUNED)  # type: ignore[arg-type]
-    assert again.document() == model.document()
+    assert again.document() == model.document() and (model.together > 0).all()
+    older = {**document, "columns": {name: numbers[:4] for name, numbers in document["columns"].items()}}
+    assert not model_of(older, names, TUNED).together.any()  # type: ignore[arg-type]
     assert model.weights[NAMES.index("score rank")] < 0 and model.weights[NAMES.index("links")] > 0
     for wrong in ({}, {**document, "columns": {**document["columns"], "more": [0, 1, 0, 0]}}, {**document, "lists": 3},
                   {**document, "columns": {**document["columns"], "score": [0, 0, 1, 1]}},
@@ -404,7 +421,7 @@ def test_the_score_is_of_questions_that_were_left_out(index: gpu_rag.Index, fast
     noise = replace(plain.learnt, values=start.mean[:n] + start.scale[:n] * g.normal(size=shape))
     monkeypatch.setattr(tuning, "examples", lambda *_: replace(plain, learnt=noise))
     found = tuning.fitted(engine, asked_rows, ["ppr"])
-    in_sample = fit(start, noise, 1e-6).scores(*noise.inputs)
+    in_sample = replace(fit(start, noise, 1e-6), together=np.zeros(len(PAIRS))).scores(*noise.inputs)
     assert plain.recall(in_sample, [2])[:, 0].mean() > 0.6  # by heart
     assert found.document["recall"]["fused"]["recall@2"] < 0.4  # a third by chance
 
