@@ -9,7 +9,7 @@ import numpy as np
 
 from gpu_rag.program.embed import embed
 from gpu_rag.text.language import ENGLISH, language_of
-from gpu_rag.text.sentences import LOG_LINE, POINTING, split_sentences
+from gpu_rag.text.sentences import LOG_LINE, POINTING, front_matter, split_sentences
 from gpu_rag.text.tokens import STOP_WORDS, words_of
 from gpu_rag.types import Draft, Evidence, Grounding, GroundingSentence, Path, RankedNode, Sentence
 
@@ -17,7 +17,8 @@ _CITED = re.compile(r"\[\d{1,2}\]")  # an answer cites passages by number
 # Ends as no sentence does, and is no row of a table and no line of a log.
 _HEADING = re.compile(rf"(?!{LOG_LINE})[^\t]*[^\t.!?:;…。！？\"'”’»)]")
 _NEXT_ITEM = re.compile(r"[^\S\n]*\n[ ]{0,3}\d{1,2}[.)]\s")
-_NUMBER = re.compile(r"\d{1,2}[.)]")  # of an item of a list
+_NUMBER = re.compile(r"\d{1,2}[.)]")  # the number of a list item
+_MARKDOWN_HEADING = re.compile(r"#{1,6}\s")
 _WORD = re.compile(r"[^\W_]+")  # up to an apostrophe: "It's" points back; "IT", in capitals, is a name
 PASSAGES, SENTENCES, BEFORE = 5, 3, 2  # passages searched, sentences returned, sentences before one
 WORDS_SHARE, LETTERS, HEADING_WORDS, HEADINGS = 0.3, 5, 8, 2
@@ -62,10 +63,11 @@ def _points_back(sentence: str) -> bool:
 
 def _statements(text: str) -> Iterator[tuple[int, int]]:
     """Spans of sentences. The last two questions, headings, labels on lines of their own or numbers of items before a
-    sentence go with it; of more in a row, the older ones belong to none."""
+    sentence go with it; of more in a row, the older ones belong to none. Front matter is no sentence."""
     before: list[int] = []
     is_numbered = is_below = False
-    for start, end in split_sentences(text):
+    body = len(front_matter(text))
+    for start, end in ((body + start, body + end) for start, end in split_sentences(text[body:])):
         words = text[start:end]
         if _NUMBER.fullmatch(words):
             before, is_numbered = [*before, start][-HEADINGS:], True
@@ -73,11 +75,11 @@ def _statements(text: str) -> Iterator[tuple[int, int]]:
             continue
         if "\t" in words and text.startswith(f"\n{words.split(chr(9))[0]}: ", end):
             continue  # the names of the columns of a table, which the cells below repeat
-        if (words.isdecimal() and not before) or (not start and words.startswith("---\n")):
-            continue  # the number of a page, or front matter
+        if words.isdecimal() and not before:
+            continue  # the number of a page
         is_item, is_numbered = is_numbered and (is_below or _NEXT_ITEM.match(text, end) is not None), False
         is_heading = bool(_HEADING.fullmatch(words)) and len(words.split()) <= HEADING_WORDS and not is_item
-        if is_heading or words.startswith("#") or words.endswith(("?", "？", "؟")):
+        if is_heading or _MARKDOWN_HEADING.match(words) or words.endswith(("?", "？", "؟")):
             before = [*before, start][-HEADINGS:]
             continue
         yield [*before, start][0], end

@@ -16,6 +16,7 @@ from gpu_rag.types import Reject
 
 _ONE_ARRAY = re.compile(r'\s*+\{\s*+"[^"\\]*+"\s*+:\s*+(\[.*)\}\s*', re.DOTALL)
 _SPEAKERS, _TIMES = ("from", "sender", "speaker", "user", "author"), ("date", "time", "timestamp", "ts")
+_MAX_NAME = 100  # characters of a speaker or a time
 _OWN_TEXT = frozenset({"text", "question", "query"})  # an object with one of them is a document or a question itself
 
 
@@ -36,8 +37,8 @@ def read_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
     JSON Lines are read line by line. An array is read whole (at most max_json_bytes) and split into elements; if its
     text is broken, the elements before are kept and the rest is one Reject. A file of one object, such as
     {"n": 2, "rows": [{...}, {...}]}, is read as its list of objects if all else is short scalars, and as one row with
-    the text of all if these are short messages; any other object, or one with a text or a question of its own, is one
-    row.
+    these scalars and the text of all if all are short messages; any other object, or one with a text or a question of
+    its own, is one row.
     """
     if has_suffix(path, LINES_SUFFIXES):
         for line in read_lines(path, limits):
@@ -70,28 +71,39 @@ def _rows_of(text: str, limits: Limits) -> Iterable[Any]:
     is_table = len(large) == 1 and isinstance(large[0], list) and all(isinstance(row, dict) for row in large[0])
     if not is_table or not _OWN_TEXT.isdisjoint(value):
         return [value]
-    lines = [
-        f"[{message[0]}] {message[1]}: {words}"
-        for row in large[0]
-        if (message := message_of(row)) and (words := " ".join(str(plain_text(row["text"])).split()))
-    ]
-    n_chars = sum(map(len, lines)) + len(lines)
-    if 2 * len(lines) < len(large[0]) or n_chars > min(limits.max_document_chars, MAX_ID_CHARS * len(lines)):
+    text = _chat_of(large[0], limits)
+    if not text:
         return large[0]
-    return [{"title": str(value.get("title") or value.get("name") or ""), "text": "\n".join(lines)}]
+    of_file = {name: member for name, member in value.items() if member is not large[0]}
+    return [{**of_file, "title": str(value.get("title") or value.get("name") or ""), "text": text}]
+
+
+def _chat_of(rows: list[dict[str, Any]], limits: Limits) -> str:
+    """The text of rows that are all short messages or have an empty text; "" for other rows, and if their columns have
+    roles."""
+    lines = []
+    for row in rows if not limits.columns else ():
+        message, words = message_of(row), joined_parts(row.get("text"))
+        if not isinstance(words, str) or "\0" in words or (words and not message):
+            return ""
+        if message and words.strip():
+            lines.append(f"[{message[0]}] {message[1]}: {' '.join(words.split())}")
+    n_chars = sum(map(len, lines)) + len(lines)
+    return "" if n_chars > min(limits.max_document_chars, MAX_ID_CHARS * len(lines)) else "\n".join(lines)
 
 
 def message_of(row: dict[str, Any]) -> tuple[str, str] | None:
     """(time, speaker) of a row that is a message of a chat; None for another row."""
     speaker, time = (next((row[name] for name in names if row.get(name)), None) for names in (_SPEAKERS, _TIMES))
-    is_message = (
-        "text" in row and not row.get("title") and isinstance(speaker, str) and isinstance(time, str | int | float)
-    )
-    return (str(time), str(speaker)) if is_message else None
+    if "text" not in row or row.get("title") or not isinstance(speaker, str) or type(time) not in (str, int, float):
+        return None
+    message = (" ".join(str(time).split()), " ".join(speaker.split()))
+    return message if all(0 < len(part) <= _MAX_NAME and "\0" not in part for part in message) else None
 
 
-def plain_text(text: Any) -> Any:
-    """The text of a message that is a list of objects with a text, and strings; another value as it is."""
+def joined_parts(text: Any) -> Any:
+    """The text of a message that is a list of objects with a text, and of strings between them; another value as it
+    is."""
     if not isinstance(text, list) or not any(isinstance(part, dict) for part in text):
         return text
     parts: list[Any] = [part.get("text") if isinstance(part, dict) else part for part in text]

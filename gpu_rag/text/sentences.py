@@ -23,13 +23,18 @@ _STOP = re.compile(
   | \n(?="""
     + LOG_LINE
     + r""")
-  | \n(?=[ ]{0,3}\d{1,2}[.)][^\S\n]+\S)          # before an item of a numbered list
+  | \n(?=[ ]{0,3}(?P<item>\d{1,2})[.)][^\S\n]++[^\sa-z])  # before an item of a numbered list, see `_items`
   | \n(?=[ ]{0,3}\#{1,6}[^\S\n])               # the end of the line above a Markdown heading
   | ^[ ]{0,3}\#{1,6}[^\S\n][^\n]*+\n          # the heading, with any text
   | \n[ ]{0,3}(?:={2,}+|-{2,}+)[^\S\n]*+\n     # the line under a heading, or a rule
     """,
     re.VERBOSE | re.MULTILINE,
 )
+_ITEM = re.compile(r"^([ ]{0,3})(\d{1,2})[.)][^\S\n]++[^\sa-z]", re.MULTILINE)
+_FRONT_MATTER = re.compile(r"\ufeff?---[ \t\r]*\n(.*?)^---[ \t\r]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+_FIELD = re.compile(r"^[\w.-]+:\s", re.MULTILINE)
+# A line that is not indented, and no field, item of a list, comment or closing bracket.
+_NO_MATTER = re.compile(r"^(?![\w.-]+:(?:\s|$)|-\s|[#\]}\s]|$)", re.MULTILINE)
 _LOOK_BACK = 24
 
 
@@ -56,7 +61,8 @@ def split_sentences(text: str) -> list[tuple[int, int]]:
     A sentence ends at . ! ? … ؟ ۔ । ॥ (with closing quotes and brackets) before white space and a character that is not
     a lower-case letter; at 。！？; at an empty line; before a row of a table (a line with a tab after a word); before a
     line of a log (with a time "12:00:01" before any word, or a level), a message of a chat (with a date and a time) or
-    an item of a numbered list, whose number ("3.") is mostly a sentence of its own; and before and after a Markdown
+    an item of a numbered list, whose number ("3.") is mostly a sentence of its own (not if it begins with a lower-case
+    letter, or the item before or after it has not its number or the neighbouring one); and before and after a Markdown
     heading ("# Rivers", or underlined), which is always a sentence. It does not end after an initial ("J. Smith"), a
     title ("Dr."), a number's point or a common abbreviation, unless a usual first word follows ("in the U.S. The ...").
 
@@ -68,13 +74,43 @@ def split_sentences(text: str) -> list[tuple[int, int]]:
     """
     spans: list[tuple[int, int]] = []
     start = 0
+    items: set[int] | None = None
     for match in _STOP.finditer(text):
         if match.start() < start or not _ends_sentence(text, match):
             continue
+        if match["item"]:
+            items = _items(text) if items is None else items
+            if match.start("item") not in items:
+                continue
         _append_trimmed(spans, text, start, match.end())
         start = match.end()
     _append_trimmed(spans, text, start, len(text))
     return spans
+
+
+def _items(text: str) -> set[int]:
+    """Positions of the numbers of the items of lists: before or after an item, with the same indentation, stands one
+    of the same number or the neighbouring one. Other numbers begin a line of prose."""
+    items: set[int] = set()
+    last: dict[str, tuple[int, int]] = {}
+    for match in _ITEM.finditer(text):
+        place, number = match.start(2), int(match[2])
+        before, previous = last.get(match[1], (0, -9))
+        if previous <= number <= previous + 1:
+            items |= {before, place}
+        last[match[1]] = place, number
+    return items
+
+
+def front_matter(text: str) -> str:
+    """The front matter with which a text of Markdown begins, from its first rule to the end of the second; "" if the
+    lines between two rules are no YAML.
+
+    >>> front_matter("---\\ntitle: Bern\\n---\\n# Bern")
+    '---\\ntitle: Bern\\n---\\n'
+    """
+    matter = _FRONT_MATTER.match(text)
+    return matter[0] if matter and _FIELD.search(matter[1]) and not _NO_MATTER.search(matter[1]) else ""
 
 
 def _append_trimmed(spans: list[tuple[int, int]], text: str, start: int, end: int) -> None:

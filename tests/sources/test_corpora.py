@@ -269,6 +269,11 @@ def test_the_front_matter_of_a_markdown_file_has_its_title_and_metadata(tmp_path
     text = "---\r\ntitle: 'Weekly: Heron'\r\ndate: 2025-01-20\r\ntags: [a, b]\r\n---\r\n# Decisions\r\n\r\nGreen.\r\n"
     (tmp_path / "a.md").write_bytes(text.encode())
     (tmp_path / "b.md").write_text("# Rule\n\n---\ntitle: no\n---\n")
-    (one, other), rejects = read(tmp_path)
+    (tmp_path / "c.md").write_text("---\nAll of it is old.\nWarning: no\n---\n")
+    fields = "".join(f"f{i}: '{i} # {i}'\n" for i in range(200))
+    (tmp_path / "d.md").write_text(f"""---\ntitle: "A: B" # c\nby: Ida's "x" # c\n{fields}---\n""")
+    (one, other, prose, many), rejects = read(tmp_path)
+    assert (prose.title, prose.metadata, many.title, len(many.metadata)) == ("c", {}, "A: B", 99)
+    assert many.metadata["f3"] == "3 # 3" and many.metadata["by"] == "Ida's \"x"
     assert (one.title, one.text, one.metadata) == ("Weekly: Heron", text, {"date": "2025-01-20"})
     assert (other.title, other.metadata, rejects) == ("Rule", {}, [])

@@ -156,7 +156,11 @@ def test_mails_quoted_below_a_mail_lose_their_marks_but_not_those_between_answer
     (tmp_path / "a.eml").write_bytes(bytes(mail(quoted)))
     (tmp_path / "b.eml").write_bytes(bytes(mail(between)))
     plain = "Agreed.\n\nOn Monday, Ann wrote:\n\nHi Bo,\n\nshall I?\n\nWe have two.\n\nAnn"
-    assert [d.text for d in read(tmp_path)[0]] == [MAIL_HEAD + plain, MAIL_HEAD + between]
+    own = "Type:\n>>> x = 1\n>5 or\n>> /dev/null"
+    (tmp_path / "c.eml").write_bytes(bytes(mail(own)))
+    (tmp_path / "d.eml").write_bytes(bytes(mail("Ann wrote:\n> >>> x = 1\n>>>> y\n> >5 apples\n>> z\n>>>>> own")))
+    quoted = "Ann wrote:\n\n>>> x = 1\n>>> y\n>5 apples\n\nz\n>>> own"
+    assert [d.text for d in read(tmp_path)[0]] == [MAIL_HEAD + t for t in (plain, between, own, quoted)]
 
 
 def test_a_mail_of_outlook(tmp_path):

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from office_files import row, xlsx
-from source_files import DOCS, plain
+from source_files import DOCS, plain, sha
 from source_files import documents_of as read
 
 from gpu_rag.errors import UsageError
@@ -304,6 +304,28 @@ def test_messages_keep_their_speaker_and_date(tmp_path):
     assert [d.text for d in documents] == ["Rows are lost.", "Tested and\nfine."] and len(rejects) == 1
     assert {d.title for d in documents} == {"Ewa, 2025-02-10T09:05:00"}
     assert [len(d.text) for d in read(path, max_document_chars=60)[0]] == [14, 16]  # a chat beyond the limit is rows
-    for news in ({"title": "News"}, {"text": "x" * 1001}):
-        path.write_text(json.dumps({"items": [{**rows[0], **news}, {**rows[1], **news, "date": "2026"}]}))
-        assert len(read(path)[0]) == 2
+    path.write_text(json.dumps({"id": 7, "kind": "chat", "messages": rows}))
+    assert [(d.id, d.metadata) for d in read(path)[0]] == [("7", {"kind": "chat"})]
+
+
+MESSAGE = {"from": "Ewa", "date": "2025-02-10", "text": "Rows are lost."}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"title": "News"}, {"text": "x" * 4001}, {"from": "x" * 101}, {"from": ""}, {"date": True}, {"date": {"y": 2025}}],
+)
+def test_a_file_with_rows_that_are_no_messages_is_read_as_rows(tmp_path, other):
+    other = {**MESSAGE, "text": "Other.", **other}
+    (path := tmp_path / "chat.json").write_text(json.dumps({"rows": [MESSAGE, MESSAGE | {"text": "Found."}, other]}))
+    documents, rejects = read(path)
+    assert [d.text for d in documents] == ["Rows are lost.", "Found.", other["text"]] and not rejects
+    title = other.get("title", "") if len(other["text"]) < 99 else "Ewa, 2025-02-10"
+    assert (documents[2].title, documents[2].id) == (title, sha(other.get("title", ""), other["text"]))
+
+
+@pytest.mark.parametrize("text", [None, ["a", "b"], {"x": 1}, 3, [{"text": None}], "a\0"])
+def test_a_message_without_a_readable_text_is_a_reject(tmp_path, text):
+    (path := tmp_path / "chat.json").write_text(json.dumps({"rows": [MESSAGE, MESSAGE | {"text": text}]}))
+    documents, rejects = read(path)
+    assert [d.text for d in documents] == ["Rows are lost."] and [r.line for r in rejects] == [2]

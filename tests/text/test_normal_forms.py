@@ -11,7 +11,7 @@ from gpu_rag.program.support import _points_back, _statements
 from gpu_rag.text.chunk import MAX_WORD_CHARS, chunk_spans
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.normalise import clean_text, normalise_name
-from gpu_rag.text.sentences import split_sentences
+from gpu_rag.text.sentences import front_matter, split_sentences
 
 SETTINGS = settings(max_examples=50, deadline=None, derandomize=True)
 
@@ -37,6 +37,9 @@ SENTENCES = [
     ("It cost 3.5 million. See p. 7 for more.", ["It cost 3.5 million.", "See p. 7 for more."]),
     ("A mean of . 763 was seen. Why? No one knows…", ["A mean of . 763 was seen.", "Why?", "No one knows…"]),
     ("Heading\n\nFirst line\nsecond line.", ["Heading", "First line\nsecond line."]),
+    ("It fell to\n3) and then rose.", ["It fell to\n3) and then rose."]),
+    ("He was born in\n12. March 1903", ["He was born in\n12.", "March 1903"]),
+    ("They were\n1) Bob\n   1) Ann\n   2) Ida\n2) Cid.", ["They were", "1) Bob", "1) Ann", "2) Ida", "2) Cid."]),
     ("Am Montag, den 2. April kam er. Er blieb.", ["Am Montag, den 2. April kam er.", "Er blieb."]),
     ("Tools\nlathe\tK1\nsaw\tK3\n\nThe\nend.", ["Tools", "lathe\tK1", "saw\tK3", "The\nend."]),
     ("They\nmet at\nnoon, 12:01:02.", ["They\nmet at\nnoon, 12:01:02."]),
@@ -81,7 +84,20 @@ LISTS = [
         ["12/03/2025 à 19:20 - Ida: It is\n5 o'clock", "12/03/2025, 19:22 - Orm: On time", "[13.3.25, 7:05] Ida: x"],
         "\n",
     ),
+    (["#spring has come.", "# Rules\n\nThe bridge is old."], " \n\n"),
 ]
+
+
+@pytest.mark.parametrize(("head", "is_matter"), [
+    ("---\ndescription: Built in 1900. It has a Tower.\n---\n", True),
+    ("\ufeff---\r\n# Mine\r\ntags: [\r\n  a,\r\n]\r\nby:\r\n- Ida. Or Orm.\r\n---\r\n", True),
+    ("---\nThis is old.\nWarning: Do not touch.\n---\n", False),
+    ("---\n# Old.\n---\n", False),
+])  # fmt: skip
+def test_front_matter_is_no_statement(head: str, is_matter: bool) -> None:
+    text = head + "The bridge is old. It fell."
+    statements = [text[a:b] for a, b in _statements(text)]
+    assert (statements == ["The bridge is old.", "It fell."]) is is_matter and front_matter(text) == head * is_matter
 
 
 @pytest.mark.parametrize(("parts", "gap"), LISTS)
@@ -102,7 +118,8 @@ def test_the_last_two_headings_go_with_a_sentence_and_a_pronoun_points_back() ->
 
 
 @pytest.mark.parametrize(
-    "unit", ["\nA ", "\nA:", "\n1 1 ", ". ", ".", "؟", "। ", ".'", "A. ", "\n", " ", "\n ", "a", "( "]
+    "unit",
+    ["\nA ", "\nA:", "\n1 1 ", "\n1. A", ". ", ".", "؟", "। ", ".'", "A. ", "\n", " ", "\n ", "a", "( "],
 )
 def test_time_is_linear(unit: str, takes_linear_time: Callable[..., None]) -> None:
     def work(n: int) -> None:

@@ -40,7 +40,7 @@ from gpu_rag.sources.formats import (
     reader_of,
     refuse_leading_out,
 )
-from gpu_rag.sources.json_rows import Row, message_of, plain_text, read_rows
+from gpu_rag.sources.json_rows import Row, joined_parts, message_of, read_rows
 from gpu_rag.sources.parquet import DOCUMENTS, read_parquet
 from gpu_rag.sources.rows import (
     LIMITS,
@@ -408,15 +408,17 @@ def _document(path: Path, row: Row, limits: Limits) -> Document | Reject:
     id = None
     try:
         id = row_id(row.value, "id", "_id")
-        message = message_of(row.value)
-        title = optional_string(row.value, "title") or (f"{message[1]}, {message[0]}" if message else "")
+        title = optional_string(row.value, "title")
         if "text" not in row.value:
             raise RowError("text is missing or null; if another column holds it: --columns text=NAME")
-        text = document_text(plain_text(row.value["text"]), limits)
+        text = document_text(joined_parts(row.value["text"]), limits)
     except RowError as error:
         return Reject(shown(path), row.line, str(error), id or "")
+    id = id or passage_id(f"{title}\n{text}")
+    if message := message_of(row.value):
+        title = f"{message[1]}, {message[0]}"
     metadata = metadata_of(row.value, ("id", "_id", "title", "text"))
-    return Document(id or passage_id(f"{title}\n{text}"), title, text, shown(path), row.line, metadata=metadata)
+    return Document(id, title, text, shown(path), row.line, metadata=metadata)
 
 
 def _pages(path: Path, row: Row, limits: Limits, parser: Parser) -> Iterator[Document | Reject]:

@@ -6,6 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from gpu_rag.errors import BadInput, MissingBackend
@@ -14,6 +15,7 @@ from gpu_rag.sources.corpus.parser import PARSED_SUFFIXES, Parsed, Parser, is_pa
 from gpu_rag.sources.formats import leads_out
 from gpu_rag.sources.lines import read_whole
 from gpu_rag.sources.rows import MAX_TITLE_CHARS, Limits, RowError, document_text, id_text, metadata_of, shown
+from gpu_rag.text.sentences import front_matter
 from gpu_rag.types import Document, Reject, Scalar
 
 TEXT_SUFFIXES = (".txt", ".md", ".rst", ".log")  # files whose lines are lines of the document
@@ -21,8 +23,11 @@ DOCUMENT_SUFFIXES = (*TEXT_SUFFIXES, *PARSED_SUFFIXES)
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*")
 _UNDERLINED = re.compile(r"^(\S.*)\n([^\w\s])\2{2,}[ \t]*$", re.MULTILINE)
 HIDDEN = "hidden files and folders are not read, unless their own path (not in a .zip) is given as a corpus"
-_FRONT_MATTER = re.compile(r"\ufeff?---[ \t\r]*\n(.*?)^---[ \t\r]*$", re.DOTALL | re.MULTILINE)
-_FIELD = re.compile(r"^([\w-]+):[ \t]+([^\s\[{|>&*!].*)", re.MULTILINE)  # a field of YAML on one line
+# A field of YAML on one line, without the comment behind it.
+_FIELD = re.compile(
+    r"""^([\w-]+):[ \t]++((?:"[^"\n]*"|'[^'\n]*')(?=[ \t\r]*+(?:\#.*)?$)|[^\s\[{|>&*!#](?:(?!\s\#).)*)""", re.MULTILINE
+)
+_MAX_FIELDS = 100
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 
 
@@ -122,8 +127,8 @@ def _as_written(path: Path, name: bytes, limits: Limits) -> Parsed:
     front: dict[str, Scalar] = {}
     if has_ending(name, (".md",)):
         headings = list(_headings(text))
-        matter = _FRONT_MATTER.match(text)
-        front = {key: value.strip().strip("\"'") for key, value in _FIELD.findall(matter[1] if matter else "")}
+        fields = islice(_FIELD.finditer(front_matter(text)), _MAX_FIELDS)
+        front = {field[1]: field[2].strip().strip("\"'") for field in fields}
     elif has_ending(name, (".rst",)):
         headings = [(match.start(), match[1].strip()) for match in _UNDERLINED.finditer(text)]
     title = str(front.pop("title", "")) or (headings[0][1] if headings else "")

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from email import message_from_bytes, policy
 from email.message import EmailMessage, MIMEPart
 from io import BytesIO
+from itertools import count
 from typing import TYPE_CHECKING
 
 from gpu_rag.sources.charset import decode_text
@@ -25,7 +26,7 @@ _BROKEN = (ValueError, LookupError, TypeError, AttributeError, RecursionError, A
 _HEADERS = ("From", "To", "Cc", "Date")
 _SUBJECT, _PLAIN, _HTML, _SENT, _FILE_NAMES = "0037", "1000", "1013", 0x00390040, ("3707", "3704")
 _NAMES = {"From": ("0C1A", "5D01"), "To": ("0E04",), "Cc": ("0E03",)}  # properties of Outlook
-_MARKS = re.compile(r"(?:> ?)+")
+_MARK = r"(?:(?!>>> )>(?=[\s>]|$) ?)"  # a mark of a quotation; not a prompt of Python or ">5"
 _EPOCH = datetime(1601, 1, 1, tzinfo=UTC)
 
 
@@ -112,17 +113,19 @@ def _sent(file: OleFileIO) -> datetime | None:
 
 def _unquoted(text: str) -> str:
     """The text, where the older mails quoted below it are paragraphs without marks. Answers between quotations keep the
-    marks, which tell them apart."""
+    marks, which tell them apart. Marks deeper than a quotation of a quotation can be are words of the mail."""
     written = text.split("\n")
     n_own = len(written)
     while n_own and (written[n_own - 1].startswith(">") or not written[n_own - 1].strip()):
         n_own -= 1
-    lines, depth = written[:n_own], 0
-    for line in written[n_own:]:
-        marks = _MARKS.match(line)
-        words, before = line[marks.end() :] if marks else line, depth
-        depth = marks[0].count(">") if marks else depth
-        lines += ([""] if depth != before else []) + [words]
+    lines, quoted, depth = written[:n_own], written[n_own:], 0
+    depths = {marks[0].count(">") for line in quoted if (marks := re.match(f"{_MARK}++", line))}
+    deepest = next(n for n in count() if n + 1 not in depths)
+    for line in quoted:
+        words = re.sub(rf"\A{_MARK}{{0,{deepest}}}+", "", line, count=1)
+        n_marks = line[: len(line) - len(words)].count(">")
+        lines += ([""] if n_marks not in (0, depth) else []) + [words]
+        depth = n_marks or depth
     return "\n".join(lines).strip()
 
 
