@@ -674,6 +674,7 @@ class Drawn:
         import pyarrow as pa
 
         from gpu_rag.index.name_table import NameTable
+        from gpu_rag.index.names import TextColumn
         from gpu_rag.program.seeds import Titles
 
         tables = []
@@ -681,7 +682,7 @@ class Drawn:
             names = pa.array([f"{kind}{row % 1000} {kind}{row // 1000}" for row in range(n)])
             tables.append((NameTable.of(names, np.arange(n)), names))
         self._loaded["names of entities"] = tables[0][0]
-        self._loaded["names of titles"] = Titles(tables[1][0], pa.chunked_array([tables[1][1]]))
+        self._loaded["names of titles"] = Titles(tables[1][0], TextColumn(pa.chunked_array([tables[1][1]])))
         r, (entities, titles) = np.random.default_rng(3), (tables[0][1], tables[1][1])
         self.questions = [
             f"{i % 64} who met {' and '.join(entities[int(e)].as_py() for e in r.integers(sizes.entities, size=3))} at "

@@ -49,6 +49,8 @@ class TextColumn(Sequence[T]):
 
     def take(self, rows: np.ndarray) -> list[T]:
         """The entries of some rows, i64[n], in their order."""
+        if self._parts is None and self.column.num_chunks == 1:  # Arrow would join several
+            return self._entries.take(pa.array(rows)).to_pylist()  # type: ignore[no-any-return]
         return [self[row] for row in rows.tolist()]
 
     @cached_property
@@ -105,7 +107,7 @@ class SortedRows(Mapping[str, int]):
             return kept
         start = max(bisect_right(self._firsts, text) - 1, 0) * _BLOCK
         row = bisect_left(self._texts, text, start, min(start + _BLOCK, len(self)))
-        if len(self._kept) == _KEPT:
+        if len(self._kept) >= _KEPT:  # threads may add entries at once
             self._kept.clear()
         kept = self._kept[text] = row, self._texts[row] if row < len(self) else ""
         return kept

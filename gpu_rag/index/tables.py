@@ -161,7 +161,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _stamp(path: Path) -> tuple[Path, int, int]:
-    """The path, and what tells two files at it apart. Raises IndexCorrupt naming the file."""
+    """The path of a file, its inode and its time of change. Raises IndexCorrupt naming the file."""
     with _reading(path):
         stat = os.stat(path)
         return path, stat.st_ino, stat.st_mtime_ns

@@ -193,7 +193,7 @@ class Work:
     def carried(
         self, dtype: type[np.integer[Any]], n: int | None = None, values: range = range(1 << 31)
     ) -> np.ndarray | None:
-        """The array that `previous` carried; None if there is none, if it is damaged, or or if it does not hold
+        """The array that `previous` carried; None if there is none, if it is damaged, or if it does not hold
         n numbers (without n: more than _MAX_CARRIED bytes) that are all in `values`."""
         kept = _unsealed(self.previous / CARRIED) if self.previous else None
         max_bytes = _MAX_CARRIED if n is None else n * np.dtype(dtype).itemsize

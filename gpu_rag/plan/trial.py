@@ -162,10 +162,12 @@ def count_triples(sources: Sequence[NamedSource]) -> dict[NamedSource, int]:
 
 class CappedEmbedder:
     """An embedder that stops after 1,024 texts, or if it is fast after QUICK_S. Other texts get these vectors, rolled
-    so that they are not near each other, and `owed_s` adds up the seconds that they would have taken."""
+    and with random signs so that they are not near each other, and `owed_s` adds up the seconds that they would have
+    taken."""
 
     def __init__(self, inner: Embedder):
         self.inner, self.left, self.used_s, self.owed_s = inner, MAX_TEXTS, 0.0, 0.0
+        self._random = np.random.default_rng(0)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -181,7 +183,9 @@ class CappedEmbedder:
             return np.concatenate([vectors, self.embed(texts[len(chosen) :], on_batch)])
         self.owed_s += used_s * n_others / max(len(chosen), 1)
         times = math.ceil(len(texts) / max(len(chosen), 1))
-        return np.concatenate([vectors, *(np.roll(vectors, k, 1) for k in range(1, times))])[: len(texts)]
+        result = np.concatenate([vectors, *(np.roll(vectors, k, 1) for k in range(1, times))])[: len(texts)]
+        result[len(chosen) :] *= 2 * self._random.integers(0, 2, (n_others, result.shape[1]), np.int8) - 1
+        return result
 
 
 class RepeatingLLM:

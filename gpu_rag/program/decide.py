@@ -52,7 +52,7 @@ async def decide(run: Run, ask: Any, /, **fields: Any) -> Any:
     """The reply to an Ask, or the positions of a Choose, by the decider of the run; noted in the trace.
 
     Raises ContextOverflow when a prompt does not fit, RequestFailed when a request failed, UsageError for invalid
-    fields of a Choose.
+    fields of a Choose (of one with `show`, only where a model decides: it may read much of the index).
     """
     decider = decider_in(run, ask.reads if isinstance(ask, Ask) else "")
     if isinstance(ask, Choose):
@@ -104,6 +104,8 @@ async def decide_all(
 def options_of(run: Run, choose: Choose, fields: Fields) -> Options:
     """The options of a choice, checked. Raises UsageError."""
     texts, scores = tuple(fields["options"]), fields.get("scores")
+    if choose.show is None:
+        choose.slots(fields)  # report a wrong field, whoever decides
     k: int = fields.get("k", choose.k)
     if k < 1:
         raise UsageError("a choice takes at least one option", given=f"{choose.name} with k={k}", expected=">= 1")

@@ -34,12 +34,12 @@ _BLOCK = 2048  # texts whose tokens are in memory as Python objects at once
 
 
 @lru_cache(maxsize=1 << 12)  # a question is searched for in several tables, and by several methods
-def _query_tokens(query: str, *languages: str) -> list[str]:
-    """The tokens of a query over texts in some languages, in its order, with repeats. Read only: the list is cached."""
+def _query_tokens(query: str, *languages: str) -> tuple[str, ...]:
+    """The tokens of a query over texts in some languages, in its order, with repeats."""
     own = language_among(query, languages)
     words = [word for word in words_of(query) if word not in stop_words(own)]
     of_word = zip(*(stems(words, language) for language in languages))
-    return [token for tokens in of_word for token in dict.fromkeys(tokens)]
+    return tuple(token for tokens in of_word for token in dict.fromkeys(tokens))
 
 
 class Bm25:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from gpu_rag.text.normalise import normalise_name
-from gpu_rag.text.rules.extraction.entities import read_sentences
+from gpu_rag.text.rules.extraction.entities import Sentence, read_sentences
 from gpu_rag.text.rules.extraction.lexicon import ADVERBS
-from gpu_rag.text.rules.extraction.tokens import MARK, NUMBER, Mention, Token
+from gpu_rag.text.rules.extraction.tokens import MARK, NUMBER
 from gpu_rag.text.sentences import split_sentences
 from gpu_rag.text.tokens import STOP_WORDS
 
@@ -63,6 +63,6 @@ def keywords(text: str) -> frozenset[str]:
     return frozenset(result - {""} - _SILENT)
 
 
-def _sentences(text: str) -> list[tuple[list[Token], list[Mention]]]:
+def _sentences(text: str) -> tuple[Sentence, ...]:
     """The tokens and mentions of each sentence."""
     return read_sentences(text, *split_sentences(text))

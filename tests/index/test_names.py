@@ -64,8 +64,18 @@ def test_the_first_of_equal_names_counts() -> None:
 
 
 @pytest.mark.parametrize("n_chunks", [0, 1, 3])
-def test_entries_taken_together_are_those_taken_one_by_one(n_chunks: int) -> None:
+def test_entries_taken_together_are_those_taken_one_by_one(n_chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chunks = [pa.array([f"{chunk}-{i}" for i in range(5)]) for chunk in range(n_chunks)]
     column: TextColumn[str] = TextColumn(pa.chunked_array(chunks, pa.string()))
     rows = np.array([4, 0, 0, 3, 5 * n_chunks - 1] if n_chunks else [], np.int64)
     assert column.take(rows) == [column[row] for row in rows.tolist()]
+    lists: TextColumn[list[str]] = TextColumn(pa.chunked_array([[["a"], [], ["b", "c"]]]))
+    monkeypatch.setattr(TextColumn, "__getitem__", lambda self, row: pytest.fail("one by one"))
+    assert lists.take(np.array([2, 0, 2])) == [["b", "c"], ["a"], ["b", "c"]]
+
+
+def test_few_answers_are_kept_though_threads_add_some_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "_KEPT", 4)
+    rows = SortedRows(pa.chunked_array([["a", "b"]]))
+    rows._kept.update({str(number): (0, "a") for number in range(5)})  # as two threads leave it
+    assert rows["b"] == 1 and len(rows._kept) == 1

@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -203,3 +204,5 @@ def test_other_texts_get_vectors_that_are_not_near(monkeypatch: pytest.MonkeyPat
     assert np.array_equal(vectors[:10], inner.embed(texts[:10])) and slow.owed_s > 0
     assert np.abs(np.triu(vectors @ vectors.T, 1)).max() < 0.9, "copies would have a cosine of 1"
     assert slow.embed([]).shape == (0, inner.dim)
+    narrow = SimpleNamespace(embed=lambda texts, _: np.eye(32, dtype=np.float32)[: len(texts)] + np.arange(1, 33))
+    assert len(np.unique(trial.CappedEmbedder(narrow).embed(texts * 9), axis=0)) == 360, "more than dimensions"

@@ -246,6 +246,13 @@ def chooser(options=COLOURS, **given):
     return program
 
 
+def test_a_wrong_field_is_reported_though_rules_decide():
+    async def program(run):
+        return await decide(run, Choose("choose", lambda: PICK), options=COLOURS, scores=[0, 1, 0], quest="which?")
+
+    assert isinstance(outcome_of(program).error, UsageError)
+
+
 def check_choice(outcome, chosen, how, options=COLOURS):
     assert outcome.error is None, outcome.error
     assert outcome.draft == chosen

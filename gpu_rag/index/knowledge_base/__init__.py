@@ -133,9 +133,9 @@ class KnowledgeBase:
         """The names for which `named` has nodes, in the form of `name_key`, each once, ascending."""
         return self._named.keys()
 
-    def nodes_of_type(self, type: str) -> np.ndarray:
-        """Nodes of a type: i64, ascending; none for an unknown type."""
-        return np.flatnonzero(np.isin(self.node_type, [r for r, name in enumerate(self.type_names) if name == type]))
+    def nodes_of_type(self, *types: str) -> np.ndarray:
+        """Nodes of the types: i64, ascending; none for unknown types."""
+        return np.flatnonzero(np.isin(self.node_type, [r for r, name in enumerate(self.type_names) if name in types]))
 
     @cached_property
     def _passages_on_host(self) -> tuple[np.ndarray, np.ndarray]:

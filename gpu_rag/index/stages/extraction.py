@@ -111,7 +111,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
 @stage(
     "extraction",
     needs=("passages",),
-    version=4,
+    version=5,
     retry=("extraction_failed", "coref_failed"),
     params=_params,
     roles=lambda settings: ("llm",) if "llm" in (settings.index.extractor, settings.index.coref) else (),

@@ -102,8 +102,10 @@ def node_names(index: Index, type: str | None = None, source: int | None = None)
 
     def load(index: Index) -> tuple[np.ndarray, NearestRows]:
         kb = kb_of(index)
-        rows, vectors = np.array(kb.may_be(range(kb.n), type), np.int64), kb.vectors("kb_name_vectors")
-        if source is not None:
+        rows, vectors = np.arange(kb.n), kb.vectors("kb_name_vectors")
+        if type is not None:
+            rows = kb.nodes_of_type(type, UNTYPED)
+        elif source is not None:
             rows = np.flatnonzero(kb.node_sources[:, source])
         whole = len(rows) == kb.n  # no copy needed
         return rows, NearestRows(vectors if whole else vectors[torch.from_numpy(rows).to(vectors.device)])

@@ -249,7 +249,7 @@ class Reading:
     def _extended(self, beam: Sequence[_Partial], first: Sequence[int], unheard: np.ndarray) -> list[_Partial]:
         """The chains with each next step that is worth trying. first: as in `chains`; unheard: f64[orders, m + 1], the
         penalty if a whole chain takes only the first j cues of an order."""
-        places: dict[tuple[int, int, float], int] = {}  # of (partial, step, what it adds), in the arrays below
+        places: dict[tuple[int, int, float], int] = {}  # place of each (partial, step, extra) in the arrays below
         tables, steps = [], []
         for number, partial in enumerate(beam):
             back = self.reader.reverse(partial.chain[-1]) if partial.chain else -1

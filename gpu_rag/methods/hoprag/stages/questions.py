@@ -130,7 +130,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
 @stage(
     "hop_questions",
     needs=("passages", "extraction", "hop_vertices"),
-    version=3,
+    version=4,
     retry=("hop_replies_failed",),
     params=_params,
     roles=lambda settings: ("llm",) if settings.section(HopSettings).simulate == "llm" else (),

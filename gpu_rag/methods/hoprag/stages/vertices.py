@@ -28,7 +28,7 @@ from gpu_rag.types import Ragged
 @stage(
     "hop_vertices",
     needs=("passages",),
-    version=3,
+    version=4,
     params=lambda settings, _: {"granularity": settings.section(HopSettings).granularity},
 )
 def vertices_stage(work: Work) -> dict[str, int]:
@@ -112,7 +112,7 @@ def vertex_vectors_stage(work: Work) -> dict[str, int]:
     return {}
 
 
-@stage("hop_keywords", needs=("passages", "hop_vertices", "hop_questions"), version=5)
+@stage("hop_keywords", needs=("passages", "hop_vertices", "hop_questions"), version=6)
 def keywords_stage(work: Work) -> dict[str, int]:
     """Write the table `keywords`, sorted, and for in-questions, out-questions and vertices ascending lists of its
     rows. A text that an earlier run had keeps its list."""
@@ -144,8 +144,8 @@ def _texts(folders: Mapping[str, Path]) -> dict[str, TextRows]:
 
 
 def _numbered(work: Work, side: str, texts: TextRows, numbers: dict[str, int], earlier: TextRows | None) -> Ragged:
-    """The keywords of each text, by their numbers. numbers: of the known words; new words are added. earlier: the texts
-    of an earlier run."""
+    """The keywords of each text, by their numbers. numbers: numbers of the known words; new words are added.
+    earlier: the texts of an earlier run."""
     rows, known = np.full(len(texts), -1), read_lists(work.previous / f"{side}.parquet") if work.previous else None
     values, sizes = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
     if (

@@ -8,6 +8,7 @@ place, in a clause of that thing: "Ann wrote a book that won what?".
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import pairwise, takewhile
 
 from gpu_rag.text.rules.decomposition import phrases
@@ -84,7 +85,7 @@ def _in_place(text: str) -> tuple[str, str] | None:
     return None
 
 
-def _clause(text: str, units: list[Unit], first: int, last: int) -> str | None:
+def _clause(text: str, units: Sequence[Unit], first: int, last: int) -> str | None:
     """The clause after units[first:last] as a question about "#0"; None if it is none, or has no question word."""
     low, following, after = units[last].low, units[last + 1], text[units[last].end :]
     asked = [i for i in range(last, len(units)) if units[i].low in QUESTION_WORDS]
@@ -111,13 +112,13 @@ def _asks(text: str) -> bool:
     return first in _OPENING or (first in PREPOSITIONS and second in QUESTION_WORDS)
 
 
-def _open_phrases(units: list[Unit], *, definite: bool = False) -> list[tuple[int, int]]:
+def _open_phrases(units: Sequence[Unit], *, definite: bool = False) -> list[tuple[int, int]]:
     """The phrases "a NOUN", "someone"; also "the NOUN", after another word, if `definite`."""
     spans: list[tuple[int, int]] = []
     for i, unit in enumerate(units):
         last = i + 1
         if unit.low in ("a", "an") or (definite and i and unit.low == "the"):
-            for unit, after in pairwise(units[last:] + units[-1:]):
+            for unit, after in pairwise((*units[last:], units[-1])):
                 ends = last > i + 1 and (phrases.verb_at(units, last) or unit.low.endswith("ly"))
                 if ends or not (unit.is_word or (unit.is_name and after.is_word)):
                     break

@@ -9,6 +9,7 @@ innermost phrase is the one that begins last. There is no parser: the rules use 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -91,8 +92,8 @@ class Unit(NamedTuple):
 
 
 @lru_cache(maxsize=8)  # the same question is read several times
-def units_of(text: str) -> list[Unit]:
-    """The units of a question, in order. Read only: the list is cached. Linear."""
+def units_of(text: str) -> tuple[Unit, ...]:
+    """The units of a question, in order. Linear."""
     ((tokens, mentions),) = read_sentences(text, (0, len(text)))
     ends = {mention.first: mention.last for mention in mentions}
     units: list[Unit] = []
@@ -108,10 +109,10 @@ def units_of(text: str) -> list[Unit]:
         possessive = final.possessive or (first.text == "#" and text[final.end : final.end + 2] in ("'s", "\u2019s"))
         units.append(Unit(text[first.start : final.end].casefold(), first.start, final.end, kind, possessive))
         i = last + 2 * (possessive and not final.possessive)
-    return units
+    return tuple(units)
 
 
-def _name_end(tokens: list[Token], i: int, ends: dict[int, int]) -> int:
+def _name_end(tokens: Sequence[Token], i: int, ends: dict[int, int]) -> int:
     if tokens[i].text == "#" and i + 1 < len(tokens) and tokens[i + 1].kind == NUMBER:
         return i + 2
     last = ends.get(i, i + 1)
@@ -123,7 +124,7 @@ def _name_end(tokens: list[Token], i: int, ends: dict[int, int]) -> int:
     return _behind_parenthesis(tokens, last) if i in ends or tokens[i].kind == NAME else last
 
 
-def _behind_parenthesis(tokens: list[Token], last: int) -> int:
+def _behind_parenthesis(tokens: Sequence[Token], last: int) -> int:
     """The end of a short parenthesis after a name ("Jaws (1975 film)" is one name); else `last`."""
     if last < len(tokens) and tokens[last].text == "(":
         for i in range(last + 1, min(len(tokens), last + _MAX_PARENTHESIS)):
@@ -142,7 +143,7 @@ def is_aux(unit: Unit) -> bool:
     return unit.kind == WORD_UNIT and unit.low in AUX
 
 
-def verb_at(units: list[Unit], i: int) -> bool:
+def verb_at(units: Sequence[Unit], i: int) -> bool:
     """Whether unit i is likely a verb, by lists of forms, the endings -ed and -ing, and the word before it."""
     unit = units[i]
     if unit.kind != WORD_UNIT:
@@ -153,7 +154,7 @@ def verb_at(units: list[Unit], i: int) -> bool:
     return unit.low in LATE_VERBS or (unit.low not in FUNCTION_WORDS and is_verb(unit.low, word_before))
 
 
-def base_verb_at(units: list[Unit], i: int) -> bool:
+def base_verb_at(units: Sequence[Unit], i: int) -> bool:
     """Whether unit i can be the verb that "did" needs: a base form, not after a determiner or preposition."""
     unit = units[i]
     if unit.kind != WORD_UNIT or unit.low not in BASE_VERBS or i == 0:
@@ -198,7 +199,7 @@ PAST = Unit("", 0, 0, MARK_UNIT)  # stands after a question (and so before it), 
 class _Reader:
     """A reader of the phrase that begins at one unit. Positions are unit numbers; ends are exclusive."""
 
-    def __init__(self, units: list[Unit], first: int):
+    def __init__(self, units: Sequence[Unit], first: int):
         self.first, self.n = first, len(units)
         while self.n and units[self.n - 1].kind == MARK_UNIT:
             self.n -= 1

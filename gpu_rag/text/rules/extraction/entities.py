@@ -38,13 +38,15 @@ _JOINING_DASHES = frozenset("–—‑‐-")
 _AFTER_NAME = lexicon.PREPOSITIONS | lexicon.CONJUNCTIONS | lexicon.RELATIVES | lexicon.ADVERBS
 _COMMON_ENDINGS = ("ly", "ing", "ed", "ment", "ments", "tion", "tions", "ness", "ity", "ities")
 
+Sentence = tuple[tuple[Token, ...], tuple[Mention, ...]]  # tokens and mentions
+
 
 @lru_cache(maxsize=8)  # a question is read several times
-def read_sentences(text: str, *spans: tuple[int, int]) -> list[tuple[list[Token], list[Mention]]]:
-    """The tokens and the mentions of each sentence text[start:end]. Read only: the list is cached."""
+def read_sentences(text: str, *spans: tuple[int, int]) -> tuple[Sentence, ...]:
+    """The tokens and the mentions of each sentence text[start:end]."""
     sentences = [tokenise(text, start, end) for start, end in spans]
     words = passage_words("", [], sentences)
-    return [(tokens, find_mentions_in(text, tokens, words)) for tokens in sentences]
+    return tuple((tuple(tokens), tuple(find_mentions_in(text, tokens, words))) for tokens in sentences)
 
 
 def find_mentions_in(text: str, tokens: Sequence[Token], words: PassageWords) -> list[Mention]:
