@@ -1,7 +1,9 @@
 """Slides, OpenDocument files, sheets, Rich Text and mails, and such files made to exhaust or to mislead a reader."""
 
+from io import BytesIO
 from pathlib import Path
 from random import Random
+from zipfile import ZipFile
 
 import pytest
 from office_files import NS, OFFICE, A, mail, msg, ole, pptx, relations, row, shape, sound_file, xlsx
@@ -287,3 +289,13 @@ def test_office_files_keep_to_the_limits_and_every_broken_one_gives_one_result(t
     documents, rejects = read(tmp_path / "broken")
     assert {d.id for d in documents}.isdisjoint(Path(r.file).name for r in rejects if not r.id)
     assert len(documents) + sum(not r.id for r in rejects) == len(broken)
+
+
+def test_names_of_columns_never_take_a_workbook_over_the_limit(tmp_path):
+    rows = row(1, "part", "shelf", "stock") + "".join(row(i, "a", "b", i) for i in range(2, 40))
+    with ZipFile(BytesIO(xlsx(rows, rows))) as package:
+        parts = {name: package.read(name).decode().replace(' state="hidden"', "") for name in package.namelist()}
+    (tmp_path / "a.xlsx").write_bytes(zipped(parts))
+    (whole,), _ = read(tmp_path / "a.xlsx")
+    (document,), rejects = read(tmp_path / "a.xlsx", max_document_chars=len(whole.text) - 1)
+    assert not rejects and [document.text.count("part: a"), whole.text.count("part: a")] == [38, 76]
