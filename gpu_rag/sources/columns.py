@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, starmap, zip_longest
+from itertools import chain, repeat, starmap
 from math import inf
 from typing import Any
 
@@ -52,8 +52,8 @@ def with_names(rows: Sequence[Sequence[str]], n_heads: int, max_chars: float) ->
     """Lines of a table with tabs between cells, each behind the name of its column: "Year: 1902".
 
     Names are the last of the first n_heads rows; without these the first row of several cells, if it has three or more,
-    all different words without a figure, above a column of figures. Rows of one cell are left alone, and so are all if
-    the lines had more than max_chars characters."""
+    all different words without a figure, above a column of figures. Rows of one cell are left alone. All rows are left
+    alone if the result would have more than max_chars characters."""
     start, names = n_heads, [*rows[n_heads - 1]] if n_heads else []
     if not n_heads:
         first = next((i for i, row in enumerate(rows) if sum(map(bool, row)) > 1), 0)
@@ -62,7 +62,7 @@ def with_names(rows: Sequence[Sequence[str]], n_heads: int, max_chars: float) ->
         names = []
     plain = ["\t".join(row).rstrip() for row in rows]
     named = [
-        "\t".join(f"{name}: {cell}" if name and cell else cell for name, cell in zip_longest(names, row, fillvalue=""))
+        "\t".join(f"{name}: {cell}" if name and cell else cell for name, cell in zip(chain(names, repeat("")), row))
         if sum(map(bool, row)) > 1
         else line
         for row, line in zip(rows[start:], plain[start:])
@@ -74,8 +74,12 @@ def with_names(rows: Sequence[Sequence[str]], n_heads: int, max_chars: float) ->
 def _are_names(row: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
     if len(row) < 3 or not all(row) or len(set(row)) < len(row) or any(map(_FIGURE.search, row)):
         return False
-    columns = ([cell for cell in cells if cell] for cells in zip_longest(*below, fillvalue=""))
-    return any(len(cells) > 1 and all(map(_FIGURE.search, cells)) for cells in columns)
+    n_figures = [0.0] * len(row)  # by column; -inf after a cell without a figure
+    for cells in below:
+        for i, cell in enumerate(cells[: len(row)]):
+            if cell:
+                n_figures[i] += 1 if _FIGURE.search(cell) else -inf
+    return max(n_figures) > 1
 
 
 def composed(cells: Iterable[tuple[str, Any]], max_chars: float = inf) -> str:

@@ -61,7 +61,8 @@ def read_csv(path: Path, limits: Limits, needed: str = "text") -> Iterator[Row |
                 elif len(captions) < CAPTION_LINES and _is_caption(cells, needed, limits.columns):
                     captions.append(" ".join("".join(cells).split()))
                 elif any(cells):
-                    names = _names(cells, needed, limits.columns)
+                    is_list = len(cells) == 1 and captions  # its first line says what was given
+                    names = _names(captions[:1] if is_list else cells, needed, limits.columns)
             if not names:
                 if captions:
                     _names(captions[:1], needed, limits.columns)
@@ -72,7 +73,7 @@ def read_csv(path: Path, limits: Limits, needed: str = "text") -> Iterator[Row |
 
 
 def _is_caption(cells: Sequence[str], needed: str, columns: Columns) -> bool:
-    return sum(map(bool, cells)) == 1 and needed not in _known(cells, columns)
+    return bool(cells and cells[0]) and not any(cells[1:]) and needed not in _known(cells, columns)
 
 
 def _charset(path: Path) -> str:
@@ -135,8 +136,8 @@ class _Lines:
 def _delimiter(lines: _Lines, is_tsv: bool, needed: str, columns: Columns) -> str:
     """Delimiter by the first line of several cells. The lines are read again, unless the first names the delimiter."""
     candidates = "\t" if is_tsv else _DELIMITERS
-    for line in islice(lines, 1 + CAPTION_LINES):
-        if named := re.fullmatch(r"sep=(.)\s*", line):
+    for number, line in enumerate(islice(lines, 1 + CAPTION_LINES)):
+        if not number and (named := re.fullmatch(r"sep=(.)\s*", line)):
             return named[1]
         cells = {d: next(csv.reader([line], delimiter=d), []) for d in candidates}
         fitting = [d for d in candidates if needed in _known(cells[d], columns)]
@@ -168,7 +169,8 @@ def _records(lines: _Lines, delimiter: str) -> Iterator[tuple[int, list[str] | R
         if not lines.taken:
             return
         if record:
-            n_names = max(n_names, len(record) if isinstance(record, list) else 0)
+            if n_names < 2 and isinstance(record, list):  # a caption may be one cell; rows do not change the number
+                n_names = len(record)
             yield lines.taken[0][0], record
 
 

@@ -252,12 +252,33 @@ TABLE = "<table><tr><th rowspan=2>Day<th colspan=2>Year<tr><th>Sold<th>Cost<tr><
 
 
 def test_cells_of_a_table_stand_behind_the_names_of_their_columns(tmp_path):
-    rows = ["Day\tYear", "Year: Sold\tYear: Cost", "Day: Mon\tYear: Sold: 5\tYear: Cost: 6"]
+    rows = ["Day\tYear", "Sold\tCost", "Day: Mon\tYear: Sold: 5\tYear: Cost: 6"]
     text = page(tmp_path / "a.html", TABLE.format("<td rowspan=2>7<td>8<tr><td>Wed<td>9")).text
     assert text.split("\n") == [*rows, "Day: Tue\tYear: Sold: 7\tYear: Cost: 8", "Day: Wed\tYear: Cost: 9"]
     text = page(tmp_path / "b.html", TABLE.format(f"<td colspan=99999999>7{'<td>8' * 200}")).text
     assert text.split("\n")[3].split("\t")[:3] == ["Day: Tue", "Year: Sold: 7", "Year: Cost: 8"]
     assert page(tmp_path / "c.html", "<table><tr><th>Name<td>Ada<tr><th>Born<td>1901</table>").text[-9:] == "Born\t1901"
+
+
+CITIES = "<tr><th>City<th>Pop<tr><td>Rome<td>3"
+NAMED = {
+    "a box of facts": ("<tr><th colspan=2>Ada<tr><th>Born<td>1815<tr><th colspan=2>Career<tr><th>Field<td>Sums",
+                       "Ada|Born\t1815|Career|Field\tSums"),
+    "a part of a table": (f"{CITIES}<tr><th colspan=2>Asia<tr><td>Doha<td>1", "*|Asia|City: Doha\tPop: 1"),
+    "names again": (CITIES * 2, "*|City\tPop|City: Rome\tPop: 3"),
+    "a part and names again": (f"{CITIES}<tr><th colspan=2>Asia{CITIES}", "*|Asia|City\tPop|City: Rome\tPop: 3"),
+    "a row and a table left out": (f"{CITIES}<tr hidden><th>x<th>y<tr><td><table hidden></table>Bonn<td>1",
+                                   "*||City: Bonn\tPop: 1"),
+    "a heading": (f"{CITIES}<tr><td><h2>Bonn</h2><td>1", "*||Bonn||Pop: 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_rows_of_heads_name_columns_only_once(tmp_path, name):
+    rows, lines = NAMED[name]
+    document = page(tmp_path / "a.html", f"<table>{rows}</table>")
+    assert document.text == lines.replace("*", "City\tPop|City: Rome\tPop: 3").replace("|", "\n")
+    assert [words for _, words in document.headings] == ["Bonn"] * (name == "a heading")
 
 
 CHARSETS = {

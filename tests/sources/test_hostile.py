@@ -140,10 +140,12 @@ def test_hostile_pages_are_rejects_within_the_limits(tmp_path, busy_machine):
     assert "memory" in reasons["tags.html"]
 
 
-def test_a_hundred_thousand_nested_tags_keep_their_text(tmp_path):
+def test_a_hundred_thousand_nested_tags_keep_their_text(tmp_path, busy_machine):
     (tmp_path / "a.html").write_bytes(b"<title>T</title>" + b"<span>" * 100_000 + b"end")
     documents, rejects = read(tmp_path / "a.html", max_parse_s=1000)
     assert (documents[0].title, documents[0].text, rejects) == ("T", "end", [])
+    (tmp_path / "a.html").write_bytes(b"<table><tr><td>word<table><tr><th>word" * 20_000)  # quadratic: over a minute
+    assert not read(tmp_path / "a.html", max_parse_s=20)[1]
 
 
 def test_a_gigabyte_of_one_line_is_a_reject_in_bounded_memory(tmp_path):

@@ -1,7 +1,9 @@
 """Slides, OpenDocument files, sheets, Rich Text and mails, and such files made to exhaust or to mislead a reader."""
 
+from io import BytesIO
 from pathlib import Path
 from random import Random
+from zipfile import ZipFile
 
 import pytest
 from office_files import NS, OFFICE, A, mail, msg, ole, pptx, relations, row, shape, sound_file, xlsx
@@ -117,6 +119,8 @@ def test_cells_stand_behind_the_names_of_their_columns(tmp_path):
 def test_a_table_that_may_have_no_names_is_left_alone(rows):
     assert with_names([*map(list, rows.split())], 0, 99) == ["\t".join(row) for row in rows.split()]
     assert [len(with_names([["a", "b"], ["1", "2"]], 1, limit)[1]) for limit in (13, 14)] == [3, 9]
+    wide, jagged = [f"{n:b}".translate({48: "a", 49: "b"}) for n in range(1, 4001)], [["x"]] * 20_000
+    assert with_names([wide, *jagged, ["1"] * 5000, ["2"] * 5000], 0, 1e9)[-1].endswith("\t2")
 
 
 def test_the_text_of_a_rich_text_file(tmp_path):
@@ -289,3 +293,13 @@ def test_office_files_keep_to_the_limits_and_every_broken_one_gives_one_result(t
     documents, rejects = read(tmp_path / "broken")
     assert {d.id for d in documents}.isdisjoint(Path(r.file).name for r in rejects if not r.id)
     assert len(documents) + sum(not r.id for r in rejects) == len(broken)
+
+
+def test_names_of_columns_never_take_a_workbook_over_the_limit(tmp_path):
+    rows = row(1, "part", "shelf", "stock") + "".join(row(i, "a", "b", i) for i in range(2, 40))
+    with ZipFile(BytesIO(xlsx(rows, rows))) as package:
+        parts = {name: package.read(name).decode().replace(' state="hidden"', "") for name in package.namelist()}
+    (tmp_path / "a.xlsx").write_bytes(zipped(parts))
+    (whole,), _ = read(tmp_path / "a.xlsx")
+    (document,), rejects = read(tmp_path / "a.xlsx", max_document_chars=len(whole.text) - 1)
+    assert not rejects and [document.text.count("part: a"), whole.text.count("part: a")] == [38, 76]

@@ -290,6 +290,13 @@ def test_lines_above_the_names_of_a_table_are_its_caption(tmp_path):
     assert not rejects and documents[0].metadata == {"Rank": 1, "Boat": "Holly", "Skipper": "Mads"}
     (document,), _ = table(tmp_path / "b.csv", "All notes\nid;text\n1;A note, long.\n")
     assert (document.id, document.title, document.text) == ("1", "", "A note, long.")
+    documents, _ = table(tmp_path / "c.csv", ",score\nann,1\nbob,2\n")
+    assert [d.text for d in documents] == ["score: 1", "score: 2"]
+    (document,), _ = table(tmp_path / "d.csv", "Gulls\nsep=;\nRank;Boat\n1;Holly\n")
+    assert document.title.startswith("Gulls, ")
+    _, rejects = table(tmp_path / "f.tsv", 'name\tsize\tat\nann\tb\tc\t\nbob\t"inch\t3\n')
+    assert not rejects
+    assert "the columns first;" in table(tmp_path / "e.csv", "first\n" + "other\n" * 9)[1][0].reason
 
 
 def test_messages_keep_their_speaker_and_date(tmp_path):

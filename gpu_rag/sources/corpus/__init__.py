@@ -246,9 +246,10 @@ def _sheet_rows(sheets: Document, columns: Columns) -> Iterator[Row]:
         _, *lines = sheets.text[start:end].strip("\n").split("\n")
         names = lines[0].split("\t") if lines else []
         for number, line in enumerate(lines[1:] if {column for _, column in columns} <= set(names) else (), 2):
-            yield Row(
-                number, renamed({n: c.removeprefix(f"{n}: ") for n, c in zip(names, line.split("\t")) if c}, columns)
-            )
+            cells = [(n, c) for n, c in zip(names, line.split("\t")) if c]
+            if len(cells) > 1 and all(c.startswith(f"{n}: ") for n, c in cells if n):  # `with_names` named the row
+                cells = [(n, c.removeprefix(f"{n}: ")) for n, c in cells]
+            yield Row(number, renamed(dict(cells), columns))
 
 
 def _zip(path: Path, limits: Limits, parser: Parser) -> Iterator[Outcome]:

@@ -162,38 +162,46 @@ class _Open(NamedTuple):
 
 
 class _Table:
-    """The place in an open table. names: of its columns, from rows of th alone; label: the name of the open cell's."""
+    """The place in an open table. names: names of the columns, from rows that are only th; label: the prefix of the
+    open cell; size: size of the text when it began."""
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}
-        self.label = ""
+        self.label, self.size, self.is_head = "", 0, False
         self._down: dict[int, int] = {}  # rows into which a cell above still reaches, by column
-        self.begin_row()
+        self.begin_row(False)
 
-    def begin_row(self) -> None:
-        self._column, self._heads, self._is_head = 0, dict[int, str](), True
+    def begin_row(self, is_head: bool) -> None:
+        self._was_head, self.is_head = self.is_head, is_head
+        self._column, self._heads = 0, dict[int, str]()
 
-    def begin_cell(self, tag: str, attributes: Mapping[str, str | None]) -> None:
+    def begin_cell(self, attributes: Mapping[str, str | None], size: int) -> None:
         while self._down.get(self._column, 0):
             self._down[self._column] -= 1
             self._column += 1
-        self._first, self._is_head = self._column, self._is_head and tag == "th"
+        first, self.size = self._column, size
         self._column += _span(attributes.get("colspan"))
-        self._columns = range(self._first, min(self._column, _MAX_SPAN))
+        self._columns = range(first, min(self._column, _MAX_SPAN))
         if (n_rows := _span(attributes.get("rowspan"))) > 1:
             self._down |= dict.fromkeys(self._columns, n_rows - 1)
-        self.label = f"{name}: " if (name := self.names.get(self._first)) else ""
+        self.label = f"{name}: " if (name := self.names.get(first)) and not self.is_head else ""
 
     def end_cell(self, words: str) -> None:
         self.label = ""
-        if self._is_head and words and len(words) <= MAX_HEAD:
+        if words and len(words) <= MAX_HEAD:
             self._heads |= dict.fromkeys(self._columns, words)
 
     def end_row(self) -> None:
         for column in self._down:
             self._down[column] -= column >= self._column and self._down[column] > 0
-        if self._is_head and (len(self._heads) > 1 or self.names):
-            self.names |= self._heads
+        if len({*self._heads.values()}) < 2:  # one cell names a part of the table, not its columns
+            return
+        for column, words in self._heads.items():
+            above = self.names.get(column, "") if self._was_head else ""
+            both = (
+                f"{above}: {words}" if above and above != words and not above.endswith(f": {words}") else above or words
+            )
+            self.names[column] = both if len(both) <= MAX_HEAD else words
 
 
 def _span(value: str | None) -> int:
@@ -247,7 +255,8 @@ class _Text:
         role = ((attributes.get("role") or "").lower().split() or [""])[0]
         is_hidden = "hidden" in attributes or "display:none" in (attributes.get("style") or "").replace(" ", "").lower()
         if self._open and self._is_left_out(tag, role, is_hidden):
-            self._open.append(_Open(tag))
+            self._break(tag if tag != "br" else "")
+            self._open.append(_Open())
             return False
         is_main, is_link = tag == "main" or role == "main", tag == "a" and "href" in attributes
         mark = self._mark(tag, attributes) if self._open and self._without_frame else None
@@ -257,12 +266,14 @@ class _Text:
         self._n_links += is_link
         self._n_heads += is_main or tag in _HEADS
         self._break(tag)
+        if self._tables and (tag == "table" or tag in _HEADINGS):
+            self._tables[-1].label = ""
         if tag == "table":
             self._tables.append(_Table())
         elif self._tables and tag == "tr":
-            self._tables[-1].begin_row()
+            self._tables[-1].begin_row(all(cell.tag == "th" for cell in node.iter()))
         elif self._tables and tag in _CELLS:
-            self._tables[-1].begin_cell(tag, attributes)
+            self._tables[-1].begin_cell(attributes, self._size)
         return True
 
     def _leave(self) -> None:
@@ -274,7 +285,10 @@ class _Text:
             words = "".join(parts)
             self.headings.append((self._size - len(words), " ".join(words.split())))
         if self._tables and left.tag in _CELLS:
-            self._tables[-1].end_cell(" ".join("".join(self._parts[left.n_parts :]).split()))
+            # Only short cells are joined: tables in tables, each with all the text below it, would take quadratic time.
+            may_name = self._tables[-1].is_head and self._size - self._tables[-1].size <= 2 * MAX_HEAD
+            words = "".join(self._parts[left.n_parts :]) if may_name else ""
+            self._tables[-1].end_cell(" ".join(words.split()))
         elif self._tables and left.tag == "tr":
             self._tables[-1].end_row()
         elif self._tables and left.tag == "table":

@@ -25,7 +25,7 @@ def read_sheet(data: bytes, limits: Limits) -> Parsed:
         raise RowError("the file is encrypted with a password") from error
     except (CalamineError, OSError, ValueError) as error:
         raise RowError(one_line(f"the file cannot be read: {error}")) from error
-    pages: list[str] = []
+    tables: list[tuple[str, list[list[str]]]] = []
     problems: list[str] = []
     size, limit, has_rows = 0, limits.max_document_chars, False
     for sheet in (sheet for sheet in book.sheets_metadata if sheet.visible == SheetVisibleEnum.Visible):
@@ -46,9 +46,16 @@ def read_sheet(data: bytes, limits: Limits) -> Parsed:
                 raise
             problems.append(one_line(f"the sheet {sheet.name} cannot be read: {error}"))
         has_rows |= bool(rows)
-        pages.append("\n".join((sheet.name, *with_names(rows, 0, limit))))
+        size += len(sheet.name) + 2
+        tables.append((sheet.name, rows))
     if not has_rows:
         raise RowError(one_line(f"no sheet of the file has a value {'; '.join(problems[:3])}".strip()))
+    pages: list[str] = []
+    for name, rows in tables:  # names of columns may take the characters that the sheets themselves leave
+        plain = sum(sum(map(len, row)) + len(row) for row in rows)
+        lines = with_names(rows, 0, limit - size + plain)
+        size += max(0, sum(map(len, lines)) + len(lines) - plain)
+        pages.append("\n".join((name, *lines)))
     starts = accumulate((len(page) + 2 for page in pages[:-1]), initial=0)
     return Parsed("", "\n\n".join(pages), tuple(starts), tuple(problems))
 
