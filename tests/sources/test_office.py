@@ -7,7 +7,7 @@ from zipfile import ZipFile
 
 import pytest
 from office_files import NS, OFFICE, A, mail, msg, ole, pptx, relations, row, shape, sound_file, xlsx
-from package_files import zipped
+from package_files import docx, zipped
 from source_files import documents_of as read
 
 from gpu_rag.sources.columns import with_names
@@ -303,3 +303,22 @@ def test_names_of_columns_never_take_a_workbook_over_the_limit(tmp_path):
     (whole,), _ = read(tmp_path / "a.xlsx")
     (document,), rejects = read(tmp_path / "a.xlsx", max_document_chars=len(whole.text) - 1)
     assert not rejects and [document.text.count("part: a"), whole.text.count("part: a")] == [38, 76]
+
+
+def test_merged_cells_tabs_and_the_next_table_do_not_shift_the_names_of_columns(tmp_path):
+    def table(*rows):
+        cells = ["".join(f"<w:tc>{cell}</w:tc>" for cell in cells) for cells in rows]
+        return f"<w:tbl>{''.join(f'<w:tr>{row}</w:tr>' for row in cells)}</w:tbl><w:p/>"
+
+    def cell(text, before=""):
+        return f"{before}<w:p><w:r><w:t>{text.replace('|', '</w:t><w:tab/><w:t>')}</w:t></w:r></w:p>"
+
+    wide = '<w:tcPr><w:gridSpan w:val="2"/></w:tcPr>'
+    first = table(map(cell, ("City", "Land", "Pop")), (cell("Rome", wide), cell("3")), map(cell, ("Oslo|x", "N", "1")))
+    second = table(
+        map(cell, ("Name", "Born", "Age")), map(cell, ("Ann", "1990", "33")), map(cell, ("Bob", "1992", "31"))
+    )
+    (tmp_path / "a.docx").write_bytes(docx(first + second))
+    lines = ["City\tLand\tPop", "City: Rome\t\tPop: 3", "City: Oslo x\tLand: N\tPop: 1", "Name\tBorn\tAge"]
+    (document,) = read(tmp_path)[0]
+    assert document.text.split("\n")[:5] == [*lines, "Name: Ann\tBorn: 1990\tAge: 33"]

@@ -14,7 +14,7 @@ cells, each behind the name of its column (in .rtf, "|" and no names). A slide i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby, takewhile
 
 from gpu_rag.sources.charset import decode_text
@@ -24,6 +24,8 @@ from gpu_rag.sources.corpus.parser import Parsed
 from gpu_rag.sources.rows import Limits, RowError, one_line
 from gpu_rag.text.sentences import word_set
 
+_END_OF_TABLE = ("", "")  # a block between tables
+_MAX_WIDTH = 64  # columns of one cell
 _OLE = b"\xd0\xcf\x11\xe0"
 _SKIPPED = word_set(
     "del moveFrom Fallback instrText delText pPrChange rPrChange tabs fld tracked-changes annotation note-citation "
@@ -32,7 +34,7 @@ _SKIPPED = word_set(
 _BREAKS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "s": " "}
 # OpenDocument, in the words of Office Open XML
 _SAME = {
-    "h": "p", "table-row": "tr", "table-cell": "tc", "covered-table-cell": "tc", "line-break": "br",
+    "h": "p", "table": "tbl", "table-row": "tr", "table-cell": "tc", "covered-table-cell": "tc", "line-break": "br",
     "note-body": "note",
 }  # fmt: skip
 _CONTENTS = re.compile(r"toc ?[0-9]")
@@ -190,6 +192,7 @@ class _Body:
     def abandon(self) -> None:
         """Forget all open elements, after a part that ended too early."""
         self._cells: list[list[str]] = []  # paragraphs of the open cells, outermost first
+        self._widths: list[int] = []  # columns of these
         self._rows: list[list[str]] = []  # cells of the open rows
         self._words: list[str] = []  # pieces of text in the open paragraph
         self._outer: list[tuple[list[str], str]] = []  # paragraphs in which notes are open, and their styles
@@ -247,6 +250,9 @@ class _Body:
             self._is_head = attributes.get("val", "true") not in _OFF
         elif tag == "tc":
             self._cells.append([])
+            self._widths.append(_width(attributes.get("number-columns-repeated", "")))
+        elif tag == "gridSpan" and self._widths:
+            self._widths[-1] = _width(attributes.get("val", ""))
         elif tag == "note" and self._is_open:
             self._outer.append((self._words, self._style))
             self._words = []
@@ -275,14 +281,16 @@ class _Body:
             self._is_title = self._is_frame = False
         elif tag == "tc":
             self._paragraph()
-            cell = " ".join(self._cells.pop())
+            cell, width = " ".join(self._cells.pop()).replace("\t", " "), self._widths.pop()
             if self._rows:
-                self._rows[-1].append(cell)
+                self._rows[-1] += [cell, *[""] * (width - 1)]
         elif tag == "tr":
             self._put("\t".join(self._rows.pop()).rstrip(), "th" if self._is_head else "tr")
             self._is_head = self._is_head and self._is_open
         elif tag == "table-header-rows":
             self._is_head = False
+        elif tag == "tbl" and not self._cells:
+            (self._notes if self._outer else self._pages[-1]).append(_END_OF_TABLE)
         elif tag == "note" and self._is_open:
             self._words, self._style = self._outer.pop()
 
@@ -320,24 +328,43 @@ class _Body:
 
     def pages(self) -> list[tuple[str, list[tuple[int, str]]]]:
         """(text, its headings with their offsets) of each page, the notes after the last one."""
-        return [_joined(blocks, self._limit) for blocks in [*self._pages[:-1], self._pages[-1] + self._notes]]
+        pages, result = [*self._pages[:-1], self._pages[-1] + self._notes], []
+        room = self._limit - sum(map(_size, pages))
+        for blocks in pages:
+            named = [*_tables_named(blocks, room)]
+            room -= _size(named) - _size(blocks)
+            result.append(_joined(named))
+        return result
 
 
-def _tables_named(blocks: list[tuple[str, str]], limit: int) -> Iterator[tuple[str, str]]:
-    """The blocks, where the cells of tables, which are rows one after another, have the names of their columns."""
+def _size(blocks: Sequence[tuple[str, str]]) -> int:
+    return sum(len(text) + 2 for _, text in blocks)
+
+
+def _width(number: str) -> int:
+    """The number of columns of a cell, from an attribute."""
+    return min(max(int(number), 1), _MAX_WIDTH) if number.isdecimal() and len(number) < 9 else 1
+
+
+def _tables_named(blocks: Sequence[tuple[str, str]], room: int) -> Iterator[tuple[str, str]]:
+    """The blocks, where the cells of tables have the names of their columns. room: characters that these may add."""
     for is_table, group in groupby(blocks, lambda block: block[0] in ("th", "tr")):
         table = [*group]
-        n_heads = sum(1 for _ in takewhile(lambda block: block[0] == "th", table))
-        rows = [text.split("\t") for _, text in table] if is_table else []
-        yield from (("tr", line.strip()) for line in with_names(rows, n_heads, limit)) if is_table else table
+        if is_table:
+            n_heads = sum(1 for _ in takewhile(lambda block: block[0] == "th", table))
+            room += _size(table)
+            lines = with_names([text.split("\t") for _, text in table], n_heads, room)
+            table = [("tr", line.strip()) for line in lines]
+            room -= _size(table)
+        yield from (block for block in table if block != _END_OF_TABLE)
 
 
-def _joined(blocks: list[tuple[str, str]], limit: int) -> tuple[str, list[tuple[int, str]]]:
+def _joined(blocks: Sequence[tuple[str, str]]) -> tuple[str, list[tuple[int, str]]]:
     """(text, [(offset, heading)]) of the blocks (kind, text) of a page."""
     headings: list[tuple[int, str]] = []
     parts: list[str] = []
     before, size = "", 0
-    for kind, text in _tables_named(blocks, limit):
+    for kind, text in blocks:
         gap = "" if not before else "\n" if kind == before and kind in ("li", "tr") else "\n\n"
         if kind == "h":
             headings.append((size + len(gap), " ".join(text.split())))
