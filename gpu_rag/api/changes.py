@@ -205,7 +205,8 @@ def _contents(index: opened.Index) -> tuple[np.ndarray, np.ndarray]:
         passages = pc.binary_join_element_wise(*(batch[name] for name in names), "\0")
         rows = [list(map(hash, column.to_pylist())) for column in (batch["doc_id"], passages)]
         hashes.append(np.array(rows, np.int64))
-    documents, document = np.unique(np.concatenate(hashes, 1)[0], return_inverse=True)
+    of_documents, of_passages = np.concatenate(hashes, 1)
+    documents, document = np.unique(of_documents, return_inverse=True)
     contents = np.zeros(len(documents), np.int64)
-    np.bitwise_xor.at(contents, document, np.concatenate(hashes, 1)[1])
+    np.bitwise_xor.at(contents, document, of_passages)
     return documents, contents

@@ -95,10 +95,9 @@ def _two(scores: np.ndarray, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray,
     their numbers in both directions f64[..., T, m]."""
     near = np.argsort(-scores, axis=-1, kind="stable")[..., :AMONG]
     one, other = np.triu_indices(near.shape[-1], 1)
-    own, both = np.take_along_axis(scores, near, -1), pairs + pairs.swapaxes(-2, -3)
-    both = np.take_along_axis(both, near[..., None, None], -3)
-    both = np.take_along_axis(both, near[..., None, :, None], -2)
-    return near, own[..., one] + own[..., other], both[..., one, other, :]
+    own, among = np.take_along_axis(scores, near, -1), np.take_along_axis(pairs, near[..., None, None], -3)
+    among = np.take_along_axis(among, near[..., None, :, None], -2)
+    return near, own[..., one] + own[..., other], among[..., one, other, :] + among[..., other, one, :]
 
 
 def model_of(document: Mapping[str, Any], names: Sequence[str], path: Path) -> Model:
