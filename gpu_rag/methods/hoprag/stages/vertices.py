@@ -159,7 +159,9 @@ def _numbered(work: Work, side: str, texts: TextRows, numbers: dict[str, int], e
     is_new = rows < 0
     rows[is_new] = len(sizes[0]) + np.arange(is_new.sum())
     for first, block in zip(range(0, len(texts), tables.ROWS_A_GROUP), texts.blocks()):
-        lists = [keywords(text) for text in compress(block, is_new[first : first + len(block)])]
+        new = [*compress(block, is_new[first : first + len(block)])]
+        keywords_of = {text: keywords(text) for text in set(new)}  # neighbouring vertices share many questions
+        lists = [keywords_of[text] for text in new]
         values.append(np.array([numbers.setdefault(word, len(numbers)) for words in lists for word in words], np.int32))
         sizes.append(np.array([len(words) for words in lists], np.int64))
         work.progress.advance(len(block))
