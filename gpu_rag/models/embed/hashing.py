@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from gpu_rag.models.fingerprint import text_hash
 CODE_VERSION = 1
 DIM = 256
 TRIGRAM_WEIGHT = 0.5
-PROGRESS_EVERY = 256
+TEXTS_AT_ONCE = 128  # bounds memory
 
 _WORD = re.compile(r"\w+", re.UNICODE)
 
@@ -42,23 +43,33 @@ class HashEmbedder:
     def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
         """f32[n, 256], row i the unit vector of texts[i]. Each is computed on its own."""
         vectors = np.empty((len(texts), DIM), dtype=np.float32)
-        for row, text in enumerate(texts):
-            vectors[row] = _vector(text)
-            if on_batch is not None and ((row + 1) % PROGRESS_EVERY == 0 or row + 1 == len(texts)):
-                on_batch(row + 1)
+        for first in range(0, len(texts), TEXTS_AT_ONCE):
+            block = texts[first : first + TEXTS_AT_ONCE]
+            vectors[first : first + len(block)] = _unit_vectors(block)
+            if on_batch is not None:
+                on_batch(first + len(block))
         return vectors
 
 
-def _vector(text: str) -> np.ndarray:
-    counts = Counter(_WORD.findall(text.casefold())) or Counter([""])
-    vector = np.zeros(DIM)
-    for word, count in counts.items():
-        places, weights = _word_features(word)
-        vector[places] += (1.0 + math.log(count)) * weights
-    norm = math.sqrt(float(vector @ vector))
-    if norm == 0.0:  # signed features may cancel exactly: use the empty word, as for an empty text
-        return _vector("")
-    return vector / norm
+def _unit_vectors(texts: Sequence[str]) -> np.ndarray:
+    """f64[n, 256], the unit vector of each text. The terms of a sum are added in the order of the text's words."""
+    counted = [Counter(_WORD.findall(text.casefold())) or Counter([""]) for text in texts]
+    number = {word: i for i, word in enumerate(dict.fromkeys(chain.from_iterable(counted)))}
+    words = np.fromiter(map(number.__getitem__, chain.from_iterable(counted)), np.int64)
+    counts = np.fromiter(chain.from_iterable(map(Counter.values, counted)), np.int64, len(words))
+    tf = np.array([0.0, *(1.0 + math.log(n) for n in range(1, int(counts.max()) + 1))])[counts]
+    row = np.repeat(np.arange(len(texts)), [*map(len, counted)])
+    places, weights = zip(*map(_word_features, number))
+    ends = np.cumsum([*map(len, places)])
+    sizes = np.diff(ends, prepend=0)[words]
+    feature = np.arange(sizes.sum()) + np.repeat(ends[words] - np.cumsum(sizes), sizes)
+    cells = np.repeat(row, sizes) * DIM + np.concatenate(places)[feature]
+    terms = np.repeat(tf, sizes) * np.concatenate(weights)[feature]
+    sums = np.bincount(cells, terms, len(texts) * DIM).reshape(-1, DIM)
+    norms = np.array([math.sqrt(float(vector @ vector)) for vector in sums])
+    for empty in np.flatnonzero(norms == 0.0):  # signed features may cancel exactly: use the empty word, as for no text
+        sums[empty], norms[empty] = _unit_vectors([""])[0], 1.0
+    return sums / norms[:, None]  # type: ignore[no-any-return]
 
 
 @lru_cache(maxsize=1 << 16)
