@@ -3,12 +3,14 @@
 import json
 import re
 import shlex
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from gpu_rag.cli.main import main
+from gpu_rag.models import packaged
 
 ROOT = Path(__file__).resolve().parents[2]
 METHODS = [f"gpu_rag/methods/{name}/README.md" for name in (
@@ -99,6 +101,8 @@ def run_page(page: str, capsys: pytest.CaptureFixture[str], *more: str) -> list[
 @pytest.mark.slow
 def test_commands_run_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
+    converted = packaged.packaged_llm_folder()  # test_packaged.py looks at a conversion
+    monkeypatch.setattr(packaged, "_convert", lambda source, folder: shutil.copytree(converted, folder))
     run_page("README.md", capsys)
     for block in re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S):
         lines = block.splitlines()
