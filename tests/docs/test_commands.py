@@ -51,9 +51,10 @@ LEFT_OUT = {
     "eval my-pages crag.jsonl.gz --method hybgrag-crag --judge": "needs questions with pages",
     "demo --out demo-index --method dense,ppr --questions 1 --json": "gpu-rag demo",  # cli/test_docs.py, and .ci/run
 }
-# Without a language model, and one question where it judges: `ask` of README runs with it
+# Without a language model, and one question where it judges: `ask` of README runs with it. Plans of a small sample
 WITHOUT = ["--set", "models.llm=none"]
 SHORTER = {"answer": WITHOUT, "ask": WITHOUT, "eval": ["--limit", "1"]}
+PLAN = ["--plan-sample", "64"]
 
 
 def commands(page: str) -> list[str]:
@@ -90,7 +91,7 @@ def run_page(page: str, capsys: pytest.CaptureFixture[str], *more: str) -> list[
         if call in LEFT_OUT or (words[0] == "models" and page != "README.md"):  # README has the same ones
             continue
         if "--retrieval-only" not in words and (words[0], page) != ("ask", "README.md"):
-            words += SHORTER.get(words[0], [])
+            words += PLAN if "--plan" in words else SHORTER.get(words[0], [])
         status = main([*words, *(more if words[0] == "eval" else ())])
         out, err = capsys.readouterr()
         assert status == 0, f"{page}: gpu-rag {call}\n{err[-2000:]}"
