@@ -15,6 +15,6 @@ bin="$venv/bin"
 "$bin/mypy" & # beside the tests: it takes a minute or more, and one core
 mypy=$!
 if [ -n "${CI:-}" ]; then select="slow or not slow"; else select="not slow"; fi
-"$bin/python" -m pytest -n 2 --dist loadfile -m "$select" --durations=15 "$@" || failed=$?
+"$bin/python" -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "$select" --durations=15 "$@" || failed=$?
 wait "$mypy" || { echo "test.sh: mypy failed, see above" >&2 && exit 1; }
 exit "${failed:-0}"

@@ -28,6 +28,12 @@ if importlib.util.find_spec("hypothesis") is not None:  # the environment of tes
     settings.load_profile("repeatable" if os.environ.get("CI") else "home")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first, so that no process is left with a long one at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _ctrl_c_is_heard():
     """A job that a shell put in the background ignores SIGINT, and so would the processes that tests start."""

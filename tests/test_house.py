@@ -28,27 +28,21 @@ def modules(root: Path, package: str) -> dict[str, Path]:
     return found
 
 
-def imports(name: str, text: str, known: set[str]) -> set[str]:
-    """The modules that a file names in any import, under TYPE_CHECKING and inside functions too."""
+def imports(name: str, text: str, known: set[str], packages: set[str]) -> set[str]:
+    """The modules that a file names in any import, under TYPE_CHECKING and inside functions too.
+
+    A package counts where the file takes anything of it beside its modules.
+    """
     found: set[str] = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
-    submodules = {m for m in found if any(other.startswith(f"{m}.") for other in found)}
-    return {m for m in found & known if m != name and not (m in submodules and not _uses(text, m, known))}
-
-
-def _uses(text: str, package: str, known: set[str]) -> bool:
-    """Whether a file takes anything of a package itself beside its modules."""
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import) and any(alias.name == package for alias in node.names):
-            return True
-        from_it = isinstance(node, ast.ImportFrom) and node.module == package
-        if from_it and any(f"{package}.{alias.name}" not in known for alias in node.names):
-            return True
-    return False
+            parts = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= parts
+            if node.module not in packages or not parts <= known:
+                found.add(node.module)
+    return (found & known) - {name}
 
 
 def circles(edges: dict[str, set[str]]) -> list[list[str]]:
@@ -81,7 +75,8 @@ def circles(edges: dict[str, set[str]]) -> list[list[str]]:
 
 def test_no_file_imports_in_a_circle_not_even_for_types() -> None:
     files = {name: path for package, root in ROOTS.items() for name, path in modules(root, package).items()}
-    edges = {name: imports(name, path.read_text(encoding="utf-8"), set(files)) for name, path in files.items()}
+    known, packages = set(files), {name.rpartition(".")[0] for name in files}
+    edges = {name: imports(name, path.read_text("utf-8"), known, packages) for name, path in files.items()}
     assert circles(edges) == []
 
 

@@ -152,7 +152,7 @@ def test_ctrl_c_in_code_made_from_text_ends_with_status_1_too(tmp_path):
 # each run is a child, so that libraries are loaded once; its status is printed
 POISON = """
 import os, sys
-import torch
+import numba, pandas, pyarrow.parquet, rich.console, scipy.sparse, torch
 import gpu_rag.cli.answer_command
 from gpu_rag.cli.main import main
 from gpu_rag.models.llm.replay import ReplayLLM

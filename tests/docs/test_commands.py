@@ -3,12 +3,14 @@
 import json
 import re
 import shlex
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from gpu_rag.cli.main import main
+from gpu_rag.models import packaged
 
 ROOT = Path(__file__).resolve().parents[2]
 METHODS = [f"gpu_rag/methods/{name}/README.md" for name in (
@@ -49,9 +51,10 @@ LEFT_OUT = {
     "eval my-pages crag.jsonl.gz --method hybgrag-crag --judge": "needs questions with pages",
     "demo --out demo-index --method dense,ppr --questions 1 --json": "gpu-rag demo",  # cli/test_docs.py, and .ci/run
 }
-# Without a language model, and one question where it judges: `ask` of README runs with it
+# Without a language model, and one question where it judges: `ask` of README runs with it. Plans of a small sample
 WITHOUT = ["--set", "models.llm=none"]
 SHORTER = {"answer": WITHOUT, "ask": WITHOUT, "eval": ["--limit", "1"]}
+PLAN = ["--plan-sample", "64"]
 
 
 def commands(page: str) -> list[str]:
@@ -88,7 +91,7 @@ def run_page(page: str, capsys: pytest.CaptureFixture[str], *more: str) -> list[
         if call in LEFT_OUT or (words[0] == "models" and page != "README.md"):  # README has the same ones
             continue
         if "--retrieval-only" not in words and (words[0], page) != ("ask", "README.md"):
-            words += SHORTER.get(words[0], [])
+            words += PLAN if "--plan" in words else SHORTER.get(words[0], [])
         status = main([*words, *(more if words[0] == "eval" else ())])
         out, err = capsys.readouterr()
         assert status == 0, f"{page}: gpu-rag {call}\n{err[-2000:]}"
@@ -99,6 +102,8 @@ def run_page(page: str, capsys: pytest.CaptureFixture[str], *more: str) -> list[
 @pytest.mark.slow
 def test_commands_run_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
+    converted = packaged.packaged_llm_folder()  # test_packaged.py looks at a conversion
+    monkeypatch.setattr(packaged, "_convert", lambda source, folder: shutil.copytree(converted, folder))
     run_page("README.md", capsys)
     for block in re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S):
         lines = block.splitlines()

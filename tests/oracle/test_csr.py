@@ -1,15 +1,15 @@
 """CSR building, transposing, symmetry and degrees against scipy; bad edges; wrong versions."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
-import pytest
 import scipy.sparse as sp
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from refusals import passes, refusals
+from refusals import caught, passes, refusals
 
 from gpu_rag.errors import BadInput, GpuRagError
 from gpu_rag.graph.csr import check_csr, csr_from_edges, degrees, is_symmetric, transpose
@@ -134,18 +134,9 @@ def unsorted(*args: Any, **o: Any) -> CSR:
     return CSR(got.indptr, torch.cat(rows), got.weight)
 
 
-def test_doubled_loops_are_caught() -> None:
-    with pytest.raises(AssertionError):
-        check_defaults(doubled_loops)
-
-
-@pytest.mark.parametrize("build", [merges_weights, counts_duplicates, one_way, keeps_loops, unsorted])
-def test_wrong_builds_are_caught(build: Any) -> None:
-    for check in (check_build, check_defaults):
-        with pytest.raises(AssertionError):
-            check(build)
-
-
+WRONG_BUILDS = [merges_weights, counts_duplicates, one_way, keeps_loops, unsorted]
+test_wrong_builds_are_caught = caught(WRONG_BUILDS, check_build)
+test_wrong_defaults_are_caught = caught([*WRONG_BUILDS, doubled_loops], check_defaults)
 test_csr_from_edges = passes([build_by_scipy, csr_from_edges], [check_build, check_defaults])
 
 
@@ -255,24 +246,17 @@ def same_degrees(m: CSR) -> bool:
     return scipy_degrees(m, 0).tolist() == scipy_degrees(m, 1).tolist()
 
 
-def test_wrong_transposes_symmetries_and_degrees_are_caught() -> None:
-    weights_left = lambda m: CSR(scipy_transpose(m).indptr, scipy_transpose(m).indices, m.weight)  # noqa: E731
-    for check, fn in [
-        (check_transpose, lambda m: m),
-        (check_transpose, weights_left),
-        (check_symmetry, same_pattern),
-        (check_symmetry, same_degrees),
-        (check_symmetry, lambda m: True),
-        (check_degrees, lambda m: scipy_degrees(m, axis=0)),
-        (check_degrees, lambda m: scipy_degrees(m, weighted=False)),
-    ]:
-        with pytest.raises(AssertionError):
-            check(fn)
-
-
-@pytest.mark.parametrize("turn", [scipy_transpose, transpose])
-def test_transpose(turn: Any) -> None:
-    check_transpose(turn)
+WRONG_REST = [
+    (lambda m: m, check_transpose),
+    (lambda m: CSR(scipy_transpose(m).indptr, scipy_transpose(m).indices, m.weight), check_transpose),
+    (same_pattern, check_symmetry),
+    (same_degrees, check_symmetry),
+    (lambda m: True, check_symmetry),
+    (lambda m: scipy_degrees(m, axis=0), check_degrees),
+    (lambda m: scipy_degrees(m, weighted=False), check_degrees),
+]
+test_wrong_transposes_symmetries_and_degrees_are_caught = caught(WRONG_REST)
+test_transpose = passes([scipy_transpose, transpose], [check_transpose])
 
 
 def test_is_symmetric_and_degrees() -> None:
@@ -353,21 +337,11 @@ def reference_checker(m: CSR, leave_out: str = "", fussy: bool = False) -> None:
             raise BadInput(what)
 
 
-WRONG_CHECKERS = ["indptr shape or type", "indices shape or type", "weight shape or type", "indptr start", "indptr end"]
-WRONG_CHECKERS += ["indptr falls", "indices out of range", "not sorted", "duplicates", "weight NaN", "weight negative"]
-
-
-@pytest.mark.parametrize("leave_out", WRONG_CHECKERS)
-def test_a_checker_that_leaves_one_thing_out_is_caught(leave_out: str) -> None:
-    with pytest.raises(AssertionError):
-        check_checker(lambda m: reference_checker(m, leave_out))
-
-
-def test_a_checker_that_compares_across_rows_is_caught() -> None:
-    with pytest.raises(AssertionError):
-        check_checker(lambda m: reference_checker(m, fussy=True))
-
-
-@pytest.mark.parametrize("checker", [reference_checker, check_csr])
-def test_check_csr(checker: Any) -> None:
-    check_checker(checker)
+HOLES = ["indptr shape or type", "indices shape or type", "weight shape or type", "indptr start", "indptr end"]
+HOLES += ["indptr falls", "indices out of range", "not sorted", "duplicates", "weight NaN", "weight negative"]
+WRONG_CHECKERS = {
+    "compares across rows": partial(reference_checker, fussy=True),
+    **{f"without {what}": partial(reference_checker, leave_out=what) for what in HOLES},
+}
+test_wrong_checkers_are_caught = caught(WRONG_CHECKERS, check_checker)
+test_check_csr = passes([reference_checker, check_csr], [check_checker])

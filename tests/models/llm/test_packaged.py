@@ -104,32 +104,24 @@ SYSTEM = "You answer questions from a passage in a few words."
 PASSAGE = "Passage: The Halden Bridge was designed by Marta Orlo. It crosses the river Ves.\nQuestion: "
 
 
-@pytest.fixture(scope="module")
-def converted(tmp_path_factory):
-    """The packaged model, really converted once for this module."""
-    packaged.set_cache_dir(tmp_path_factory.mktemp("models"))
-    yield packaged.packaged_llm_folder()
-    packaged.set_cache_dir(None)
+@pytest.mark.slow
+def test_the_conversion_is_a_whole_model_folder_and_prints_nothing(cache, capfd):
+    folder = packaged.packaged_llm_folder()
+    assert capfd.readouterr() == ("", "")
+    names = {p.name for p in folder.iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"} <= names
+    assert [p for p in folder.parent.iterdir() if p.is_dir()] == [folder]
 
 
 @pytest.fixture(scope="module")
-def smollm2(converted):
+def smollm2():
     return load_llm("smollm2")
 
 
 @pytest.mark.slow
-def test_the_conversion_is_a_whole_model_folder_and_prints_nothing(tmp_path, converted, smollm2, capfd):
-    packaged.convert_packaged(tmp_path / "again")
-    assert capfd.readouterr() == ("", "")
-    names = {p.name for p in converted.iterdir()}
-    assert {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"} <= names
-    assert [p for p in converted.parent.iterdir() if p.is_dir()] == [converted]
+def test_replies_counts_and_constraints(smollm2):
     assert (smollm2.name, smollm2.capable, smollm2.n_parameters) == ("smollm2", False, 134515008)
     assert 8000 < smollm2.context_tokens < 8192
-
-
-@pytest.mark.slow
-def test_replies_counts_and_constraints(smollm2):
     schema = '{"type":"object","properties":{"name":{"type":"string","maxLength":30}},"required":["name"],"additionalProperties":false}'  # noqa: E501
     options = ("Marta Orlo", "the river Ves", "Halden")
     requests = [
