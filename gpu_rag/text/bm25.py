@@ -97,6 +97,12 @@ class Bm25:
         arrays = {"frequency": narrow(counts.frequency), "indices": counts.indices, "indptr": counts.indptr}
         return cls(counts.tokens, {**arrays, "lengths": narrow(lengths)}, counts.n, k1, b, languages)
 
+    @property
+    def counts(self) -> Counts:
+        """The counts that it was made of."""
+        frequency = self.arrays["frequency"].astype(np.int32)
+        return Counts(self.tokens, self.arrays["indices"], frequency, self.arrays["indptr"], self.n)
+
     def part(self, rows: np.ndarray) -> Bm25:
         """The index of some passages (ascending rows) with the word statistics of all, so that scores do not change."""
         number = np.full(self.n, -1, np.int32)

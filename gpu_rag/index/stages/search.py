@@ -22,7 +22,7 @@ from gpu_rag.index.stage import Stage, stage, the_embedder
 from gpu_rag.index.stages.passages import languages_of
 from gpu_rag.index.tables import unchanged_rows
 from gpu_rag.index.work import Work
-from gpu_rag.text.bm25 import Bm25, Counts, count_words
+from gpu_rag.text.bm25 import Bm25, count_words
 from gpu_rag.text.language import ENGLISH
 
 MIN_SHARE = 50  # word search uses the rules of a language if at least one of this many documents is in it
@@ -83,16 +83,22 @@ def relation_texts(folder: Path) -> TextRows:
 def same_relations(now: Path, before: Path) -> np.ndarray:
     """i64[n]: the row of an earlier relation with the same written subject, label and object, -1 if there is none.
     now, before: folders of the stage `entities`."""
-    names, tables_of = [], []
-    for folder in (now, before):
-        names.append(one_array(tables.read_table(folder / "entities.parquet", tables.ENTITIES, ["name"])["name"]))
-        tables_of.append(tables.read_table(folder / "relations.parquet", tables.RELATIONS, [*TRIPLE]))
-    labels, keys = one_array(tables_of[1]["label"]).unique(), list[np.ndarray]()
-    for written, table in zip(names, tables_of):
-        entity, label = rows_of(written, names[1]), rows_of(one_array(table["label"]), labels)
-        subject, object_ = (entity[table[end].to_numpy()] for end in ("subject", "object"))
+    entity = unchanged_rows(now / "entities.parquet", before / "entities.parquet", tables.ENTITIES, ("id", "name"))
+    paths = (folder / "relations.parquet" for folder in (now, before))
+    return same_triples(entity, *(tables.read_table(path, tables.RELATIONS, [*TRIPLE]) for path in paths))
+
+
+def same_triples(entity: np.ndarray, now: pa.Table, before: pa.Table) -> np.ndarray:
+    """i64[n]: the earlier row of each relation, ascending; -1 if it is new, or an end is. entity: the earlier row of
+    each entity, ascending, -1 if it is new. now, before: columns TRIPLE, sorted."""
+    labels, ends, keys = one_array(before["label"]).unique(), [], list[np.ndarray]()
+    for table in (now, before):
+        rows = (table[end].to_numpy().astype(np.int64) for end in (TRIPLE[0], TRIPLE[2]))
+        subject, object_ = (entity[row] for row in rows) if table is now else rows
+        ends.append(np.minimum(subject, object_))
+        label = rows_of(one_array(table["label"]), labels)
         keys.append(np.stack([subject << 32 | object_ & 0xFFFFFFFF, label], 1).view(np.uint64))
-    return rows_by_key(keys[0], keys[1])
+    return np.where(ends[0] < 0, -1, rows_by_key(keys[0], keys[1]))
 
 
 def triple_texts(names: pa.ChunkedArray, table: pa.Table) -> TextRows:
@@ -244,13 +250,11 @@ def bm25_stage(work: Work) -> dict[str, int]:
     rows, earlier = np.full(tables.n_rows(path), -1), None
     if work.previous_inputs:
         words = Bm25.load(work.previous or path, tables.read_arrays)
-        arrays = words.arrays
         fits = words.n == tables.n_rows(work.previous_inputs["passages"] / path.name)
         if fits and list(words.languages) == languages and len(languages) == 1:
             before = work.previous_inputs["passages"] / path.name
             rows = unchanged_rows(path, before, tables.PASSAGES, ("id", "title", "text"))
-            frequency = arrays["frequency"].astype(np.int32)
-            earlier = Counts(words.tokens, arrays["indices"], frequency, arrays["indptr"], words.n)
+            earlier = words.counts
 
     def texts() -> Iterator[str]:
         first = 0

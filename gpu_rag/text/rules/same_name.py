@@ -75,15 +75,19 @@ class NameRules:
         self._places, self._middles, self._acronyms = (
             {form: set[tuple[str, ...]]() for form in wanted} for _ in range(3)
         )
-        for forms in chain(names.values(), others):
-            for name in map(_name, forms):
-                for longer, form in (
-                    (self._places, name.head if name.tail else None),
-                    (self._middles, (name.tokens[0], name.tokens[-1]) if len(name.tokens) > 2 else None),
-                    (self._acronyms, _acronym(name)),
-                ):
-                    if form in longer:
-                        longer[form].add(name.tokens)
+        firsts = {form[0] for form in wanted}
+        for way in chain.from_iterable(chain(names.values(), others)):
+            acronym = _acronym(way)
+            if acronym not in wanted and not _may_begin(way, firsts):
+                continue
+            name = _name(way)
+            for longer, form in (
+                (self._places, name.head if name.tail else None),
+                (self._middles, (name.tokens[0], name.tokens[-1]) if len(name.tokens) > 2 else None),
+                (self._acronyms, acronym),
+            ):
+                if form in longer:
+                    longer[form].add(name.tokens)
 
     def rule(self, a: int, b: int, together: bool) -> str:
         """The rule that gives things `a` and `b` one name; "" if there is none. Symmetric.
@@ -127,7 +131,7 @@ class NameRules:
             return FORM
         if len(base.tokens) == 2 and len(other.tokens) > 2 and _is_middle(base, other):
             return MIDDLE if len(self._middles[base.tokens]) == 1 else ""
-        if _is_acronym(base) and _acronym(other) == base.tokens and len(self._acronyms[base.tokens]) == 1:
+        if _is_acronym(base) and _acronym(other.written) == base.tokens and len(self._acronyms[base.tokens]) == 1:
             return ACRONYM
         return TYPING if _is_mistyped(base.tokens, other.tokens) else ""
 
@@ -236,8 +240,15 @@ def _tells_apart(word: str) -> bool:
     return word in DIRECTIONS or (len(word) > 1 and _ROMAN.fullmatch(word) is not None)
 
 
-def _acronym(name: _Name) -> tuple[str, ...]:
-    words = [word for word in name.written.split() if word[:1].isupper()]
+def _may_begin(written: str, firsts: set[str]) -> bool:
+    """Whether the first token of a name may be among `firsts`; much faster than `_name`."""
+    first = _TOKEN.search(written)
+    is_plain = written.isascii() and not written.endswith(("'s", "'S"))
+    return not is_plain or (first is not None and first[0].lower() in firsts)
+
+
+def _acronym(written: str) -> tuple[str, ...]:
+    words = [word for word in written.split() if word[:1].isupper()]
     letters = "".join(word[0] for word in words).casefold()
     return (letters,) if len(words) >= _MIN_ACRONYM and letters.isalpha() else ()
 

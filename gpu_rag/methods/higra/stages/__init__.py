@@ -14,6 +14,9 @@ from gpu_rag.methods.higra.stages.graph import (
     exact_texts,
     graph_stage,
     relation_texts,
+    same_entities,
+    same_exact,
+    same_relations,
     search_stage,
 )
 from gpu_rag.methods.higra.stages.links import links_stage, mentions_stage
@@ -24,12 +27,14 @@ def stages() -> list[Stage]:
     """All stages, in building order."""
     return [
         exact_stage,
-        vector_stage("higra_exact_vectors", ("higra_exact",), exact_texts, "entities"),
+        vector_stage("higra_exact_vectors", ("higra_exact",), exact_texts, "entities", same=same_exact),
         merge_stage,
         links_stage,
         mentions_stage,
-        vector_stage("higra_entity_vectors", ("higra_merge",), entity_texts, "entities"),
-        vector_stage("higra_relation_vectors", ("higra_merge", "higra_links"), relation_texts, "relations"),
+        vector_stage("higra_entity_vectors", ("higra_merge",), entity_texts, "entities", same=same_entities),
+        vector_stage(
+            "higra_relation_vectors", ("higra_merge", "higra_links"), relation_texts, "relations", same=same_relations
+        ),
         search_stage,
         graph_stage,
     ]

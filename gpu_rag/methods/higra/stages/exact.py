@@ -56,6 +56,8 @@ def exact_stage(work: Work) -> dict[str, int]:
 def exact_tables(work: Work, by: str) -> dict[str, int]:
     """Write the tables of the stage. by: the aliases that merge, unambiguous | all | none; with none, only entities
     with the same name and type are merged."""
+    if not tables.n_rows(work.stage_folders["extraction"] / "profiles.parquet"):
+        return _plain_tables(work)
     rejected = name_pairs(edited(read_edits(file_of(work.sources)), REJECT))
     limit = work.settings.section(AlignmentSettings).max_cluster
     quarantined: list[list[str]] = []
@@ -106,6 +108,44 @@ def exact_tables(work: Work, by: str) -> dict[str, int]:
         **({"higra_exact_quarantined": len(aside)} if aside else {}),
         "higra_dropped_names": items.dropped,
     }
+
+
+def _plain_tables(work: Work) -> dict[str, int]:
+    """Write the tables without profiles: no name has a type or an alias, so that each row of ENTITIES is an entity."""
+    folder = work.stage_folders["entities"]
+    named = tables.read_table(folder / "entities.parquet", tables.ENTITIES, EXACT_ENTITIES.names[:3])
+    extracted, n = tables.read_table(folder / "extracted.parquet", tables.EXTRACTED), len(named)
+    entity, rows = extracted["entity"].to_numpy(), np.arange(n + 1, dtype=np.int32)
+    order, starts = np.argsort(entity, kind="stable"), tables.starts_of(np.bincount(entity, minlength=n))
+    nothing = pa.ListArray.from_arrays(pa.array(np.zeros_like(rows)), pa.array([], pa.string()))
+    members = pa.ListArray.from_arrays(pa.array(rows), pa.array(rows[:-1]))
+    passages = pa.ListArray.from_arrays(pa.array(starts, pa.int32()), extracted["passage"].take(order).combine_chunks())
+    columns = [*(column.combine_chunks() for column in named.columns), nothing, nothing, members, passages]
+    tables.write_columns(work.out / "higra_exact_entities.parquet", EXACT_ENTITIES, columns)
+    with tables.TableWriter(work.out / "higra_exact_relations.parquet", HIGRA_RELATIONS) as writer:
+        for batch in tables.read_batches(folder / "relations.parquet", tables.RELATIONS):
+            writer.add([*batch.columns, np.ones(batch.num_rows)])
+    write(work.out, "higra_exact_merges", [])
+    return {
+        "higra_exact_entities": n,
+        "higra_exact_relations": tables.n_rows(folder / "relations.parquet"),
+        "higra_exact_merges": 0,
+        "higra_dropped_names": _n_dropped(work),
+    }
+
+
+def _n_dropped(work: Work) -> int:
+    """The number of extracted names that are not usable."""
+    n, path = 0, work.stage_folders["extraction"] / "extractions.parquet"
+    for batch in tables.read_batches(path, tables.EXTRACTIONS, ("entities", "triples")):
+        parts = pc.list_flatten(pc.list_flatten(batch["triples"]))
+        ends = parts.filter(pa.array(np.arange(len(parts)) % 3 != 1))
+        names = pa.concat_arrays([pc.list_flatten(batch["entities"]), ends])
+        is_short = pc.less_equal(pc.binary_length(names), MAX_NAME_CHARS)
+        is_plain = pc.and_(pc.string_is_ascii(names), pc.match_substring_regex(names, "[A-Za-z0-9]"))
+        others = names.filter(pc.invert(pc.and_(is_short, is_plain)))
+        n += sum(not _usable(name) for name in others.to_pylist())
+    return n
 
 
 # --- what is merged --------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,19 @@ from gpu_rag.index.name_table import NAMES, NameTable, of_one
 from gpu_rag.index.names import normalised, one_array
 from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.graph import walk_arrays
-from gpu_rag.index.stages.search import TextRows, triple_texts
+from gpu_rag.index.stages.search import TextRows, same_triples, triple_texts
+from gpu_rag.index.tables import unchanged_rows
 from gpu_rag.index.walk import stored
 from gpu_rag.index.work import Work
 from gpu_rag.lazy import torch
 from gpu_rag.methods.higra.graph import WALK, graph_parts
 from gpu_rag.methods.higra.stages.asks import entity_text
-from gpu_rag.methods.higra.tables import ints, pairs, read
-from gpu_rag.text.bm25 import Bm25
+from gpu_rag.methods.higra.tables import EXACT_ENTITIES, HIGRA_ENTITIES, ints, pairs, read
+from gpu_rag.text.bm25 import Bm25, count_words
 from gpu_rag.types import CSR
 
-_SHOWN = ("name", "aliases", "types", "descriptions")
+_KNOWN = ("id", "name", "aliases", "types", "descriptions")
+_SHOWN = _KNOWN[1:]
 _ENDS = ("subject", "label", "object")
 _ORIGINS = (("extracted", "extraction"), ("inferred", "inferred"))
 _LOWS = (0, 1, 2, 4, 8, 16, 32, 64)  # lower bounds of bins; the last bin has no upper bound
@@ -57,6 +60,24 @@ def relation_texts(merge: Path, links: Path) -> TextRows:
     return triple_texts(read(merge, "higra_entities", ("name",))["name"], read(links, "higra_relations", _ENDS))
 
 
+def same_exact(now: Path, before: Path) -> np.ndarray:
+    """i64[n]: the earlier row of each exact entity with the same text, -1 if there is none."""
+    file = "higra_exact_entities.parquet"
+    return unchanged_rows(now / file, before / file, EXACT_ENTITIES, _KNOWN)
+
+
+def same_entities(now: Path, before: Path, n: int = 4) -> np.ndarray:
+    """The same for merged entities. n: number of columns that must be equal, of id, name, aliases and types."""
+    file = "higra_entities.parquet"
+    return unchanged_rows(now / file, before / file, HIGRA_ENTITIES, _KNOWN[:n])
+
+
+def same_relations(merge: Path, links: Path, merge_before: Path, links_before: Path) -> np.ndarray:
+    """The same for relations."""
+    relations = (read(folder, "higra_relations", _ENDS) for folder in (links, links_before))
+    return same_triples(same_entities(merge, merge_before, 2), *relations)
+
+
 @stage(
     "higra_search",
     needs=("higra_merge", "higra_links"),
@@ -65,20 +86,29 @@ def relation_texts(merge: Path, links: Path) -> TextRows:
     size="relations",
 )
 def search_stage(work: Work) -> dict[str, int]:
-    """Build BM25 indexes over the entities (name, aliases, types) and over the relations."""
-    merge, links = work.stage_folders["higra_merge"], work.stage_folders["higra_links"]
-    index = work.settings.index
-    searched = {"entities": entity_texts(merge), "relations": relation_texts(merge, links)}
+    """Build BM25 indexes over the entities (name, aliases, types) and over the relations. Texts that an earlier run had
+    keep their word counts."""
+    folders, index = [work.stage_folders[name] for name in ("higra_merge", "higra_links")], work.settings.index
+    searched = {"entities": entity_texts(folders[0]), "relations": relation_texts(*folders)}
     work.progress.start("higra_search", sum(map(len, searched.values())), "texts")
     for name, texts in searched.items():
-        Bm25.build(_advancing(work, texts), k1=index.bm25_k1, b=index.bm25_b).save(work.out / name)
+        rows, earlier = np.full(len(texts), -1), None
+        if work.previous and work.previous_inputs:
+            before = [work.previous_inputs[needed] for needed in ("higra_merge", "higra_links")]
+            earlier = Bm25.load(work.previous / name, tables.read_arrays).counts
+            rows = same_entities(folders[0], before[0]) if name == "entities" else same_relations(*folders, *before)
+        counts = count_words(_advancing(work, texts, rows < 0), earlier, rows)
+        Bm25.of(counts, index.bm25_k1, index.bm25_b).save(work.out / name)
+        work.report.reused += int((rows >= 0).sum())
     return {}
 
 
-def _advancing(work: Work, texts: TextRows) -> Iterator[str]:
-    for block in texts.blocks():
-        yield from block
-        work.progress.advance(len(block))
+def _advancing(work: Work, texts: TextRows, wanted: np.ndarray) -> Iterator[str]:
+    for start in range(0, len(texts), tables.ROWS_A_GROUP):
+        mask = wanted[start : start + tables.ROWS_A_GROUP]
+        if mask.any():
+            yield from compress(texts[start : start + tables.ROWS_A_GROUP], mask)
+        work.progress.advance(len(mask))
 
 
 @stage(

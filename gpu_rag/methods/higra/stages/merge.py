@@ -16,6 +16,7 @@ from msgspec import Struct
 from gpu_rag.graph.common.dots import exact_dots
 from gpu_rag.graph.nearest.pairs import comparisons
 from gpu_rag.index import tables
+from gpu_rag.index.checks import outside
 from gpu_rag.index.memory import release_memory
 from gpu_rag.index.names import SortedRows, normalised, one_array
 from gpu_rag.index.stage import Pairs, stage, where_capable
@@ -24,7 +25,8 @@ from gpu_rag.lazy import torch
 from gpu_rag.methods.higra import merges
 from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.methods.higra.stages.asks import PROMPTS, ask_windows, is_left_to_the_model, roles_of
-from gpu_rag.methods.higra.stages.windows import Clusters, entity_windows, window_params
+from gpu_rag.methods.higra.stages.graph import same_exact
+from gpu_rag.methods.higra.stages.windows import Clusters, KeptPairs, entity_windows, window_params
 from gpu_rag.methods.higra.tables import (
     EXACT_ENTITIES,
     HIGRA_BECAME,
@@ -138,27 +140,64 @@ def _decided(work: Work) -> tuple[list[SameEntity], dict[str, int]]:
     if not chosen.refine or not len(vectors):
         return [], {}
     work.progress.start("higra_merge", len(vectors), "entities")
-    shown = entity_windows(work, vectors, chosen.tau)
+    kept, judged = _earlier(work, vectors) or (None, np.zeros(0, np.int64))
+    shown = entity_windows(work, vectors, chosen.tau, kept)
     release_memory()  # the windows leave holes of hundreds of MB at a million entities, before the names are read
     entities, counts = EntityRows(read(work.stage_folders["higra_exact"], "higra_exact_entities")), dict[str, int]()
     if roles_of(work.settings):
         decisions, counts = by_llm(work, entities, vectors, shown.windows)
     else:
-        decisions = agreeing(work, entities, vectors, shown.windows, chosen.min_cosine)
+        decisions, judged = agreeing(work, entities, vectors, shown.windows, chosen.min_cosine, judged)
+    if not shown.recall:
+        near = shown.near @ [1 << 34, 4]
+        work.carry(np.concatenate([near, (judged >> 1 << 2) + 1 + (judged & 1)]))
     return decisions, {**shown.counts("merge"), **counts}
 
 
+def _earlier(work: Work, vectors: torch.Tensor) -> tuple[KeptPairs, np.ndarray] | None:
+    """Near pairs of an earlier run between rows of the same text and vector, and what it knew of pairs of such rows,
+    see `_verdicts`. None without an earlier run."""
+    carried = work.carried(np.int64, values=range(1 << 62))
+    if carried is None or not work.previous_inputs:
+        return None
+    before = work.previous_inputs
+    known = tables.read_arrays(before["higra_exact_vectors"] / "vectors.safetensors")["vectors"]
+    sides = np.stack([carried >> 34, carried >> 2 & 0xFFFFFFFF], 1)
+    rows = same_exact(work.stage_folders["higra_exact"], before["higra_exact"])
+    if vectors.shape[1] != known.shape[1] or outside(sides, len(known)) or outside(rows + 1, len(known) + 1):
+        return None
+    for start in range(0, len(rows), _PAIRS):
+        part = rows[start : start + _PAIRS]
+        part[(vectors[start : start + _PAIRS].numpy() != known[part]).any(1)] = -1
+    now = np.full(len(known), -1)
+    now[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
+    sides, kind = now[sides], carried & 3
+    stays = (sides >= 0).all(1)
+    judged = stays & (kind > 0)
+    verdicts = sides[judged] @ [1 << 33, 2] + kind[judged] - 1
+    return KeptPairs(sides[stays & (kind == 0)], rows < 0), verdicts
+
+
 def agreeing(
-    work: Work, entities: EntityRows, vectors: torch.Tensor, windows: Clusters, least: float
-) -> list[SameEntity]:
-    """Pairs of a window that agree by name and by vector. A rule of `NameRules` must hold, the cosine must be at least
-    `least`, and the types must overlap if both have some. Names are objects, so they are first read for _PAIRS pairs at
-    a time, without the passages and the other names, which can only rule a pair out."""
+    work: Work, entities: EntityRows, vectors: torch.Tensor, windows: Clusters, least: float, known: np.ndarray
+) -> tuple[list[SameEntity], np.ndarray]:
+    """Pairs of a window that agree by name and by vector, and the verdicts on all near pairs of windows.
+
+    A rule of `NameRules` must hold, the cosine must be at least `least`, and the types must overlap if both have some.
+    Names are objects, so they are first read for _PAIRS pairs at a time, without the passages and the other names,
+    which can only rule a pair out. This first verdict depends on the two rows alone. known: verdicts of an earlier run,
+    ascending, i64: left << 33 | right << 1 | whether a rule may hold.
+    """
     pairs, cosine = near_enough(vectors, windows, least)
-    parts = (pairs[:, start : start + _PAIRS] for start in range(0, len(cosine), _PAIRS))
-    kept = np.flatnonzero([bool(rule) for part in parts for rule in _rules(entities, part)])
+    key = pairs.T @ [1 << 33, 2]
+    place = np.searchsorted(known, key)
+    verdicts = np.append(known, -1)[place]
+    todo = np.flatnonzero(verdicts >> 1 != key >> 1)
+    for rows in np.split(todo, range(_PAIRS, len(todo), _PAIRS)):
+        verdicts[rows] = key[rows] + [bool(rule) for rule in _rules(entities, pairs[:, rows])]
+    kept = np.flatnonzero(verdicts & 1)
     agreed = zip(pairs[:, kept].T.tolist(), _rules(entities, pairs[:, kept], work), cosine[kept].tolist())
-    return [SameEntity((a, b), rule, round(score, 6)) for (a, b), rule, score in agreed if rule]
+    return [SameEntity((a, b), rule, round(score, 6)) for (a, b), rule, score in agreed if rule], verdicts
 
 
 def _rules(entities: EntityRows, pairs: np.ndarray, work: Work | None = None) -> list[str]:

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from gpu_rag.graph.cluster import linked_pairs, radius_clusters
-from gpu_rag.graph.common.dots import exact_dots
-from gpu_rag.graph.nearest.pairs import EXACT_ROWS, among_nearest, close_pairs, sampled_recall
+from gpu_rag.graph.common.dots import exact_dots, products, products_slack
+from gpu_rag.graph.nearest.pairs import EXACT_ROWS, among_nearest, close_pairs, distinct, sampled_recall
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.work import Work
 from gpu_rag.lazy import torch
@@ -27,19 +27,26 @@ from gpu_rag.models.set import pick_device
 _log = logging.getLogger(__name__)
 MAX_NEAR = 128  # neighbours counted per row: a dense cloud takes requests by its size, not by its square
 _TILE = 2048
+_FEW = 0.2  # share of new rows; above, all pairs are searched faster by tiles
 SMALLEST_EPS = 1e-4  # stored vectors are rounded: smaller distances mean nothing
 Clusters = list[list[int]]  # rows of entities
 
 
 @dataclass(frozen=True)
 class Shown:
-    """The windows shown to a model. pairs: number of pairs within the radius; together: those with both rows in one
-    window; recall: for pairs by candidates, the exact pairs of a sample of rows and how many of them were found."""
+    """The windows shown to a model. near: i64[P, 2], ascending, the pairs within the radius; together: number of those
+    with both rows in one window; recall: for pairs by candidates, the exact pairs of a sample of rows and how many of
+    them were found."""
 
     windows: Clusters
-    pairs: int
+    near: np.ndarray
     together: int
     recall: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def pairs(self) -> int:
+        """Number of pairs within the radius."""
+        return len(self.near)
 
     def counts(self, what: str) -> dict[str, int]:
         """Counts of a stage. what: merge | link."""
@@ -54,19 +61,28 @@ def window_params(chosen: AlignmentSettings, eps: float) -> dict[str, Any]:
     return {"windows": [eps, chosen.max_cluster]}
 
 
-def entity_windows(work: Work, vectors: torch.Tensor, eps: float) -> Shown:
+@dataclass(frozen=True)
+class KeptPairs:
+    """The near pairs of an earlier run between rows that it had too: i64[P, 2], ascending. is_new: bool[N], the other
+    rows."""
+
+    pairs: np.ndarray
+    is_new: np.ndarray
+
+
+def entity_windows(work: Work, vectors: torch.Tensor, eps: float, kept: KeptPairs | None = None) -> Shown:
     """The windows for the settings, computed on the device of the models; the same on every device up to EXACT_ROWS.
 
     Above EXACT_ROWS entities on a CPU the near pairs are candidates that depend on their two rows alone, see
     `graph.nearest.pairs`.
 
-    vectors: f16|f32[N, D], unit rows.
+    vectors: f16|f32[N, D], unit rows. kept: exact pairs that need not be searched again.
     """
     chosen = work.settings.section(AlignmentSettings)
     moved = vectors.to(pick_device(work.settings.models.device))
     recall = {}
     if moved.device.type != "cpu" or len(moved) <= EXACT_ROWS:
-        near, cosine = near_pairs(moved, eps)
+        near, cosine = near_pairs(moved, eps, kept)
     else:
         together = np.zeros(len(moved), np.uint64)
         with storage_errors(work.partial):
@@ -77,9 +93,9 @@ def entity_windows(work: Work, vectors: torch.Tensor, eps: float) -> Shown:
     if chosen.windows == "clusters":
         windows = near_clusters(moved, eps, chosen.min_samples, chosen.max_cluster)
     else:
-        kept = np.concatenate([*among_nearest(near[:, 0], near[:, 1], cosine, MAX_NEAR)])
-        windows = covering(near[kept], chosen.max_cluster)
-    return Shown(windows, len(near), n_together(near, windows), recall)
+        nearest = np.concatenate([*among_nearest(near[:, 0], near[:, 1], cosine, MAX_NEAR)])
+        windows = covering(near[nearest], chosen.max_cluster)
+    return Shown(windows, near, n_together(near, windows), recall)
 
 
 def near_clusters(vectors: torch.Tensor, eps: float, min_samples: int, most: int) -> Clusters:
@@ -107,8 +123,11 @@ def near_clusters(vectors: torch.Tensor, eps: float, min_samples: int, most: int
     return sorted(done)
 
 
-def near_pairs(vectors: torch.Tensor, eps: float) -> tuple[np.ndarray, np.ndarray]:
-    """(pairs i64[P, 2], their cosines f64[P]): all rows i < j with v_i . v_j >= 1 - eps, ascending."""
+def near_pairs(vectors: torch.Tensor, eps: float, kept: KeptPairs | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """(pairs i64[P, 2], their cosines f64[P]): all rows i < j with v_i . v_j >= 1 - eps, ascending. With few new rows,
+    only their pairs are searched."""
+    if kept is not None and kept.is_new.mean() < _FEW:
+        return _with_new(vectors, eps, kept)
     label = radius_clusters(vectors, eps, 2).cpu()
     order = torch.argsort(label, stable=True)
     order = order[label[order] >= 0]
@@ -124,6 +143,24 @@ def near_pairs(vectors: torch.Tensor, eps: float) -> tuple[np.ndarray, np.ndarra
     joined, cosine = np.concatenate(pairs), np.concatenate(cosines)
     order_of = np.lexsort((joined[:, 1], joined[:, 0]))
     return joined[order_of], cosine[order_of]
+
+
+def _with_new(vectors: torch.Tensor, eps: float, kept: KeptPairs) -> tuple[np.ndarray, np.ndarray]:
+    """`near_pairs`, where only the pairs of new rows are searched."""
+    n, new = len(vectors), torch.from_numpy(np.flatnonzero(kept.is_new)).to(vectors.device)
+    queries, least = vectors[new], 1 - eps - products_slack(vectors)
+    keys = [kept.pairs @ [n, 1]]
+    for start in range(0, n, _TILE):
+        row, column = (products(vectors[start : start + _TILE], queries) >= least).nonzero(as_tuple=True)
+        a, b = row + start, new[column]
+        keys.append((torch.minimum(a, b) * n + torch.maximum(a, b))[a != b].cpu().numpy())
+    pairs, cosines = np.stack(np.divmod(distinct(np.concatenate(keys)), n), 1), [np.zeros(0)]
+    for start in range(0, len(pairs), _TILE**2):
+        left, right = torch.from_numpy(pairs[start : start + _TILE**2].T).to(vectors.device)
+        cosines.append(exact_dots(vectors, left, vectors, right).cpu().numpy())
+    cosine = np.concatenate(cosines)
+    is_near = cosine >= 1 - eps
+    return pairs[is_near], cosine[is_near]
 
 
 def covering(pairs: np.ndarray, most: int) -> Clusters:
