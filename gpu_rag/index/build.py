@@ -259,6 +259,7 @@ def _bring_up_to_date(
     temporary, final, partial = out / "stages" / f".tmp-{name}", out / "stages" / name, out / "work" / name
     work = Work(temporary, partial, folders, settings, sources, models, progress, report, before, before_inputs)
     work.params, work.previous_params = params, {} if old is None else old.params
+    work.previous_counts = {} if old is None else old.counts
     with storage_errors(out):
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)

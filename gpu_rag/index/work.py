@@ -155,7 +155,7 @@ class Work:
     previous: folder of an earlier run of this stage, of the same version, for other inputs, or None. A stage may
     reuse its valid parts, if the output does not depend on that. previous_inputs: folders of the stages that `previous`
     was made from; empty if one is gone or damaged, or if `previous` had other settings or models. params,
-    previous_params: `Stage.params` of this run, and of `previous`.
+    previous_params: `Stage.params` of this run, and of `previous`. previous_counts: counts of `previous`.
     """
 
     out: Path
@@ -170,6 +170,7 @@ class Work:
     previous_inputs: Mapping[str, Path] = field(default_factory=dict)
     params: Mapping[str, Any] = field(default_factory=dict)
     previous_params: Mapping[str, Any] = field(default_factory=dict)
+    previous_counts: Mapping[str, int] = field(default_factory=dict)
 
     def array_block(self, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
         """Array of one block: from disk if an earlier run finished it, else computed and stored durably.

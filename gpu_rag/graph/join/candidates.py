@@ -29,18 +29,19 @@ class SharedKeywords:
     are, never on order. The same pairs on every machine.
     """
 
-    def __init__(self, left: Ragged, right: Ragged):
-        """left, right: ascending lists i32/i64 of keywords below W, each once, on the CPU. Memory: 12 bytes for each
-        keyword of each row, twice that while it is made, and 40 W. Raises BadInput."""
+    def __init__(self, left: Ragged, right: Ragged, bits: np.ndarray | None = None):
+        """left, right: ascending lists i32/i64 of keywords below W, each once, on the CPU. bits: the `bucket_bits` of
+        these sides, by default, or of larger ones that the rows are from. Memory: 12 bytes for each keyword of each
+        row, twice that while it is made, and 40 W. Raises BadInput."""
         for lists, name in ((left, "left keywords"), (right, "right keywords")):
             check_ragged(lists, name, n=2**31, device=torch.device("cpu"), ascending=True)
         self._left = left
-        n = 1 + max((int(lists.values.max()) for lists in (left, right) if lists.values.numel()), default=-1)
+        self._bits = bucket_bits(left, right) if bits is None else bits
         (self._left_rows, self._left_ends), (self._right_rows, self._right_ends) = (
-            _by_word(s, n) for s in (left, right)
+            _by_word(s, len(self._bits)) for s in (left, right)
         )
         n_left, n_right = np.diff(self._left_ends), np.diff(self._right_ends)
-        self.is_common = n_left * n_right > RATIO * (n_left + n_right)
+        self.is_common = _are_common(n_left, n_right) | ((self._bits > 0) & (n_left * n_right > 0))
         self.n_common = int(n_left[self.is_common].sum())
 
     def rare_pairs(self, first: int, last: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -78,13 +79,25 @@ class SharedKeywords:
         a common word. left, right: f16/f32[N, D] on the CPU, the vectors of all rows, unit rows, D <= 16384."""
         i = torch.from_numpy(self._left_rows[self._left_ends[word] :][first:last]).long()
         j = torch.from_numpy(self._right_rows[self._right_ends[word] : self._right_ends[word + 1]]).long()
-        if len(j) <= BUCKET:
+        bits = int(self._bits[word])
+        if not bits:
             yield i, j
             return
-        bits = ((len(j) - 1) // BUCKET).bit_length() + 1
         for codes in zip(*(projection_codes(side, DRAWS, bits, _SEED) for side in (left[i], right[j]))):
             for code in range(1 << bits):
                 yield tuple(rows[torch.from_numpy(own == code)] for rows, own in zip((i, j), codes))  # type: ignore[misc]
+
+
+def bucket_bits(left: Ragged, right: Ragged) -> np.ndarray:
+    """i64[W]: the number of projections whose signs divide the right rows of each keyword; 0: all are compared."""
+    n = 1 + max((int(lists.values.max()) for lists in (left, right) if lists.values.numel()), default=-1)
+    n_left, n_right = (np.bincount(lists.values.numpy(), minlength=n) for lists in (left, right))
+    bits = np.frexp((n_right - 1) // BUCKET)[1] + 1
+    return np.where(_are_common(n_left, n_right) & (n_right > BUCKET), bits, 0)
+
+
+def _are_common(n_left: np.ndarray, n_right: np.ndarray) -> np.ndarray:
+    return n_left * n_right > RATIO * (n_left + n_right)  # type: ignore[no-any-return]
 
 
 def _by_word(lists: Ragged, n: int) -> tuple[np.ndarray, np.ndarray]:

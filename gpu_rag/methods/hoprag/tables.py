@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag.index import tables
-from gpu_rag.index.stages.search import TextRows
+from gpu_rag.index.names import one_array, rows_of
+from gpu_rag.index.stages.search import TextRows, rows_by_key
 from gpu_rag.lazy import torch
 from gpu_rag.types import Ragged
 
@@ -50,6 +53,26 @@ def question_rows(side: str, folder: Path) -> TextRows:
     """The texts of the in- or out-questions."""
     texts = tables.whole_text(read_questions(folder, side)["text"])
     return TextRows(len(texts), lambda rows: texts.slice(rows.start, rows.stop - rows.start).to_pylist())
+
+
+def same_questions(side: str, now: Mapping[str, Path], before: Mapping[str, Path]) -> np.ndarray:
+    """i64[Q]: the row of each in- or out-question in an earlier run, -1 if its vertex did not have it. now, before:
+    folders of the stages `hop_vertices` and `hop_questions`."""
+    (ids, old_ids), (questions, old_questions) = (
+        [read(folders) for folders in (now, before)]
+        for read in (_vertex_ids, lambda folders: read_questions(folders["hop_questions"], side))
+    )
+    texts, old_texts = (one_array(table["text"]) for table in (questions, old_questions))
+    vertex, old_vertex = rows_of(ids, old_ids)[questions["vertex"].to_numpy()], old_questions["vertex"].to_numpy()
+    keys, old_keys = (
+        np.stack([owners.astype(np.int64), rows_of(given, old_texts)], 1).view(np.uint64)
+        for owners, given in ((vertex, texts), (old_vertex, old_texts))
+    )
+    return rows_by_key(keys, old_keys)
+
+
+def _vertex_ids(folders: Mapping[str, Path]) -> pa.LargeStringArray:
+    return one_array(tables.read_table(folders["hop_vertices"] / "vertices.parquet", VERTICES, ["id"])["id"])
 
 
 def write_lists(path: Path, lists: Ragged) -> None:

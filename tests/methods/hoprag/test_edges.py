@@ -196,9 +196,9 @@ def test_rows_without_a_pair_have_no_best() -> None:
 Vectors = tuple[torch.Tensor, torch.Tensor]
 
 
-def pairs_of(left: Ragged, right: Ragged, vectors: Vectors) -> set[tuple[int, int]]:
+def pairs_of(left: Ragged, right: Ragged, vectors: Vectors, bits: Any = None) -> set[tuple[int, int]]:
     """All candidates of two sides."""
-    shared, found = SharedKeywords(left, right), set[tuple[int, int]]()
+    shared, found = SharedKeywords(left, right, bits), set[tuple[int, int]]()
     for first in range(0, left.batch, 4):  # pieces of left rows, as callers ask for them
         for i, j in shared.rare_pairs(first, min(first + 4, left.batch)):
             assert (i.diff() >= 0).all()
@@ -275,6 +275,16 @@ def test_the_order_of_rows_does_not_show_in_candidates() -> None:
     moved = pairs_of(left_words, some_lists(right_words, order), (left, right[order]))
     pairs = pairs_of(left_words, right_words, (left, right))
     assert {(i, int(order[j])) for i, j in moved} == pairs and len(pairs) < 300 * 300
+
+
+@pytest.mark.usefixtures("short_buckets")
+@pytest.mark.parametrize("n_right", [5, 250, 300])
+def test_some_rows_have_the_candidates_that_they_have_among_all(n_right: int) -> None:
+    (left, left_words), (right, right_words) = common_word(300, 1), common_word(300, 2)
+    rows = torch.arange(7)
+    some = some_lists(left_words, rows), some_lists(right_words, torch.arange(n_right)), (left[rows], right[:n_right])
+    expected = {(i, j) for i, j in pairs_of(left_words, right_words, (left, right)) if i < 7 and j < n_right}
+    assert pairs_of(*some, candidates.bucket_bits(left_words, right_words)) == expected != pairs_of(*some)
 
 
 def test_lists_that_do_not_ascend_and_negative_words_are_refused() -> None:

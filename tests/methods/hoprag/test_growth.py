@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from gpu_rag.graph.join import JoinIndex
+from gpu_rag.graph.join import JoinIndex, candidates
 from gpu_rag.index.manifest import Manifest
+from gpu_rag.index.stages.search import rows_by_key
 from gpu_rag.index.verify import verify
 from gpu_rag.index.work import Silent, Sources, StageReport, Work
+from gpu_rag.methods.hoprag.stages import edges as hop_edges
 from gpu_rag.methods.hoprag.stages import matching as hop_matching
-from gpu_rag.methods.hoprag.stages.matching import Previous, Side, carry_over, match_exactly, rows_by_key
+from gpu_rag.methods.hoprag.stages.matching import Previous, Side, best_matches, carry_over, match_exactly
 from gpu_rag.methods.registry import stage_checks
 from gpu_rag.models.set import ModelSet
 from gpu_rag.settings import make_settings
@@ -53,6 +55,7 @@ CHANGES: dict[str, tuple[Rows, bool]] = {  # what the corpus becomes, and whethe
     "all at once": ([passage(1), *OLD[1:5], passage(9, shift=1), passage(12), passage(30)], False),
     "nothing": (OLD, True),
     "none is left": ([passage(40), passage(41)], False),
+    "many added": ([*OLD, *(passage(k) for k in range(20, 40))], True),
 }
 
 
@@ -70,12 +73,12 @@ def old(built: tuple[Any, Path], tmp_path: Path) -> tuple[Any, Path]:
     return built[0], tmp_path / "ix"
 
 
-def check_growth(build_hops: Callable[..., Any], old: tuple[Any, Path], change: str) -> tuple[Any, Any]:
+def check_growth(build_hops: Callable[..., Any], old: tuple[Any, Path], change: str, **hops: Any) -> tuple[Any, Any]:
     """Builds the change into the folder of OLD; it must be what a build from nothing gives."""
     before, grown = old
     rebuilt, corpus = grown.parent / "rebuilt", write(grown.parent / "c.jsonl", CHANGES[change][0])
-    after = build_hops(corpus, grown)
-    build_hops(corpus, rebuilt)
+    after = build_hops(corpus, grown, **hops)
+    build_hops(corpus, rebuilt, **hops)
     assert files_of(grown) == files_of(rebuilt)
     assert Manifest.read(grown).digest() == Manifest.read(rebuilt).digest() and verify(grown, stage_checks()) == []
     return before, after
@@ -116,18 +119,15 @@ def test_added_passages_are_compared_and_nothing_else(
     assert [pair for pair in pairs if pair[0]] == [(n_out - kept, n_in), (kept, n_new_in)]
 
 
-def forgets_new_questions(outs: Side, ins: Side, previous: Previous | None) -> Any:
-    carried = carry_over(outs, ins, previous)
-    return carried if previous is None else (*carried[:2], carried[2][:0])
+def forgets_new_questions(previous: Previous) -> Any:
+    carried = carry_over(previous)
+    return (*carried[:2], carried[2][:0])
 
 
-def keeps_lost_matches(outs: Side, ins: Side, previous: Previous | None) -> Any:
-    carried = carry_over(outs, ins, previous)
-    if previous is None:
-        return carried
-    old = rows_by_key(outs.keys, previous[1])
-    question = np.where(old >= 0, np.minimum(previous[2][old], len(ins.keys) - 1), -2)
-    return question, np.where(old >= 0, previous[3][old], -np.inf), carried[2]
+def keeps_lost_matches(previous: Previous) -> Any:
+    old_in, old, matched, scores = previous
+    question = np.where(old >= 0, np.minimum(matched[old], len(old_in) - 1), -2)
+    return question, np.where(old >= 0, scores[old], -np.inf), carry_over(previous)[2]
 
 
 @pytest.mark.parametrize(
@@ -152,13 +152,42 @@ def test_a_damaged_or_older_state_is_not_carried_over(build_hops: Any, old: Any,
     assert verify(folder, stage_checks()) == []
 
 
-def test_the_approximate_mode_carries_nothing_over(build_hops: Any, old: Any, tmp_path: Path) -> None:
-    corpus, folder = write(tmp_path / "c.jsonl", [*OLD, passage(20)]), old[1]
-    near = {"exact_limit": 10}
-    report = build_hops(corpus, folder, **near)
+@pytest.fixture
+def near(build_hops: Any, old: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Path]:
+    """The same as `old`, with matches among candidates; words of more than 12 in-questions have buckets."""
+    monkeypatch.setattr(candidates, "RATIO", 0)
+    monkeypatch.setattr(candidates, "BUCKET", 12)
+    report = build_hops(old[1].parent / "c.jsonl", old[1], exact_limit=10)
     assert report.stages["hop_edges"].reused == 0 and report.count("hop_candidates") == 1
-    assert verify(folder, stage_checks()) == []
-    assert build_hops(corpus, folder).stages["hop_edges"].reused == 0  # back to exact: from nothing
+    return report, old[1]
+
+
+@pytest.fixture(autouse=True)
+def _old_rows(tmp_path: Path) -> None:
+    write(tmp_path / "c.jsonl", OLD)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_candidates_are_kept_too(build_hops: Any, near: Any, change: str) -> None:
+    _, after = check_growth(build_hops, near, change, exact_limit=10)
+    stage = after.stages["hop_edges"]
+    assert stage.skipped or (stage.reused > 0) == (change not in ("none is left", "many added"))
+
+
+def test_buckets_that_changed_are_noticed(build_hops: Any, near: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong version that keeps all matches where a word got more buckets."""
+    monkeypatch.setattr(hop_edges, "_buckets", lambda *_: {})
+    with pytest.raises(AssertionError):
+        test_candidates_are_kept_too(build_hops, near, "many added")
+
+
+def test_matches_of_another_mode_are_not_kept(build_hops: Any, old: Any, tmp_path: Path) -> None:
+    limit = old[0].count("hop_in_questions")
+    build_hops(tmp_path / "c.jsonl", old[1], exact_limit=limit)
+    _, after = check_growth(build_hops, old, "one added at the end", exact_limit=limit)
+    assert after.stages["hop_edges"].reused == 0 and after.count("hop_candidates") == 1
+    build_hops(write(tmp_path / "c.jsonl", OLD), old[1], exact_limit=limit)
+    assert Manifest.read(old[1]).stages["hop_edges"].counts["hop_exact"] == 1
 
 
 def test_an_interrupted_merge_goes_on_at_its_block(
@@ -210,8 +239,12 @@ def side(rows: Sequence[tuple[int, list[int], np.ndarray, tuple[int, int]]]) -> 
     values = torch.tensor([word for _, words, _, _ in rows for word in words], dtype=torch.int32)
     offsets = torch.tensor(np.cumsum([0] + [len(words) for _, words, _, _ in rows]))
     vectors = torch.from_numpy(np.asarray([v for _, _, v, _ in rows], np.float16).reshape(-1, 4))
-    keys = np.asarray([key for *_, key in rows], "<u8").reshape(-1, 2)
-    return Side(vectors, Ragged(values, offsets), torch.tensor([v for v, *_ in rows], dtype=torch.int64), keys)
+    return Side(vectors, Ragged(values, offsets), torch.tensor([v for v, *_ in rows], dtype=torch.int64))
+
+
+def earlier(new: Sequence[Any], old: Sequence[Any]) -> np.ndarray:
+    """The earlier row of each question, by its key."""
+    return np.asarray([next((k for k, row in enumerate(old) if row[3] == key), -1) for *_, key in new], np.int64)
 
 
 @pytest.fixture
@@ -225,12 +258,12 @@ def test_any_earlier_state_leads_to_the_same_matches(works: Iterator[Work], seed
     outs, ins = universe(seed, 14), universe(seed + 1000, 18)
     states = []
     for _ in range(2):
-        part_out, part_in = ([row for row in rows if choose.random() < 0.7] for rows in (outs, ins))
-        states.append((side(part_out), side(part_in)))
+        states.append([[row for row in rows if choose.random() < 0.7] for rows in (outs, ins)])
     (old_out, old_in), (new_out, new_in) = states
-    old = match_exactly(next(works), old_out, old_in, None)
-    expected = match_exactly(next(works), new_out, new_in, None)
-    found = match_exactly(next(works), new_out, new_in, (old_in.keys, old_out.keys, *old))
+    old = best_matches(next(works), side(old_out), side(old_in), None, match_exactly)
+    expected = best_matches(next(works), side(new_out), side(new_in), None, match_exactly)
+    previous = (earlier(new_in, old_in), earlier(new_out, old_out), *old)
+    found = best_matches(next(works), side(new_out), side(new_in), previous, match_exactly)
     assert all(np.array_equal(a, b) for a, b in zip(found, expected))
 
 
@@ -238,14 +271,13 @@ def test_another_order_of_the_in_questions_carries_nothing_over(works: Iterator[
     """Among equal SIM the lower row counts, so a match made in another order says nothing."""
     rows = [(1, [1], np.eye(4)[0], (7, 8)), (2, [1], np.eye(4)[0], (9, 9))]
     outs = side([(0, [1], np.eye(4)[0], (5, 5))])
-    old_in = side(rows)
-    question, sim = match_exactly(next(works), outs, old_in, None)
+    question, sim = best_matches(next(works), outs, side(rows), None, match_exactly)
     assert question.tolist() == [0]
-    turned = side([(1, *rows[1][1:]), (2, *rows[0][1:])])
-    carried = carry_over(outs, turned, (old_in.keys, outs.keys, question, sim))
+    turned = [(1, *rows[1][1:]), (2, *rows[0][1:])]
+    previous = earlier(turned, rows), np.asarray([0]), question, sim
+    carried = carry_over(previous)
     assert carried[0].tolist() == [-2] and carried[2].tolist() == [0, 1]
-    previous = (old_in.keys, outs.keys, question, sim)
-    assert match_exactly(next(works), outs, turned, previous)[0].tolist() == [0]
+    assert best_matches(next(works), outs, side(turned), previous, match_exactly)[0].tolist() == [0]
 
 
 def test_rows_by_key() -> None:

@@ -91,9 +91,9 @@ def test_every_damage_has_its_line(index: Path, plant: Any, name: str) -> None:
 
 def test_a_missing_file_is_named(index: Path) -> None:
     record = Manifest.read(index).stages["hop_edges"]
-    shutil.move(index / record.folder / "keys.safetensors", index / record.folder / "other.safetensors")
+    shutil.move(index / record.folder / "matches.parquet", index / record.folder / "other.parquet")
     assert verify(index, stage_checks()) == [
-        f"{record.folder}/keys.safetensors: missing", f"{record.folder}/other.safetensors: not part of the index"
+        f"{record.folder}/matches.parquet: missing", f"{record.folder}/other.parquet: not part of the index"
     ]  # fmt: skip
 
 

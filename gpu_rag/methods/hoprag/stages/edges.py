@@ -3,23 +3,30 @@ stay."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from gpu_rag.graph.join.candidates import BUCKET, DRAWS
+from gpu_rag.graph.join.candidates import BUCKET, DRAWS, bucket_bits
 from gpu_rag.index import tables
 from gpu_rag.index.stage import Pairs, stage
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.lazy import torch
 from gpu_rag.methods.hoprag.settings import HopSettings
-from gpu_rag.methods.hoprag.stages.matching import Previous, Side, match_exactly, match_nearly, sampled_matches
+from gpu_rag.methods.hoprag.stages.matching import (
+    Previous,
+    Side,
+    best_matches,
+    match_exactly,
+    match_nearly,
+    sampled_matches,
+)
 from gpu_rag.methods.hoprag.stages.vertices import read_vertices
 from gpu_rag.methods.hoprag.tables import (
     EDGES,
@@ -28,6 +35,7 @@ from gpu_rag.methods.hoprag.tables import (
     QUESTIONS,
     questions_file,
     read_lists,
+    same_questions,
 )
 from gpu_rag.models.set import pick_device
 from gpu_rag.settings import Settings
@@ -54,14 +62,14 @@ def _pairs(settings: Settings, sizes: Mapping[str, float]) -> float:
 @stage(
     "hop_edges",
     needs=("passages", "hop_vertices", "hop_questions", "hop_keywords", "hop_in_vectors", "hop_out_vectors"),
-    version=2,
+    version=3,
     params=_params,
     pairs=Pairs("questions squared", _pairs),
     graph=True,
 )
 def edges_stage(work: Work) -> dict[str, int]:
     """Write the tables `matches` (the best in-question of each out-question, before any cut) and `edges` (see
-    `edges_of_matches`), and the keys of the questions."""
+    `edges_of_matches`)."""
     outs, ins = read_side(work, "out"), read_side(work, "in")
     work.progress.start("hop_edges", len(outs.vertex), "questions")
     question, sim, mode = _match(work, outs, ins)
@@ -82,11 +90,11 @@ def edges_stage(work: Work) -> dict[str, int]:
 
 def _match(work: Work, outs: Side, ins: Side) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
     """The best in-question and SIM of every out-question; counts of the mode, and figures of a sample of candidates."""
+    previous = read_previous(work, outs, ins)
     if _is_exact(work):
-        question, sim = match_exactly(work, outs, ins, read_previous(work.previous))
-        tables.write_arrays(work.out / "keys.safetensors", {"in": ins.keys, "out": outs.keys})
-        return question, sim, {"hop_exact": 1}
-    question, sim = match_nearly(work, outs, ins)
+        return *best_matches(work, outs, ins, previous, match_exactly), {"hop_exact": 1}
+    match = partial(match_nearly, bits=bucket_bits(outs.keywords, ins.keywords))
+    question, sim = best_matches(work, outs, ins, previous, match)
     sampled, n_found = sampled_matches(work, outs, ins, sim)
     _log.info("hop edges by candidates: %d of %d exact matches of a sample are found", n_found, sampled)
     return question, sim, {"hop_candidates": 1, "hop_sampled": sampled, "hop_sampled_and_found": n_found}
@@ -100,43 +108,48 @@ def _is_exact(work: Work) -> bool:
 
 
 def read_side(work: Work, side: str) -> Side:
-    """The in- or out-questions, on the device of the models. They have keys only if they are matched exactly."""
+    """The in- or out-questions, on the device of the models."""
     folders, device = work.stage_folders, pick_device(work.settings.models.device)
     rows = tables.read_table(questions_file(folders["hop_questions"], side), QUESTIONS, ["vertex"])
     vertex = rows["vertex"].to_numpy().astype(np.int64)
     lists = read_lists(folders["hop_keywords"] / f"{side}.parquet")
     vectors = tables.read_arrays(folders[f"hop_{side}_vectors"] / "vectors.safetensors")["vectors"]
-    keys = question_keys(work, side, lists, vectors) if _is_exact(work) else np.zeros((0, 2), "<u8")
     moved = Ragged(lists.values.to(device), lists.offsets.to(device))
-    return Side(torch.from_numpy(vectors).to(device), moved, torch.from_numpy(vertex).to(device), keys)
+    return Side(torch.from_numpy(vectors).to(device), moved, torch.from_numpy(vertex).to(device))
 
 
-def question_keys(work: Work, side: str, lists: Ragged, vectors: np.ndarray) -> np.ndarray:
-    """u64[Q, 2]: the first half of the sha256 of all inputs of a question's matches; its row is not one of them."""
-    ids = tables.whole_text(read_vertices(work, "id")["id"])
-    vocabulary = tables.read_table(work.stage_folders["hop_keywords"] / "keywords.parquet", KEYWORDS)["keyword"]
-    values, offsets = lists.values.numpy(), lists.offsets.numpy()
-    keys, row = np.zeros((len(offsets) - 1, 2), "<u8"), 0
-    path = questions_file(work.stage_folders["hop_questions"], side)
-    for batch in tables.read_batches(path, QUESTIONS):
-        ends = offsets[row : row + batch.num_rows + 1]
-        words = vocabulary.take(pa.array(values[ends[0] : ends[-1]])).to_pylist()
-        owners, bounds = ids.take(batch["vertex"]).to_pylist(), (ends - ends[0]).tolist()
-        for owner, text, first, last in zip(owners, batch["text"].to_pylist(), bounds, bounds[1:]):
-            digest = hashlib.sha256("\0".join([owner, text, *words[first:last]]).encode())
-            digest.update(vectors[row].tobytes())
-            keys[row] = np.frombuffer(digest.digest()[:16], "<u8")
-            row += 1
-    return keys
-
-
-def read_previous(folder: Path | None) -> Previous | None:
-    """The earlier state of the stage; None if it was not exact."""
-    if folder is None or not (folder / "keys.safetensors").is_file():
+def read_previous(work: Work, outs: Side, ins: Side) -> Previous | None:
+    """The earlier state of the stage; None if it was of another mode, or had other buckets of candidates."""
+    before, mode = work.previous_inputs, "hop_exact" if _is_exact(work) else "hop_candidates"
+    if not before or work.previous is None or mode not in work.previous_counts:
         return None
-    keys = tables.read_arrays(folder / "keys.safetensors")
-    matches = tables.read_table(folder / "matches.parquet", MATCHES)
-    return keys["in"], keys["out"], matches["question"].to_numpy(), matches["sim"].to_numpy()
+    if mode == "hop_candidates":
+        old = (read_lists(before["hop_keywords"] / f"{side}.parquet") for side in ("out", "in"))
+        if _buckets(before, *old) != _buckets(work.stage_folders, outs.keywords, ins.keywords):
+            return None
+    rows = []
+    for side in ("in", "out"):
+        row = same_questions(side, work.stage_folders, before)
+        now, then = (
+            tables.read_arrays(folders[f"hop_{side}_vectors"] / "vectors.safetensors")["vectors"]
+            for folders in (work.stage_folders, before)
+        )
+        if now.shape[1:] != then.shape[1:]:  # of another embedder
+            return None
+        for first in range(0, len(row) if len(then) else 0, tables.ROWS_A_GROUP):
+            part = row[first : first + tables.ROWS_A_GROUP]  # a view
+            part[(now[first : first + len(part)] != then[part]).any(1)] = -1
+        rows.append(row)
+    matches = tables.read_table(work.previous / "matches.parquet", MATCHES)
+    return rows[0], rows[1], matches["question"].to_numpy(), matches["sim"].to_numpy()
+
+
+def _buckets(folders: Mapping[str, Path], outs: Ragged, ins: Ragged) -> dict[str, int]:
+    """The `bucket_bits` of each keyword that has buckets."""
+    bits = bucket_bits(outs, ins)
+    rows = np.flatnonzero(bits)
+    words = tables.read_table(folders["hop_keywords"] / "keywords.parquet", KEYWORDS)["keyword"].take(pa.array(rows))
+    return dict(zip(words.to_pylist(), bits[rows].tolist()))
 
 
 def _n_crossing(work: Work, edges: dict[str, np.ndarray]) -> int:

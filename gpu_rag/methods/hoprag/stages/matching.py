@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
+from hashlib import blake2b
 
 import numpy as np
 
@@ -14,7 +15,6 @@ from gpu_rag.graph.join.candidates import SharedKeywords
 from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores
 from gpu_rag.graph.nearest.pairs import SAMPLE
 from gpu_rag.graph.ragged import some_lists
-from gpu_rag.index.stages.search import rows_by_key
 from gpu_rag.index.work import Work
 from gpu_rag.lazy import torch
 from gpu_rag.types import Ragged
@@ -28,14 +28,12 @@ SAMPLED_FROM = 1 << 17  # in-questions that the sample is compared with at a tim
 class Side:
     """The in- or out-questions.
 
-    vectors: f16[Q, D]; keywords: Q lists; vertex: i64[Q]; keys: u64[Q, 2], which identify a question by its vertex's
-    id, text, keywords and vector. Rows are ordered by (vertex, text).
+    vectors: f16[Q, D]; keywords: Q lists; vertex: i64[Q]. Rows are ordered by (vertex, text).
     """
 
     vectors: torch.Tensor
     keywords: Ragged
     vertex: torch.Tensor
-    keys: np.ndarray
 
     @cached_property
     def joined(self) -> JoinIndex:
@@ -43,65 +41,74 @@ class Side:
         return join_index(self.vectors, self.keywords, groups=self.vertex)
 
     def part(self, rows: torch.Tensor) -> Side:
-        """Some rows i64[B], without keys."""
+        """Some rows i64[B]."""
         rows = rows.to(self.vertex.device)
-        return Side(self.vectors[rows], some_lists(self.keywords, rows), self.vertex[rows], self.keys[:0])
+        return Side(self.vectors[rows], some_lists(self.keywords, rows), self.vertex[rows])
 
 
-# An earlier exact state of the stage: keys of in- and out-questions, the best match of each out-question, and its SIM.
+# An earlier state of the stage, made in the same mode: for each in- and each out-question its earlier row, -1 for a new
+# one, see `read_previous`; the best match of each earlier out-question, and its SIM.
 Previous = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+# match(work, name, left, right): the best right row i64 of each left row, and SIM f64; (-1, -inf) if there is none. Of
+# equal SIM the lowest row. name: the beginning of the names of its blocks.
+Match = Callable[[Work, str, Side, Side], tuple[np.ndarray, np.ndarray]]
 
 
-def carry_over(outs: Side, ins: Side, previous: Previous | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def carry_over(previous: Previous) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The matches of `previous` that are still valid, apart from new in-questions, which they must be compared with.
 
     A match is invalid if its in-question is gone or changed. Ties go to the lower row, so all are invalid if the
     in-questions that stayed have changed their order. Returns for each out-question the current row of its match (-1:
     it had none, -2: it must be matched with all in-questions), its SIM, and the rows of new in-questions.
     """
-    question, sim = np.full(len(outs.keys), -2, np.int64), np.full(len(outs.keys), -np.inf)
-    everything = question, sim, np.arange(len(ins.keys))
-    if previous is None:
-        return everything
-    in_keys, out_keys, matched, scores = previous
-    old_in = rows_by_key(ins.keys, in_keys)
-    stayed = np.flatnonzero(old_in >= 0)
+    old_in, old_out, matched, scores = previous
+    question, sim = np.full(len(old_out), -2, np.int64), np.full(len(old_out), -np.inf)
+    stayed, known = np.flatnonzero(old_in >= 0), old_out >= 0
     if (np.diff(old_in[stayed]) < 0).any():
-        return everything
-    row_now = np.full(len(in_keys) + 1, -2, np.int64)  # the last row is for the match -1
-    row_now[old_in[stayed]], row_now[-1] = stayed, -1
-    old_out = rows_by_key(outs.keys, out_keys)
-    known = old_out >= 0
+        return question, sim, np.arange(len(old_in))
+    row_now = np.full(max(old_in.max(initial=-1), matched.max(initial=-1)) + 2, -2, np.int64)
+    row_now[old_in[stayed]], row_now[-1] = stayed, -1  # the last row is for the match -1
     question[known] = row_now[matched[old_out[known]]]
     sim[known] = scores[old_out[known]]
     sim[question < 0] = -np.inf
     return question, sim, np.flatnonzero(old_in < 0)
 
 
-def match_exactly(work: Work, outs: Side, ins: Side, previous: Previous | None) -> tuple[np.ndarray, np.ndarray]:
+def best_matches(
+    work: Work, outs: Side, ins: Side, previous: Previous | None, match: Match
+) -> tuple[np.ndarray, np.ndarray]:
     """(question i32[n_out], sim f64[n_out]) of each out-question's best match; (-1, -inf) if there is none.
 
     Ties go to the lowest in-question. Valid matches of `previous` are compared with new in-questions only, the rest
     with all, so the result does not depend on `previous`. Resumes at the block where a run died.
     """
-    carried, carried_sim, fresh = carry_over(outs, ins, previous)
-    work.report.reused += int((carried > -2).sum())
-    new = torch.from_numpy(fresh)
-    new_ins = ins if len(new) == len(ins.vertex) else ins.part(new)
+    everything = np.arange(len(ins.vertex))
+    question, sim, fresh = np.full(len(outs.vertex), -2), np.full(len(outs.vertex), -np.inf), everything
+    if previous is not None:
+        question, sim, fresh = carry_over(previous)
+    work.report.reused += int((question > -2).sum())
+    best = np.maximum(question, -1).astype(np.int32), sim
+    for is_left, right_rows in ((question == -2, everything), (question > -2, fresh)):
+        rows = np.flatnonzero(is_left)
+        if len(rows) and len(right_rows):
+            name = blake2b(rows.tobytes() + right_rows.tobytes(), digest_size=16).hexdigest()
+            left, right = (
+                some if len(own) == len(some.vertex) else some.part(torch.from_numpy(own))
+                for some, own in ((outs, rows), (ins, right_rows))
+            )
+            index, score = match(work, name, left, right)
+            _keep_better(best, rows, np.append(right_rows, -1)[index], score)
+    return best
+
+
+def match_exactly(work: Work, name: str, left: Side, right: Side) -> tuple[np.ndarray, np.ndarray]:
+    """A `Match` that compares all."""
     threads = work.settings.models.threads
 
     def block(rows: np.ndarray) -> np.ndarray:
-        question, sim = carried[rows].copy(), carried_sim[rows].copy()
-        for chosen, right, right_rows in ((question == -2, ins, None), (question > -2, new_ins, fresh)):
-            left = outs.part(torch.from_numpy(rows[chosen]))
-            index, score = _best(left, right, threads)
-            index = index if right_rows is None else np.where(index < 0, -1, np.append(right_rows, -1)[index])
-            old, old_sim = question[chosen], sim[chosen]
-            wins = (index >= 0) & ((score > old_sim) | ((score == old_sim) & (index < old)))
-            question[chosen], sim[chosen] = np.where(wins, index, old), np.where(wins, score, old_sim)
-        return np.stack([np.maximum(question, -1), sim])
+        return np.stack(_best(left.part(torch.from_numpy(rows)), right, threads))
 
-    return _in_blocks(work, len(outs.vertex), EXACT_ROWS, block)
+    return _in_blocks(work, name, len(left.vertex), EXACT_ROWS, block)
 
 
 def _best(left: Side, right: Side, threads: int) -> tuple[np.ndarray, np.ndarray]:
@@ -113,10 +120,10 @@ def _best(left: Side, right: Side, threads: int) -> tuple[np.ndarray, np.ndarray
     return index.cpu().numpy(), score.cpu().numpy()
 
 
-def match_nearly(work: Work, outs: Side, ins: Side) -> tuple[np.ndarray, np.ndarray]:
-    """Variant of `match_exactly` that compares only questions that share a keyword, see `SharedKeywords`, and carries
-    nothing over. SIM is exact."""
-    shared, n = SharedKeywords(outs.keywords, ins.keywords), len(outs.vertex)
+def match_nearly(work: Work, name: str, outs: Side, ins: Side, *, bits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A `Match` that compares only questions that share a keyword, see `SharedKeywords`. SIM is exact. bits: the
+    `bucket_bits` of all questions."""
+    shared, n = SharedKeywords(outs.keywords, ins.keywords, bits), len(outs.vertex)
     work.progress.start("hop_edges", n + shared.n_common, "look-ups")
     things = described(ins.vectors, ins.keywords, 2**31)
 
@@ -138,9 +145,9 @@ def match_nearly(work: Work, outs: Side, ins: Side) -> tuple[np.ndarray, np.ndar
         rows = np.flatnonzero(best[0] >= 0)
         return np.stack([rows, best[0][rows], best[1][rows]])
 
-    best = _in_blocks(work, n, NEAR_ROWS, rare)
+    best = _in_blocks(work, name, n, NEAR_ROWS, rare)
     for number, block in enumerate(shared.common_blocks()):
-        rows, index, sim = work.array_block(f"common-{number}", partial(common, block))
+        rows, index, sim = work.array_block(f"{name}-common-{number}", partial(common, block))
         _keep_better(best, rows.astype(np.int64), index, sim)
     return best
 
@@ -184,12 +191,12 @@ def sampled_matches(work: Work, outs: Side, ins: Side, sim: np.ndarray) -> tuple
 
 
 def _in_blocks(
-    work: Work, n: int, step: int, make: Callable[[np.ndarray], np.ndarray]
+    work: Work, name: str, n: int, step: int, make: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     parts = [np.zeros((2, 0))]
     for number, start in enumerate(range(0, n, step)):
         rows = np.arange(start, min(start + step, n))
-        parts.append(work.array_block(str(number), partial(make, rows)))
+        parts.append(work.array_block(f"{name}-{number}", partial(make, rows)))
         work.progress.advance(len(rows))
     question, sim = np.concatenate(parts, axis=1)
     return question.astype(np.int32), sim
