@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class GpuRagError(Exception):
     """Base class of all errors. `exit_code` is the exit status of the command line for this error.
@@ -36,6 +39,15 @@ class BadInput(UsageError):
 
 class MissingBackend(UsageError):
     """A requested backend is not installed. The message names the extra that installs it."""
+
+
+@contextmanager
+def needing(what: str, do: str) -> Iterator[None]:
+    """Turn an import that fails inside the block into MissingBackend."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingBackend(what, given=str(error), do=do) from error
 
 
 class MissingLayer(UsageError):

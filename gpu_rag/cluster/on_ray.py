@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpu_rag.cluster.worker import TRIES, call, check
-from gpu_rag.errors import GpuRagError, MissingBackend, UsageError
+from gpu_rag.errors import GpuRagError, UsageError, needing
 
 CONNECT_S = 10.0
 
@@ -16,11 +16,8 @@ CONNECT_S = 10.0
 def run(target: str, documents: Sequence[Mapping[str, Any]], place: str, on_done: Callable[[], None]) -> None:
     """See `run_tasks`. place: an address that `ray.init` takes. Each task asks for as many GPUs as the node with fewest
     has, nodes without GPUs left out."""
-    try:
+    with needing("ray is not installed", "pip install 'gpu-rag[ray]'"):
         import ray
-    except ImportError as error:
-        do = "pip install 'gpu-rag[ray]'"
-        raise MissingBackend("ray is not installed", given=str(error), do=do) from error
     try:
         host, _, port = place.removeprefix("ray://").rpartition(":")
         if host:  # ray.init waits for minutes if nobody listens

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpu_rag.errors import MissingBackend
+from gpu_rag.errors import needing
 from gpu_rag.integrations.passages import opened, passages
 from gpu_rag.methods.registry import AUTO
 from gpu_rag.report.answers import Result
 
-try:
+with needing("this needs langchain-core", "pip install 'gpu-rag[langchain]'"):
     from langchain_core.documents import Document
     from langchain_core.retrievers import BaseRetriever
     from pydantic import field_validator
-except ImportError as error:
-    do = "pip install 'gpu-rag[langchain]'"
-    raise MissingBackend("this needs langchain-core", given=str(error), do=do) from error
 
 
 class GpuRagRetriever(BaseRetriever):

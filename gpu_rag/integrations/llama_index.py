@@ -6,16 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from gpu_rag.api.indexes import Index
-from gpu_rag.errors import MissingBackend
+from gpu_rag.errors import needing
 from gpu_rag.integrations.passages import opened, passages
 from gpu_rag.methods.registry import AUTO
 
-try:
+with needing("this needs llama-index-core", "pip install 'gpu-rag[llama-index]'"):
     from llama_index.core.retrievers import BaseRetriever
     from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
-except ImportError as error:
-    do = "pip install 'gpu-rag[llama-index]'"
-    raise MissingBackend("this needs llama-index-core", given=str(error), do=do) from error
 
 
 class GpuRagRetriever(BaseRetriever):

@@ -126,17 +126,15 @@ def write_once(out: Path, write: Callable[[Path], None]) -> None:
 
 def _convert(source: Path, folder: Path) -> None:
     from gpu_rag.models.pretrained import (  # imports torch, which commands do without
-        missing_transformers,
+        needing_transformers,
         quiet_progress,
     )
 
-    try:
+    with needing_transformers():
         import accelerate  # noqa: F401  transformers needs both to read GGUF, and says so less plainly
         import gguf  # noqa: F401
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, modeling_gguf_pytorch_utils
-    except ImportError as error:
-        raise missing_transformers(error) from error
     where: dict[str, Any] = {"gguf_file": source.name, "local_files_only": True}
     modeling_gguf_pytorch_utils.tqdm = lambda tensors, **_: tensors  # its bar obeys no setting
     with quiet_progress():

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from gpu_rag.errors import MissingBackend, ModelError
+from gpu_rag.errors import ModelError, needing
 from gpu_rag.models.device import room_for
 
-
-def missing_transformers(error: ImportError) -> MissingBackend:
-    """Error for a machine without the transformers extra; names the missing module."""
-    return MissingBackend("running a model needs the cpu extra", given=str(error), do="pip install 'gpu-rag[cpu]'")
+needing_transformers = partial(needing, "running a model needs the cpu extra", "pip install 'gpu-rag[cpu]'")
 
 
 @contextmanager
@@ -34,10 +32,8 @@ def quiet_progress() -> Iterator[None]:
 
 def load_tokenizer(folder: Path) -> Any:
     """Fast tokenizer in `folder`. Raises MissingBackend, ModelError."""
-    try:
+    with needing_transformers():
         from transformers import AutoTokenizer
-    except ImportError as error:
-        raise missing_transformers(error) from error
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
@@ -50,10 +46,8 @@ def load_model(kind: str, auto_class: str, folder: Path, device: torch.device, n
 
     no_room: advice if the device has too little memory. options: of from_pretrained. Raises MissingBackend, ModelError.
     """
-    try:
+    with needing_transformers():
         import transformers
-    except ImportError as error:
-        raise missing_transformers(error) from error
     try:
         with quiet_progress():
             load = getattr(transformers, auto_class).from_pretrained

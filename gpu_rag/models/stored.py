@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.errors import MissingBackend, ModelError, StorageError, UsageError
+from gpu_rag.errors import ModelError, StorageError, UsageError, needing
 from gpu_rag.models.fingerprint import folder_hash
 from gpu_rag.models.packaged import cache_dir, packaged_llm_folder
 
@@ -80,12 +80,9 @@ def fetch(name: str, out: Path, say: Callable[[str], None]) -> None:
     """
     if not is_repository(name):
         raise UsageError("not the name of a repository", given=name, expected="OWNER/NAME")
-    try:
+    with needing("fetching needs huggingface_hub", "pip install 'gpu-rag[cpu]'"):
         from huggingface_hub import HfApi, snapshot_download
         from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
-    except ImportError as error:
-        do = "pip install 'gpu-rag[cpu]'"
-        raise MissingBackend("fetching needs huggingface_hub", given=str(error), do=do) from error
     # error class of the HTTP library in use; it also covers refused connections
     no_network: Any = HfHubHTTPError.__mro__[1]
     partial = out.with_name(f"{out.name}.partial")

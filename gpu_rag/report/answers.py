@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from gpu_rag.errors import MissingBackend
+from gpu_rag.errors import needing
 from gpu_rag.types import Answer, Evidence
 
 if TYPE_CHECKING:
@@ -120,10 +120,8 @@ def _row(result: Result) -> dict[str, Any]:
 
 
 def _frame(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pandas.DataFrame:
-    try:
+    with needing("tables need pandas", "pip install 'gpu-rag[pandas]'"):
         import pandas
-    except ImportError as error:
-        raise MissingBackend("tables need pandas", given=str(error), do="pip install 'gpu-rag[pandas]'") from error
     return pandas.DataFrame([[row[name] for name in columns] for row in rows], columns=list(columns))
 
 

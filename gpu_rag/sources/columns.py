@@ -48,12 +48,12 @@ def title_column(names: Sequence[str]) -> str:
     return next((name for wanted in ("title", "name") for name in others if name.lower() == wanted), others[0])
 
 
-def with_names(rows: Sequence[Sequence[str]], n_heads: int, max_chars: float) -> list[str]:
+def with_names(rows: Sequence[Sequence[str]], n_heads: int, room: float) -> tuple[list[str], float]:
     """Lines of a table with tabs between cells, each behind the name of its column: "Year: 1902".
 
     Names are the last of the first n_heads rows; without these the first row of several cells, if it has three or more,
     all different words without a figure, above a column of figures. Rows of one cell are left alone. All rows are left
-    alone if the result would have more than max_chars characters."""
+    alone if names would add more than `room` characters. Returns the lines, and the room that they leave."""
     start, names = n_heads, [*rows[n_heads - 1]] if n_heads else []
     if not n_heads:
         first = next((i for i, row in enumerate(rows) if sum(map(bool, row)) > 1), 0)
@@ -68,7 +68,8 @@ def with_names(rows: Sequence[Sequence[str]], n_heads: int, max_chars: float) ->
         for row, line in zip(rows[start:], plain[start:])
     ]
     lines = [*plain[:start], *(line.rstrip() for line in named)]
-    return lines if sum(map(len, lines)) + len(lines) <= max_chars else plain
+    left = room - sum(map(len, lines)) + sum(map(len, plain))
+    return (lines, left) if left >= 0 else (plain, room)
 
 
 def _are_names(row: Sequence[str], below: Sequence[Sequence[str]]) -> bool:

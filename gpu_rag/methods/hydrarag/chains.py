@@ -16,8 +16,7 @@ from gpu_rag.graph.reach import EITHER, IN, OUT
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.methods.hydrarag.analysis import graph_sources
 from gpu_rag.methods.hydrarag.asks import QUERY
-from gpu_rag.methods.hydrarag.batched.facts import FactChoice
-from gpu_rag.methods.hydrarag.batched.walked import worded_paths
+from gpu_rag.methods.hydrarag.batched.facts import FactChoice, worded_paths
 from gpu_rag.methods.hydrarag.replies import NAME_CHARS
 from gpu_rag.methods.hydrarag.state import LIKELY, SURE, Analysis, FoundPath, Mention, Realised, Search, Sources
 from gpu_rag.models.ask import read_prompt

@@ -3,28 +3,28 @@ search has three phases; paths are pruned by relevance and by agreement with oth
 
 Step I (`analysis`) finds topics, sub-questions and the skyline indicator, and selects sources. Step II (`graphs`,
 `texts`) explores: first at the predicted depth in the selected sources, then at the greatest depth in all sources with
-a follow-up question, then with predicted answers as further topics. Step III (`pruning`) prunes. Step IV (`answer`)
-tries to answer; the first accepted answer ends the search. The decisions are in `asks`.
+a follow-up question, then with predicted answers as further topics. Step III (`pruning`) prunes. Step IV (`attempt`)
+summarises the paths (`refinement`) and tries to answer; the first accepted answer ends the search. The decisions are in
+`asks`.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.index.index import Index
-from gpu_rag.methods.hydrarag import rules
+from gpu_rag.methods.hydrarag import asks, rules
 from gpu_rag.methods.hydrarag.analysis import allowed_sources, analysed, available, by_chain, linked, selected
-from gpu_rag.methods.hydrarag.answer import Attempt, attempt
-from gpu_rag.methods.hydrarag.asks import FOLLOW_UP, KNOWLEDGE, PREDICT
 from gpu_rag.methods.hydrarag.chains import realised
-from gpu_rag.methods.hydrarag.evidence import MAX_ANSWERS, evidence_of
+from gpu_rag.methods.hydrarag.evidence import MAX_ANSWERS, evidence_of, named_first, ranked_nodes
 from gpu_rag.methods.hydrarag.graphs import Depth, explore_graphs
 from gpu_rag.methods.hydrarag.pruning import allowed, pruned
-from gpu_rag.methods.hydrarag.replies import FollowUp, Prediction
+from gpu_rag.methods.hydrarag.replies import FollowUp, Prediction, folded
 from gpu_rag.methods.hydrarag.state import (
     ANSWER,
     KINDS,
@@ -41,10 +41,11 @@ from gpu_rag.program.decide import decide
 from gpu_rag.program.embed import embed
 from gpu_rag.program.knowledge_base.query import count_path
 from gpu_rag.program.knowledge_base.views import kb_of
+from gpu_rag.program.knowledge_base.walks import statements
 from gpu_rag.program.reader import clean_answer, is_answer
 from gpu_rag.program.run import Run
 from gpu_rag.runtime.gather import gather
-from gpu_rag.types import Draft, Path, Question
+from gpu_rag.types import Draft, Path, Question, RankedNode
 
 __all__ = ["Params", "check", "program", "retrieve"]
 
@@ -92,7 +93,7 @@ retrieve = program  # by rules and similarity: the remaining paths and the passa
 
 async def _known(analysis: Analysis, sources: Sources, search: Search) -> Draft:
     """The model's own knowledge, for questions without any path. Its status is always `unsupported`."""
-    text = clean_answer(await decide(search.run, KNOWLEDGE, question=analysis.question))
+    text = clean_answer(await decide(search.run, asks.KNOWLEDGE, question=analysis.question))
     draft = _ended(Attempt(text if is_answer(text) else None, False), [], TOGETHER, sources, search)
     return replace(draft, status="unsupported", source="model" if draft.text is not None else "")
 
@@ -156,7 +157,7 @@ async def _refined(analysis: Analysis, sources: Sources, query: np.ndarray, sear
     """Search with a follow-up question: it drives documents and web, and its indicator also the graphs. If it equals
     the original question, nothing changes."""
     facts = [path.text for path in search.chosen]
-    reply = await decide(search.run, FOLLOW_UP, analysis=analysis, facts=facts)
+    reply = await decide(search.run, asks.FOLLOW_UP, analysis=analysis, facts=facts)
     follow_up, indicator = analysis, query
     if reply != rules.follow_up(analysis):
         follow_up = await _follow_up(reply, analysis, search)
@@ -178,7 +179,7 @@ async def _follow_up(reply: FollowUp, analysis: Analysis, search: Search) -> Ana
 async def _predicted(analysis: Analysis, sources: Sources, query: np.ndarray, search: Search) -> list[FoundPath]:
     """Paths through the topics and each predicted answer, which counts as a further topic."""
     facts = [path.text for path in search.chosen]
-    reply = await decide(search.run, PREDICT, analysis=analysis, facts=facts, search=search)
+    reply = await decide(search.run, asks.PREDICT, analysis=analysis, facts=facts, search=search)
     names = list(dict.fromkeys(prediction.answer for prediction in reply.predictions))
     mentions = {mention.text: mention for mention in await linked(names, search)}
     known = [p for p in reply.predictions if p.answer in mentions]
@@ -202,3 +203,35 @@ def _with_prediction(analysis: Analysis, answer: Mention, prediction: Prediction
     mentions = [*analysis.mentions, *([answer] if answer.text not in known else [])]
     changed = by_chain(analysis.question, mentions, chain, analysis.subquestions, analysis.indicator)
     return replace(changed, opens=False, closes=len(mentions) == 1, predicted=answer)
+
+
+# --- the answer -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt to answer. accepted: whether the search may end; text: None if no answer was found."""
+
+    text: str | None
+    accepted: bool
+    nodes: tuple[RankedNode, ...] = ()
+
+
+async def attempt(analysis: Analysis, chosen: Sequence[FoundPath], last: bool, search: Search) -> Attempt:
+    """An attempt to answer from the chosen paths. last: no phase follows, so any known answer is given."""
+    if not chosen:
+        return Attempt(None, False, ranked_nodes(chosen, search))
+    facts = [f"- {path.text} ({path.said_by}){statements(path.edges)}" for path in chosen]
+    shown = {"question": analysis.question, "subquestions": analysis.subquestions}
+    if search.params.refinement:
+        facts.insert(0, await decide(search.run, asks.REFINE, **shown, facts=facts))
+    exact = search.asked
+    if exact.exact and exact.nodes:
+        names = "; ".join(search.kb.node_names[node] for node in exact.nodes[:MAX_ANSWERS])
+        facts.insert(0, f"- by the graph these {len(exact.nodes)} answer the question: {names}")
+    fields = {"analysis": analysis, "chosen": chosen, "last": last, "search": search}
+    reply = await decide(search.run, asks.ANSWER, **shown, facts=facts, **fields)
+    text, nodes = folded(reply.answer), ranked_nodes(chosen, search)
+    if not is_answer(text):
+        return Attempt(None, reply.sufficient, nodes)
+    return Attempt(text, reply.sufficient, named_first(text, nodes, chosen, search.kb))

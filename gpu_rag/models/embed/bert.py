@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from gpu_rag.errors import ModelError
 from gpu_rag.models.device import pack_linear_layers, room_for
-from gpu_rag.models.pretrained import missing_transformers
+from gpu_rag.models.pretrained import needing_transformers
 
 Attend = Callable[[torch.Tensor], torch.Tensor]  # [T, 3, heads, width] -> [T, heads, width]
 TILE = 128  # tokens per matrix product on a CPU
@@ -124,11 +124,9 @@ class _Layer(torch.nn.Module):
 
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Checked configuration, and the weights by name."""
-    try:
+    with needing_transformers():
         from safetensors import SafetensorError
         from safetensors.torch import load_file
-    except ImportError as error:
-        raise missing_transformers(error) from error
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         weights = load_file(folder / "model.safetensors")

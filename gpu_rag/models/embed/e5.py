@@ -20,7 +20,7 @@ import numpy as np
 
 from gpu_rag.errors import ModelError
 from gpu_rag.models.embed.mean_pooling import CENTRE, MeanPoolingEmbedder
-from gpu_rag.models.pretrained import missing_transformers
+from gpu_rag.models.pretrained import needing_transformers
 
 CODE_VERSION = 1
 PREFIX = "query: "  # for passages too: a name has one vector, which is compared with names and with questions
@@ -40,11 +40,9 @@ def convert_e5(source: Path, folder: Path) -> None:
 
     Raises ModelError for a file in another format, MissingBackend, OSError.
     """
-    try:
+    with needing_transformers():
         from safetensors.numpy import save_file
         from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
-    except ImportError as error:
-        raise missing_transformers(error) from error
     try:
         config, vocabulary, unknown, tensors = _parsed(source.read_bytes())
     except (ValueError, KeyError, struct.error) as error:

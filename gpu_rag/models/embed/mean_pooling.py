@@ -21,7 +21,7 @@ from gpu_rag.models.embed.batches import NO_ROOM, PIECE_CHARS, embed_batches, pi
 from gpu_rag.models.embed.bert import TILE, BertEncoder
 from gpu_rag.models.embed.interface import OnBatch, Parts, gathered
 from gpu_rag.models.fingerprint import folder_hash
-from gpu_rag.models.pretrained import missing_transformers
+from gpu_rag.models.pretrained import needing_transformers
 
 CODE_VERSION = 2
 CPU_TOKENS = 2048  # tokens computed together: more is no faster
@@ -208,10 +208,8 @@ def _gpu_rows(length: int) -> int:
 
 def _tokenizer(folder: Path) -> Any:
     """Tokenizer in `folder`, without padding or truncation. Raises MissingBackend, ModelError."""
-    try:
+    with needing_transformers():
         from tokenizers import Tokenizer
-    except ImportError as error:
-        raise missing_transformers(error) from error
     path = folder / "tokenizer.json"
     try:
         tokenizer = Tokenizer.from_buffer(path.read_bytes())

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_rag.errors import MissingBackend, ModelError
+from gpu_rag.errors import ModelError, needing
 from gpu_rag.models.device import check_device, choose_dtype, room_for, use_threads
 from gpu_rag.models.embed.batches import NO_ROOM, embed_batches
 from gpu_rag.models.embed.interface import OnBatch, distinct
@@ -34,11 +34,11 @@ class SentenceTransformerEmbedder:
         torch_device = check_device(device)
         if name.startswith(("/", ".", "~")) and not Path(name).is_dir():  # before an import that may be missing
             raise _none_such(name)
-        try:
+        with needing(
+            f"the embedder {name} needs sentence-transformers",
+            "pip install 'gpu-rag[gpu]' or sentence-transformers, or use minilm",
+        ):
             from sentence_transformers import SentenceTransformer
-        except ImportError as error:
-            do = "pip install 'gpu-rag[gpu]' or sentence-transformers, or use minilm"
-            raise MissingBackend(f"the embedder {name} needs sentence-transformers", given=str(error), do=do) from error
         folder = _local_folder(name)
         self.name, self.device, self.n_truncated, self.row_identical = name, device, 0, True
         self.content_hash = folder_hash(folder, CODE_VERSION)

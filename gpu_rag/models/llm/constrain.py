@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_rag.errors import MissingBackend, RequestFailed
+from gpu_rag.errors import RequestFailed, needing
 from gpu_rag.models.llm.interface import JSON_LAYOUT
 from gpu_rag.types import Choice, JsonSchema
 
@@ -19,12 +19,9 @@ class Grammars:
 
     def __init__(self, tokenizer: Any, n_vocab: int, eos_ids: list[int]):
         """Set up llguidance for a fast transformers tokenizer and n_vocab logits. Raises MissingBackend."""
-        try:
+        with needing("constrained replies need llguidance", "pip install 'gpu-rag[cpu]'"):
             from llguidance import LLMatcher
             from llguidance.hf import from_tokenizer
-        except ImportError as error:
-            do = "pip install 'gpu-rag[cpu]'"
-            raise MissingBackend("constrained replies need llguidance", given=str(error), do=do) from error
         self._matcher_class = LLMatcher
         self._tokenizer = from_tokenizer(tokenizer, n_vocab=n_vocab, eos_token=eos_ids)
         self._compiled = lru_cache(maxsize=64)(self._compile)

@@ -17,7 +17,7 @@ from gpu_rag.models.llm.capability import is_capable
 from gpu_rag.models.llm.chat import ChatFormat, Prompted
 from gpu_rag.models.llm.constrain import Grammars, Matcher
 from gpu_rag.models.llm.interface import OnReply, in_order, on_growth, ranked
-from gpu_rag.models.pretrained import load_model, load_tokenizer, missing_transformers
+from gpu_rag.models.pretrained import load_model, load_tokenizer, needing_transformers
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
 CODE_VERSION = 1
@@ -206,10 +206,8 @@ def _attention(device: torch.device) -> str:
     """Name of the attention implementation of the model. Raises MissingBackend."""
     if device.type != "cpu":
         return "sdpa"
-    try:
+    with needing_transformers():
         from gpu_rag.models.llm.kv_cache import register_cpu_attention
-    except ImportError as error:
-        raise missing_transformers(error) from error
     return register_cpu_attention()
 
 

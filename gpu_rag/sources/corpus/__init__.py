@@ -224,12 +224,12 @@ def _reader(path: Path, left_out: LeftOut) -> _Reader:
     return partial(read, path)
 
 
-def _file(path: Path, limits: Limits, parser: Parser) -> Iterator[Outcome]:
-    return _documents(path, os.fsencode(path.name), limits, parser)
+def _documents(path: Path, limits: Limits, parser: Parser, name: bytes = b"") -> Iterator[Outcome]:
+    """The documents of `read_file`. A sheet whose first line names all of `limits.columns` gives a document a row.
 
-
-def _documents(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterator[Outcome]:
-    """The documents of `read_file`. A sheet whose first line names all of `limits.columns` gives a document a row."""
+    name: begins the ids; by default the name of the file.
+    """
+    name = name or os.fsencode(path.name)
     for outcome in read_file(path, name, limits, parser) if limits.has(path.name) else ():
         is_table = limits.columns and has_suffix(path, SHEET_SUFFIXES) and isinstance(outcome, Document)
         rows = list(_sheet_rows(outcome, limits.columns)) if is_table and isinstance(outcome, Document) else []
@@ -246,21 +246,15 @@ def _sheet_rows(sheets: Document, columns: Columns) -> Iterator[Row]:
         _, *lines = sheets.text[start:end].strip("\n").split("\n")
         names = lines[0].split("\t") if lines else []
         for number, line in enumerate(lines[1:] if {column for _, column in columns} <= set(names) else (), 2):
-            cells = [(n, c) for n, c in zip(names, line.split("\t")) if c]
-            if len(cells) > 1 and all(c.startswith(f"{n}: ") for n, c in cells if n):  # `with_names` named the row
-                cells = [(n, c.removeprefix(f"{n}: ")) for n, c in cells]
-            yield Row(number, renamed(dict(cells), columns))
+            cells = {name: cell for name, cell in zip(names, line.split("\t")) if cell}
+            yield Row(number, renamed(cells, columns))
 
 
-def _zip(path: Path, limits: Limits, parser: Parser) -> Iterator[Outcome]:
-    return _zipped(path, os.fsencode(path.name), limits, parser)
-
-
-def _zipped(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterator[Outcome]:
-    """Files of a zip file, unpacked into a temporary folder. `name` begins their ids."""
+def _zipped(path: Path, limits: Limits, parser: Parser, name: bytes = b"") -> Iterator[Outcome]:
+    """Files of a zip file, unpacked into a temporary folder. `name` begins their ids, see `_documents`."""
     if not limits.has(path.name):
         return
-    archive, place = name.decode("utf-8", "backslashreplace"), shown(path)
+    archive, place = (name or os.fsencode(path.name)).decode("utf-8", "backslashreplace"), shown(path)
     limits = replace(limits, part=(0, 1))
     with TemporaryDirectory(prefix="gpu-rag-zip-") as temporary:
         folder = Path(temporary)
@@ -337,7 +331,7 @@ _ROWS: dict[tuple[str, ...], Callable[[Path, Limits], Iterator[Row | Reject]]] =
     DUMP_SUFFIXES: read_dump,
 }
 _ZIP_SUFFIXES = (".zip",)
-FORMATS = {DOCUMENT_SUFFIXES: _file, _ZIP_SUFFIXES: _zip, **dict.fromkeys(_ROWS, _rows)}
+FORMATS = {DOCUMENT_SUFFIXES: _documents, _ZIP_SUFFIXES: _zipped, **dict.fromkeys(_ROWS, _rows)}
 _ENDINGS = tuple(suffix for suffixes in FORMATS for suffix in suffixes)
 
 
@@ -363,9 +357,9 @@ def _folder(folder: Path, names: list[bytes], limits: Limits, parser: Parser) ->
         if problem := unreadable(path, folder):
             yield Outcome(Reject(shown(path), 0, problem))
         elif has_ending(name, DOCUMENT_SUFFIXES):
-            yield from _documents(path, name, limits, parser)
+            yield from _documents(path, limits, parser, name)
         elif has_ending(name, _ZIP_SUFFIXES):
-            yield from _zipped(path, name, limits, parser)
+            yield from _zipped(path, limits, parser, name)
         elif has_ending(name, _ENDINGS):
             for item in _rows(path, limits, parser):
                 yield item._replace(other_id=f"{name.decode('utf-8', 'backslashreplace')}:{item.row.id}")

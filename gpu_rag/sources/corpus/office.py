@@ -14,7 +14,7 @@ cells, each behind the name of its column (in .rtf, "|" and no names). A slide i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, groupby, takewhile
 
 from gpu_rag.sources.charset import decode_text
@@ -329,16 +329,11 @@ class _Body:
     def pages(self) -> list[tuple[str, list[tuple[int, str]]]]:
         """(text, its headings with their offsets) of each page, the notes after the last one."""
         pages, result = [*self._pages[:-1], self._pages[-1] + self._notes], []
-        room = self._limit - sum(map(_size, pages))
+        room: float = self._limit - sum(len(text) + 2 for blocks in pages for _, text in blocks)
         for blocks in pages:
-            named = [*_tables_named(blocks, room)]
-            room -= _size(named) - _size(blocks)
+            named, room = _tables_named(blocks, room)
             result.append(_joined(named))
         return result
-
-
-def _size(blocks: Sequence[tuple[str, str]]) -> int:
-    return sum(len(text) + 2 for _, text in blocks)
 
 
 def _width(number: str) -> int:
@@ -346,17 +341,17 @@ def _width(number: str) -> int:
     return min(max(int(number), 1), _MAX_WIDTH) if number.isdecimal() and len(number) < 9 else 1
 
 
-def _tables_named(blocks: Sequence[tuple[str, str]], room: int) -> Iterator[tuple[str, str]]:
-    """The blocks, where the cells of tables have the names of their columns. room: characters that these may add."""
+def _tables_named(blocks: Sequence[tuple[str, str]], room: float) -> tuple[list[tuple[str, str]], float]:
+    """The blocks with names of columns in the cells of their tables, and the room that is left, see `with_names`."""
+    named = list[tuple[str, str]]()
     for is_table, group in groupby(blocks, lambda block: block[0] in ("th", "tr")):
         table = [*group]
         if is_table:
             n_heads = sum(1 for _ in takewhile(lambda block: block[0] == "th", table))
-            room += _size(table)
-            lines = with_names([text.split("\t") for _, text in table], n_heads, room)
+            lines, room = with_names([text.split("\t") for _, text in table], n_heads, room)
             table = [("tr", line.strip()) for line in lines]
-            room -= _size(table)
-        yield from (block for block in table if block != _END_OF_TABLE)
+        named += [block for block in table if block != _END_OF_TABLE]
+    return named, room
 
 
 def _joined(blocks: Sequence[tuple[str, str]]) -> tuple[str, list[tuple[int, str]]]:

@@ -12,7 +12,8 @@ from gpu_rag.sources.rows import Limits, RowError, one_line
 
 
 def read_sheet(data: bytes, limits: Limits) -> Parsed:
-    """Read the sheets that are shown; each is a page: its name, then a line per row, see `with_names`.
+    """Read the sheets that are shown; each is a page: its name, then a line per row, see `with_names`. A sheet whose
+    first row has all of `limits.columns` gets no names, because each of its rows becomes a document.
 
     Cells are values as stored: dates in ISO form, results of formulas. A sheet that cannot be read is empty and a
     problem. Raises RowError.
@@ -51,10 +52,12 @@ def read_sheet(data: bytes, limits: Limits) -> Parsed:
     if not has_rows:
         raise RowError(one_line(f"no sheet of the file has a value {'; '.join(problems[:3])}".strip()))
     pages: list[str] = []
-    for name, rows in tables:  # names of columns may take the characters that the sheets themselves leave
-        plain = sum(sum(map(len, row)) + len(row) for row in rows)
-        lines = with_names(rows, 0, limit - size + plain)
-        size += max(0, sum(map(len, lines)) + len(lines) - plain)
+    room, columns = float(limit - size), {column for _, column in limits.columns}
+    for name, rows in tables:
+        if rows and columns and columns <= {*rows[0]}:
+            lines = ["\t".join(row) for row in rows]
+        else:
+            lines, room = with_names(rows, 0, room)
         pages.append("\n".join((name, *lines)))
     starts = accumulate((len(page) + 2 for page in pages[:-1]), initial=0)
     return Parsed("", "\n\n".join(pages), tuple(starts), tuple(problems))

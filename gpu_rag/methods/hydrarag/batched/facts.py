@@ -25,7 +25,9 @@ from gpu_rag.graph.ragged import expand, row_of_value
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import CURATED, KnowledgeBase
 from gpu_rag.methods.hydrarag.state import KINDS, FoundPath
+from gpu_rag.program.kinds import GRAPH
 from gpu_rag.program.knowledge_base.views import kb_of
+from gpu_rag.runtime.step import batched
 from gpu_rag.types import CSR, Ragged
 
 MAX_MEMBERS = 5  # members of a cluster that are named in words
@@ -323,3 +325,26 @@ def _passages(kb: KnowledgeBase, rows: list[int]) -> tuple[int, ...]:
         lo, hi = int(kb.edge_passages.offsets[fact]), int(kb.edge_passages.offsets[fact + 1])
         passages.update(dict.fromkeys(kb.edge_passages.values[lo:hi].tolist()))
     return tuple(passages)
+
+
+Walked = tuple[tuple[int, ...], tuple[int, ...]]  # nodes of the walk, and the topics of the question
+
+
+@batched(GRAPH)
+def worded_paths(index: Index, queries: list[Walked], choice: FactChoice) -> list[FoundPath | None]:
+    """Each walk as a path in words; None if a hop is not an edge of the chosen sources."""
+    kb, facts = kb_of(index), facts_of(index, choice)
+    width = max(len(nodes) for nodes, _ in queries)
+    rows = [[*nodes, *[-1] * (width - len(nodes))] for nodes, _ in queries]
+    walks = torch.tensor(rows, dtype=torch.int32, device=facts.keys.device)
+    node, other = walks[:, :-1].long(), walks[:, 1:].long()
+    keys = torch.minimum(node, other) * facts.n + torch.maximum(node, other)
+    edges = facts.edges_along(walks).clamp(max=facts.keys.shape[0] - 1)
+    lines = torch.where(facts.keys[edges.long()] == keys, edges, -1).tolist()
+    paths: list[FoundPath | None] = []
+    for (nodes, topics), line in zip(queries, lines):
+        hops = line[: len(nodes) - 1]
+        places = tuple((node,) for node in nodes)
+        stated = min(hops, default=-1) >= 0
+        paths.append(in_words(kb, facts, nodes, places, hops, topics) if stated else None)
+    return paths
