@@ -204,8 +204,7 @@ def simple_tokens(text: str, stop: bool = True, fold: Any = str.casefold, stem: 
     return Stemmer.Stemmer("english").stemWords(kept) if stem else kept
 
 
-WRONG_TOKENIZERS = [{"stop": False}, {"fold": str}, {"fold": str.lower}, {"stem": False}, {"once": True}]
-test_wrong_tokenizers_are_caught = caught(
-    [partial(simple_tokens, **wrong) for wrong in WRONG_TOKENIZERS], check_tokenize
-)
+WRONG_TOKENIZERS: list[Any] = [{"stop": False}, {"fold": str}, {"fold": str.lower}, {"stem": False}, {"once": True}]
+WRONG_TOKENS = [partial(simple_tokens, **wrong) for wrong in WRONG_TOKENIZERS]
+test_wrong_tokenizers_are_caught = caught(WRONG_TOKENS, check_tokenize)
 test_tokenize = passes([simple_tokens, tokenize], [check_tokenize])
