@@ -91,7 +91,6 @@ class ServerEmbedder:
             raise failed[0]
 
     async def _opened(self, model: str) -> tuple[str, str]:
-        """Name and revision of the model."""
         servers = Servers(self._addresses, model, "", self._connections, self._patience)
         try:
             await servers.open()
@@ -161,7 +160,6 @@ class _Exchange:
         return self._exchangers[first:] + self._exchangers[:first]
 
     def close(self) -> None:
-        """Close all connections."""
         for exchanger in self._exchangers:
             self._runner.run(exchanger.close())
 
