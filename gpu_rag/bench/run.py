@@ -49,7 +49,6 @@ class _Measurement:
         self.say: Say = lambda text: say(f"{case.op} {label}: {text}")
 
     def rows(self) -> list[Row]:
-        """Check, time, and assemble the rows."""
         checked = {batch: self._check(batch) for batch in self.config.batches}
         good = [batch for batch, outcome in checked.items() if isinstance(outcome, Checked)]
         peers = [self._ready(peer) for peer in self.case.peers()] if self.config.peers and good else []

@@ -144,7 +144,6 @@ def _work(document: dict[str, Any], name: str, roles: Sequence[str], modules: Se
 
 
 def _pip() -> str:
-    """The pip of this environment."""
     return f"{shlex.quote(sys.executable)} -m pip"
 
 

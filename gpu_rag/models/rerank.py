@@ -12,6 +12,7 @@ import torch
 from gpu_rag.errors import ModelError
 from gpu_rag.models.device import check_device, use_threads
 from gpu_rag.models.embed.batches import NO_ROOM, embed_batches
+from gpu_rag.models.embed.interface import distinct
 from gpu_rag.models.fingerprint import folder_hash
 from gpu_rag.models.pretrained import load_model, load_tokenizer
 
@@ -51,18 +52,12 @@ class CrossEncoder:
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         """f32[n]: score of each (question, text); equal pairs are computed once."""
-        number: dict[tuple[str, str], int] = {}
-        index = [number.setdefault(pair, len(number)) for pair in pairs]
-        if not index:
+        if not pairs:
             return np.zeros(0, np.float32)
-        distinct = list(number)
-        tokens = self._tokenizer(
-            [question for question, _ in distinct],
-            [text for _, text in distinct],
-            truncation=True,
-            max_length=self._max_tokens,
-        )
-        rows = [{name: values[i] for name, values in tokens.items()} for i in range(len(distinct))]
+        unique, index = distinct(pairs)
+        questions, texts = map(list, zip(*unique))
+        tokens = self._tokenizer(questions, texts, truncation=True, max_length=self._max_tokens)
+        rows = [{name: values[i] for name, values in tokens.items()} for i in range(len(unique))]
         lengths = [len(row["input_ids"]) for row in rows]
         scored = embed_batches(
             lengths, lambda _: self._size, 1, lambda places, _: self._batch([rows[i] for i in places]), None

@@ -218,7 +218,6 @@ class _Plan:
         sizes["stand-ins"] = max(sizes["nodes"] - sizes["documents"], 0)  # most nodes with documents are in passages
 
     def document(self, read_s: float, load_s: float) -> dict[str, Any]:
-        """The plan as a JSON document."""
         sizes, stages = self.sizes, self._stages(read_s)
         running = [stage for stage in stages.values() if not stage["skipped"]]
         kb = {name: sizes[name] for name in ("triples", "nodes")}
@@ -250,7 +249,6 @@ class _Plan:
         return stage.params(settings, self.job.sources), described
 
     def _skipped(self) -> set[str]:
-        """The stages that the build will skip."""
         names, out = set[str](), self.job.out
         resumes = not self.job.fresh and (out / "manifest.json").exists()
         records = Manifest.read(out).stages if resumes else {}

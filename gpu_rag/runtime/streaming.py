@@ -163,7 +163,6 @@ class StreamingDriver:
         return bool(n_taken or core.waiting or flights.n_open or core.live) or self._await_questions()
 
     def _flush(self, n_open: int, n_sent: int) -> None:
-        """Run one batch of cheap calls."""
         core, flights = self._core, self._flights
         if n_open > self._low_water or flights.slow is None:
             batch = oldest_batch(core, [min(core.waiting)], MAX_CHEAP)

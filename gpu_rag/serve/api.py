@@ -128,7 +128,6 @@ class _Whole:
         admission.counts.registry.register(EngineMetrics(thread, lambda: admission.n_open, keys))
 
     def rows(self) -> list[Row]:
-        """The routes."""
         return [
             Row("GET", "/v1/indexes", self.indexes, KNOWN),
             Row("GET", "/health", self.health, ANYBODY),
@@ -176,7 +175,6 @@ class _IndexApi:
             index.places([0])
 
     def rows(self) -> list[Row]:
-        """The routes."""
         return [
             Row("POST", "/v1/answer", self.ask, ANSWER),
             Row("POST", "/v1/retrieve", partial(self.ask, retrieval=True), FILTERED),

@@ -121,7 +121,6 @@ class _Lines:
         return self._number, "" if size > self._limit else line
 
     def begin(self) -> None:
-        """Begin a new record."""
         self.taken, self._size = [], 0
 
     def give_back(self, first: int) -> None:

@@ -50,6 +50,11 @@ class Limits:
     columns: tuple[tuple[str, str], ...] = ()
     part: tuple[int, int] = (0, 1)
 
+    def check_chars(self, size: int) -> None:
+        """Raise RowError for a text of more than max_document_chars characters."""
+        if size > self.max_document_chars:
+            raise RowError(f"the text has more than max_document_chars = {self.max_document_chars} characters")
+
     def has(self, name: str, line: int = 0) -> bool:
         """Whether a file, or a line of it, belongs to `part` = (number, n), part `number` of n of the corpus.
 

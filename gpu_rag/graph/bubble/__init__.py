@@ -164,7 +164,6 @@ def _by_numba(
 
 
 def _joined(parts: list[Candidates[np.ndarray]]) -> Candidates[torch.Tensor]:
-    """The candidates of all parts, concatenated."""
     columns = zip(*(vars(part).values() for part in parts)) if parts else [()] * 6
     none = np.zeros(0, np.int64)
     return Candidates(*(torch.from_numpy(c[0] if len(c) == 1 else np.concatenate([none, *c])) for c in columns))

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import torch
 from gpu_rag_kernels.bubble import UNREACHED, minplus_relax
 
-from gpu_rag.graph.common.segments import lexsort
+from gpu_rag.graph.common.segments import are_first, lexsort
 from gpu_rag.graph.csr import row_of_entry, transpose
 from gpu_rag.graph.ragged import places_of, row_of_value
 from gpu_rag.types import Blocks, Ragged
@@ -195,8 +195,7 @@ class _Trees:
         """The first distinct trees of each question; if it has no event, each anchor by itself, in order."""
         n, batch, device = self.pred.shape[1], anchors.batch, self.pred.device
         keys = (row_of_value(anchors) * n + anchors.values).sort().values
-        is_single = (self.first.diff() == 0)[keys // n]
-        is_single[1:] &= keys[1:] != keys[:-1]
+        is_single = (self.first.diff() == 0)[keys // n] & are_first(keys)
         tried, n_events = 16 * self.limit + 64, self.events.v.shape[0]
         while True:
             slot = self.first[:-1, None] + torch.arange(min(tried, n_events), device=device)
@@ -261,8 +260,7 @@ def _are_first(marks: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
     row = torch.arange(batch, device=valid.device).repeat_interleave(width, output_size=batch * width)
     order = lexsort(marks[:, 1], marks[:, 0], row * 2 + ~valid.view(-1))
     marks, row = marks[order], row[order]
-    fresh = torch.ones(batch * width, dtype=torch.bool, device=valid.device)
-    fresh[1:] = (marks[1:] != marks[:-1]).any(1) | (row[1:] != row[:-1])
+    fresh = are_first(row, marks[:, 0], marks[:, 1])
     first = torch.empty_like(fresh)
     first[order] = fresh
     return first.view(batch, width) & valid

@@ -7,6 +7,7 @@ from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, products, products_slack
+from gpu_rag.graph.common.segments import are_first
 from gpu_rag.graph.components import merge_labels
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.ragged import check_ragged, row_of_value
@@ -164,8 +165,7 @@ def exact_groups(keys: Ragged) -> torch.Tensor:
     check_ragged(keys, "keys")
     values, order = torch.sort(keys.values)
     rows = row_of_value(keys)[order]
-    run = torch.ones(values.shape[0], dtype=torch.bool, device=values.device)
-    run[1:] = values[1:] != values[:-1]
+    run = are_first(values)
     place = torch.arange(run.shape[0], device=run.device)
     first = rows[torch.where(run, place, 0).cummax(0).values]  # for each key, one row that has it
     return merge_labels(torch.arange(keys.batch, device=values.device), first, rows)

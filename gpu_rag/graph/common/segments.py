@@ -22,6 +22,15 @@ def lexsort(*keys: torch.Tensor) -> torch.Tensor:
     return order
 
 
+def are_first(*columns: torch.Tensor) -> torch.Tensor:
+    """Whether a row of these columns [N] differs from the row before it: bool[N]; the first row does."""
+    first = torch.ones_like(columns[0], dtype=torch.bool)
+    first[1:] = columns[0][1:] != columns[0][:-1]
+    for column in columns[1:]:
+        first[1:] |= column[1:] != column[:-1]
+    return first
+
+
 def row_sums(values: torch.Tensor) -> torch.Tensor:
     """The sums of float rows [B, S], [B], each in the order of its entries: zeros among them change no bit."""
     batch, width = values.shape

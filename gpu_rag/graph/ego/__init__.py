@@ -13,7 +13,7 @@ from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import INTEGERS, check_form, shortened
-from gpu_rag.graph.common.segments import lexsort, offsets_of
+from gpu_rag.graph.common.segments import are_first, lexsort, offsets_of
 from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.common.trusted import is_trusted
 from gpu_rag.graph.csr import check_csr, row_of_entry, transpose
@@ -218,8 +218,7 @@ def sizes_of(keys: torch.Tensor, batch: int, n: int) -> torch.Tensor:
 
 def _are_new(keys: torch.Tensor, ball: torch.Tensor) -> torch.Tensor:
     """Whether a key is the first of equal ascending keys and not in the ascending `ball`: bool[T]."""
-    new = torch.ones_like(keys, dtype=torch.bool)
-    new[1:] = keys[1:] != keys[:-1]
+    new = are_first(keys)
     if ball.shape[0]:
         new &= ball[torch.searchsorted(ball, keys).clamp_(max=ball.shape[0] - 1)] != keys
     return new

@@ -147,7 +147,6 @@ def _keep_best(
 
 
 def _rows(side: KeywordSide, first: int, last: int) -> KeywordSide:
-    """The keywords of rows first..last."""
     return KeywordSide(side.size[first:last], part_of(side.common, first, last), part_of(side.rare, first, last))
 
 

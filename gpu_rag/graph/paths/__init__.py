@@ -31,6 +31,7 @@ from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import shortened
+from gpu_rag.graph.common.segments import are_first
 from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.common.trusted import is_trusted
 from gpu_rag.graph.csr import check_csr, is_symmetric, row_of_entry
@@ -224,9 +225,7 @@ def nodes_on_paths(
     if pick_implementation(graph.device, implementation, "ego_balls") == "torch":
         row, node, kept = _on_paths(graph, topics, ended, depth)
         all_keys = torch.where(kept, row * n + node, NO_KEY).sort().values
-        new = all_keys < NO_KEY
-        new[1:] &= all_keys[1:] != all_keys[:-1]
-        return ragged_of_keys(all_keys[new], topics.batch, n)
+        return ragged_of_keys(all_keys[are_first(all_keys) & (all_keys < NO_KEY)], topics.batch, n)
     seeds = Ragged(topics.values, torch.arange(question.shape[0] + 1, device=graph.device))
     pattern = CheckedGraph(graph.csr)
     balls = [

@@ -11,7 +11,7 @@ from gpu_rag_kernels.dispatch import loaded, pick_implementation
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import INTEGERS, check_form, dtype_of
-from gpu_rag.graph.common.segments import lexsort
+from gpu_rag.graph.common.segments import are_first, lexsort
 from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.csr import check_range
 from gpu_rag.graph.memory import check_memory, is_small
@@ -146,7 +146,7 @@ def _reachable_by_torch(
     keys = torch.cat(fronts)
     after = torch.cat([torch.full_like(front, k) for k, front in enumerate(fronts)])
     at_end = torch.where(lengths[keys // n] == after, keys, -1).sort().values
-    return ragged_of_keys(at_end[_are_new(at_end) & (at_end >= 0)], starts.batch, n)
+    return ragged_of_keys(at_end[are_first(at_end) & (at_end >= 0)], starts.batch, n)
 
 
 def _stepped(
@@ -155,18 +155,11 @@ def _stepped(
     """Keys one edge away from a front's keys where `go` is true, ascending, with repeats; `place`: in the lists."""
     n = max(graph.n, 1)
     place = place.clamp(0, max(relations.values.shape[0] - 1, 0))
-    direction = torch.where(go & _are_new(front), directions.values[place].long(), 0)
+    direction = torch.where(go & are_first(front), directions.values[place].long(), 0)
     pieces = [front[:0]]
     for source, node in _followed(graph, front % n, relations.values[place].long(), direction):
         pieces.append((front[source] // n * n + node).sort().values)
     return pieces[1] if len(pieces) == 2 else torch.unique(torch.cat(pieces))
-
-
-def _are_new(ascending: torch.Tensor) -> torch.Tensor:
-    """Whether a number differs from the one before it: bool."""
-    new = torch.ones_like(ascending, dtype=torch.bool)
-    new[1:] = ascending[1:] != ascending[:-1]
-    return new
 
 
 def _followed(
@@ -257,6 +250,14 @@ class TypedGraph:
         """The device of the graph and of results."""
         return self.out_indptr.device
 
+    def edges_at(self, nodes: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """(position in `nodes`, edge, relation of each edge, its other end) of all edges at nodes i64, in pieces: out,
+        then in. Relations and ends are those of a whole side, for edges to be looked up."""
+        out_side = self.out_indptr, self.out_relation, self.out_node
+        for indptr, relation, other in (out_side, (self.in_indptr, self.in_relation, self.in_node)):
+            for position, edge in expand(indptr[nodes], indptr[nodes + 1]):
+                yield position, edge, relation, other
+
     @cached_property
     def sides(self) -> tuple[Side, Side]:
         """The out and the in side as arrays, for a graph on the CPU; cached, because a call on a few nodes is short."""
@@ -294,8 +295,7 @@ def typed_graph(tail: torch.Tensor, relation: torch.Tensor, head: torch.Tensor, 
     tail, relation, head = tail.long(), relation.long(), head.long()
     order = lexsort(head, relation, tail)
     tail, relation, head = tail[order], relation[order], head[order]
-    new = torch.ones(tail.shape[0], dtype=torch.bool, device=tail.device)  # each edge once
-    new[1:] = (tail[1:] != tail[:-1]) | (relation[1:] != relation[:-1]) | (head[1:] != head[:-1])
+    new = are_first(tail, relation, head)  # each edge once
     tail, relation, head = tail[new], relation[new], head[new]
     nodes = torch.arange(n + 1, device=tail.device)
     order = lexsort(relation, head)  # by (head, relation, tail): the tails were ascending

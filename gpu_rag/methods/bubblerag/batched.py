@@ -33,6 +33,7 @@ import torch
 from gpu_rag.graph.bubble import Bubbles, bubble_expansion, local_graphs
 from gpu_rag.graph.common.arrays import to_device, to_host
 from gpu_rag.graph.common.dots import exact_dots
+from gpu_rag.graph.common.segments import are_first
 from gpu_rag.graph.common.trusted import trusted
 from gpu_rag.graph.ego import ego_balls
 from gpu_rag.graph.memory import halved
@@ -240,9 +241,8 @@ def bubble_passages(index: Index, queries: list[OfTrees], order: str, k: int) ->
         cells.append(owner[position] * n + graph.passages.values[entry].long())
         places.append(position)
     cell, by_cell = torch.cat(cells).sort(stable=True)
-    place, leads = torch.cat(places)[by_cell], torch.ones_like(cell)
-    leads[1:] = cell[1:] != cell[:-1]
-    cell_of, sums = leads.cumsum(0) - 1, torch.zeros(2, whole, dtype=torch.int64, device=cell.device)
+    place = torch.cat(places)[by_cell]
+    cell_of, sums = are_first(cell).cumsum(0) - 1, torch.zeros(2, whole, dtype=torch.int64, device=cell.device)
     trees_of = torch.full_like(cell, torch.iinfo(torch.int64).max).scatter_reduce(0, cell_of, tree[place], "amin")
     # exact integer sums: ties stay ties
     sums.index_add_(1, cell_of, torch.stack([torch.ones_like(place), share[place]]))

@@ -70,7 +70,6 @@ async def candidates(question: Question, run: Run, params: Params) -> Candidates
 
 
 async def _listed(question: Question, run: Run, name: str) -> Ranking:
-    """The list of a method."""
     method: Any = load_method(name)
     ranking: Ranking = await method.ranking(question, replace(run, limit=DEPTH), method.Params(**LISTS[name]))
     return ranking

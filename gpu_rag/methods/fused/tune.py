@@ -104,7 +104,6 @@ def _tuned(engine: Engine, outcome: Fitted, document: dict[str, Any], choice: di
 
 
 def _shown(document: dict[str, Any]) -> Shown:
-    """The outcome in words and tables."""
     measures = list(document["recall"]["fused"])
     rows = [[name, *(f"{recall[m]:.3f}" for m in measures)] for name, recall in document["recall"].items()]
     pairs = [
@@ -180,7 +179,6 @@ def _best(recalls: Mapping[str, np.ndarray]) -> str:
 
 
 def _differences(first: np.ndarray, second: np.ndarray) -> dict[str, dict[str, float]]:
-    """Paired differences by measure."""
     columns = zip(_MEASURES, first.T.tolist(), second.T.tolist())
     return {name: paired_difference(ours, others) for name, ours, others in columns}
 

@@ -9,7 +9,6 @@ batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +16,7 @@ import torch
 
 from gpu_rag.graph.common.segments import lexsort
 from gpu_rag.graph.common.trusted import trusted
-from gpu_rag.graph.ragged import expand, ragged_of_keys, ragged_of_lists, row_of_value
-from gpu_rag.graph.reach import TypedGraph
+from gpu_rag.graph.ragged import ragged_of_keys, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base.scores import score_nodes
 from gpu_rag.methods.hybgrag.batched import TILE
@@ -55,12 +53,13 @@ def near_nodes(index: Index, queries: list[Entities], k: int) -> list[Ranking]:
     share = 1 / torch.log(3 + size.double())
     barred_keys = [place * n + node for place, query in enumerate(queries) for node in query.barred]
     barred = torch.tensor(barred_keys, dtype=torch.int64, device=device)
-    pieces = [entity[position] * n + node for position, node in _edges(graph, own.values)]
+    pieces = [entity[place] * n + other[edge].long() for place, edge, _, other in graph.edges_at(own.values)]
     next_ = torch.unique(torch.cat([*pieces, entity[:0]]))
     next_ = next_[~torch.isin(_question_keys(next_, of_entity, n), barred)]
     keys, worth = [_question_keys(next_, of_entity, n)], [(UNIT * share[next_ // n]).long()]
     between = next_[(size[next_ // n] <= FEW) & (edges[next_ % n] <= FEW)]
-    pairs = [(between[position] // n * n + node, position) for position, node in _edges(graph, between % n)]
+    around = graph.edges_at(between % n)
+    pairs = [(between[position] // n * n + other[edge].long(), position) for position, edge, _, other in around]
     if pairs:
         weight = (UNIT / torch.log(3 + edges[between % n].double())).long()
         second, place = torch.unique(torch.cat([key for key, _ in pairs]), return_inverse=True)
@@ -94,10 +93,3 @@ def near_nodes(index: Index, queries: list[Entities], k: int) -> list[Ranking]:
 def _question_keys(keys: torch.Tensor, of_entity: torch.Tensor, n: int) -> torch.Tensor:
     """The keys question * n + node for keys entity * n + node."""
     return of_entity[keys // n] * n + keys % n
-
-
-def _edges(graph: TypedGraph, nodes: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """(position in `nodes`, node at the other end) of every edge of the nodes, in pieces."""
-    for indptr, other in ((graph.out_indptr, graph.out_node), (graph.in_indptr, graph.in_node)):
-        for position, entry in expand(indptr[nodes], indptr[nodes + 1]):
-            yield position, other[entry].long()

@@ -172,7 +172,6 @@ class Router:
         return proposal
 
     def _proposal(self, history: History) -> Action | None:
-        """The action that the rules propose."""
         if not history.actions:
             return first_action(self.classes, self.ranked, self.params)
         n_batches = self.material.n_batches(self.params)

@@ -86,7 +86,6 @@ async def realised(analysis: Analysis, sources: Sources, search: Search) -> tupl
 
 
 async def _spoken(analysis: Analysis, mentions: Sequence[Mention], search: Search) -> Spoken:
-    """The question as rules read it."""
     text = normalise_name(analysis.question.replace("_", " "))
     named = [Named(mention.text, _nodes(mention), *span) for mention in mentions for span in _spans(mention, text)]
     topics = [

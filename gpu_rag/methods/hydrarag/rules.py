@@ -156,7 +156,6 @@ def _joined(separator: str, texts: Sequence[str], limit: int) -> str:
 
 
 def _settles(path: FoundPath, analysis: Analysis) -> bool:
-    """Whether a path settles the question."""
     if path.asked >= SURE:
         return True
     may_answer = bool(path.answers or path.names) and path.scores.rel >= Params.enough

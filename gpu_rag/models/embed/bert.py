@@ -87,7 +87,6 @@ class _Part:
         return layer
 
     def norm(self, name: str, eps: float) -> torch.nn.LayerNorm:
-        """Layer norm of this name."""
         weight = self[f"{name}.weight"]
         layer = torch.nn.LayerNorm(weight.shape, eps, device="meta")
         layer.weight, layer.bias = torch.nn.Parameter(weight), torch.nn.Parameter(self[f"{name}.bias"])

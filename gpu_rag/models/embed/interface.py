@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import closing
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
+T = TypeVar("T", bound=Hashable)
 OnBatch = Callable[[int], None]
 Parts = Generator[tuple[list[int], np.ndarray], None, None]  # (rows, their vectors)
 
@@ -32,10 +33,10 @@ class Embedder(Protocol):
         ...
 
 
-def distinct(texts: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Distinct texts in order of first appearance, and for each text its position among them."""
-    place: dict[str, int] = {}
-    index = [place.setdefault(text, len(place)) for text in texts]
+def distinct(items: Sequence[T]) -> tuple[list[T], list[int]]:
+    """Distinct texts, or others, in order of first appearance, and for each its position among them."""
+    place: dict[T, int] = {}
+    index = [place.setdefault(item, len(place)) for item in items]
     return list(place), index
 
 

@@ -78,7 +78,7 @@ class ServerEmbedder:
                     running.add(runner.get_loop().create_task(task))
                 if not running:
                     break
-                done, running = runner.run(_first(running))
+                done, running = runner.run(asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED))
                 failed += [error for task in done if (error := task.exception()) is not None]
                 answers = [task.result() for task in done if task.exception() is None]
                 if answers:
@@ -91,7 +91,6 @@ class ServerEmbedder:
             raise failed[0]
 
     async def _opened(self, model: str) -> tuple[str, str]:
-        """Name and revision of the model."""
         servers = Servers(self._addresses, model, "", self._connections, self._patience)
         try:
             await servers.open()
@@ -161,7 +160,6 @@ class _Exchange:
         return self._exchangers[first:] + self._exchangers[:first]
 
     def close(self) -> None:
-        """Close all connections."""
         for exchanger in self._exchangers:
             self._runner.run(exchanger.close())
 
@@ -205,11 +203,6 @@ def _numbers(embedding: list[float] | str) -> np.ndarray:
     if isinstance(embedding, str):
         return np.frombuffer(base64.b64decode(embedding, validate=True), "<f4").astype(np.float64)
     return np.asarray(embedding, np.float64)
-
-
-async def _first(running: Tasks) -> tuple[Tasks, Tasks]:
-    """(finished, running), as soon as one has finished."""
-    return await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
 
 
 def _batches(texts: Sequence[str]) -> Iterator[list[int]]:

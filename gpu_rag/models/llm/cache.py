@@ -200,7 +200,6 @@ def _reply(key: str, text: str) -> Reply:
 
 
 def _damaged_rows(db: sqlite3.Connection) -> Iterator[str]:
-    """Keys of the damaged rows."""
     for key, text in db.execute("SELECT key, reply FROM replies"):
         try:
             if _SUM in text:
@@ -507,7 +506,6 @@ class CachedLLM:
         return len(self.file)
 
     def _known(self, requests: Mapping[str, Request]) -> dict[str, Reply]:
-        """Kept replies to requests, by key."""
         replies = self.file.read(list(requests))
         lost = {key for key, reply in replies.items() if self._is_lost(key, reply, requests[key])}
         replies = {key: reply for key, reply in replies.items() if key not in lost}

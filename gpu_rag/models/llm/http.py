@@ -233,7 +233,6 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
     # --- requests to bodies, bodies to replies ---
 
     def _running(self) -> _Thread:
-        """The thread of this process."""
         if self._thread.process != os.getpid():  # a forked process has only the thread that forked
             self._thread = self._start(self.model)
             weakref.finalize(self, _Thread.close, self._thread)

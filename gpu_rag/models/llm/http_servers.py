@@ -379,7 +379,6 @@ class Servers:
         job.task.add_done_callback(partial(self._sent, job, server))
 
     async def _send(self, job: Job, server: Server) -> None:
-        """Run one try."""
         if server.asleep and self.keeper is not None:
             await self.keeper.wake(server)
         outcome = await server.exchanger.ask(job.body(job), self.patience.timeout_s, job.on_text)
@@ -388,7 +387,6 @@ class Servers:
         self._judge(job, server, outcome)
 
     def _sent(self, job: Job, server: Server, task: asyncio.Task[None]) -> None:
-        """Handle the end of a try."""
         server.left(job, self._loop.time())
         if task.cancelled():  # dropped, or its server went down
             server.account.failures += not job.over

@@ -22,7 +22,7 @@ import torch
 from msgspec import Meta, Struct, field
 
 from gpu_rag.graph.common.trusted import trusted
-from gpu_rag.graph.ragged import expand, ragged_of_keys, ragged_of_lists, row_of_value
+from gpu_rag.graph.ragged import ragged_of_keys, ragged_of_lists, row_of_value
 from gpu_rag.graph.reach import EITHER, IN, OUT, reachable
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
@@ -399,11 +399,9 @@ def contrary_nodes(index: Index, queries: list[tuple[tuple[int, ...], frozenset[
     own = ragged_of_lists([nodes for nodes, _, _ in queries], kb.device)
     question, against = row_of_value(own), [q * width + row for q, (_, rows, _) in enumerate(queries) for row in rows]
     keys, rows = [question[:0]], [question[:0]]
-    sides = (graph.out_indptr, graph.out_node, graph.out_relation), (graph.in_indptr, graph.in_node, graph.in_relation)
-    for indptr, other, relation in sides:
-        for position, edge in expand(indptr[own.values], indptr[own.values + 1]):
-            keys.append(question[position] * n + other[edge].long())
-            rows.append(question[position] * width + relation[edge].long())
+    for position, edge, relation, other in graph.edges_at(own.values):
+        keys.append(question[position] * n + other[edge].long())
+        rows.append(question[position] * width + relation[edge].long())
     key, row = torch.cat(keys), torch.cat(rows)
     contrary = torch.isin(row, torch.tensor(against, dtype=torch.int64, device=kb.device))
     alone = torch.tensor([alone for _, _, alone in queries], dtype=torch.bool, device=kb.device)
@@ -454,11 +452,9 @@ def operations_of(index: Index, queries: list[tuple[Operators, Plan]]) -> list[t
 
 def _valued_by(kb: KnowledgeBase, index: Index, nodes: Sequence[int]) -> dict[str, float]:
     """The relations by which many of the nodes have values, each with the median of the values; NaN for counts."""
-    graph, starts = kb.typed, torch.tensor(nodes, dtype=torch.int64, device=kb.device)
-    rows = set[int]()
-    for indptr, relation in ((graph.out_indptr, graph.out_relation), (graph.in_indptr, graph.in_relation)):
-        for _, edge in expand(indptr[starts], indptr[starts + 1]):
-            rows.update(torch.unique(relation[edge]).tolist())
+    starts, rows = torch.tensor(nodes, dtype=torch.int64, device=kb.device), set[int]()
+    for _, edge, relation, _ in kb.typed.edges_at(starts):
+        rows.update(torch.unique(relation[edge]).tolist())
     medians = dict[str, float]()
     for row in sorted(rows):
         owners, values, is_count = values_of(index, kb.relation_names[row])

@@ -49,8 +49,7 @@ def read_epub(data: bytes, limits: Limits) -> Parsed:
         texts.append(chapter.text)
         headings += ((size + offset, words) for offset, words in chapter.headings or ((0, chapter.title),))
         size += len(chapter.text) + 2
-        if size > limits.max_document_chars:
-            raise RowError(f"the text has more than max_document_chars = {limits.max_document_chars} characters")
+        limits.check_chars(size)
     if not texts:
         raise RowError(f"no chapter of the book has text: {'; '.join(problems[:3]) or 'it is empty'}")
     known = {tag: ", ".join(_values(book, tag)) for tag in ("title", "creator", "date", "language", "publisher")}

@@ -117,10 +117,10 @@ def _bare_where_flooded(part: re.Match[str]) -> str:
 
 
 def _text_of(body: LexborNode, limits: Limits, main_only: bool = False) -> tuple[str, Headings]:
-    collector = _Text(limits.max_document_chars, main_only=main_only, without_frame=True)
+    collector = _Text(limits, main_only=main_only, without_frame=True)
     text = collector.of(body)
     if collector.n_dropped > 3 * len(text):
-        collector = _Text(limits.max_document_chars, main_only=main_only)
+        collector = _Text(limits, main_only=main_only)
         text = collector.of(body)
     return text, tuple(collector.headings)
 
@@ -129,7 +129,7 @@ def _title(tree: LexborHTMLParser, limits: Limits) -> str:
     for selector in ("head > title", "body > title", "h1"):
         node = tree.css_first(selector)
         if node is not None:
-            text = _Text(limits.max_document_chars).of(node)
+            text = _Text(limits).of(node)
             if text:
                 return " ".join(text.split())
     return ""
@@ -211,10 +211,10 @@ def _span(value: str | None) -> int:
 class _Text:
     """Collector of the text below a node. It walks with its own stack, because pages can nest to any depth."""
 
-    def __init__(self, limit: int, *, main_only: bool = False, without_frame: bool = False) -> None:
+    def __init__(self, limits: Limits, *, main_only: bool = False, without_frame: bool = False) -> None:
         self.n_dropped = 0  # characters left out as frame of the page
         self.headings: list[tuple[int, str]] = []  # (offset into the text, words)
-        self._limit = limit
+        self._limits = limits
         self._main_only, self._without_frame = main_only, without_frame
         self._open: list[_Open] = []
         self._inside = {"main": 0, "content": 0, "verbatim": 0, "link": 0}
@@ -375,8 +375,7 @@ class _Text:
         self._parts += (before, label + text)
         self._size += len(before) + len(label) + len(text)
         self._link_size += len(text) * bool(self._inside["link"])
-        if self._size > self._limit:
-            raise RowError(f"the text has more than max_document_chars = {self._limit} characters")
+        self._limits.check_chars(self._size)
 
 
 def _there(node: LexborNode | None) -> LexborNode:

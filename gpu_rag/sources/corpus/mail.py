@@ -102,7 +102,6 @@ def _property(file: OleFileIO, id: str, folder: str = "") -> str:
 
 
 def _sent(file: OleFileIO) -> datetime | None:
-    """Time at which the mail was sent."""
     name = "__properties_version1.0"
     raw = file.openstream(name).read() if file.exists(name) else b""
     for tag, _, ticks in struct.iter_unpack("<IIQ", raw[32 : len(raw) // 16 * 16]):

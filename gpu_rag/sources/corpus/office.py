@@ -182,7 +182,7 @@ class _Body:
 
     def __init__(self, styles: dict[str, str], limits: Limits, *, is_open: bool = False) -> None:
         self.title, self.has_pages = "", False
-        self._styles, self._limit, self._size, self._is_open = styles, limits.max_document_chars, 0, is_open
+        self._styles, self._limits, self._size, self._is_open = styles, limits, 0, is_open
         # blocks of each page: kind ("p": paragraph, "h": heading, "li": list item, "tr": row of a table, "th": row of
         # names) and text
         self._pages: list[list[tuple[str, str]]] = [[]]
@@ -203,7 +203,6 @@ class _Body:
         self._is_hidden = self._is_text = self._is_contents = self._is_frame = False
 
     def new_page(self) -> None:
-        """Begin a page."""
         self._pages += [[]] if self.has_pages else []
         self.has_pages = True
 
@@ -303,11 +302,9 @@ class _Body:
             return
         self._words.append(text)
         self._size += len(text)
-        if self._size > self._limit:
-            raise RowError(f"the text has more than max_document_chars = {self._limit} characters")
+        self._limits.check_chars(self._size)
 
     def _paragraph(self) -> None:
-        """End the open paragraph."""
         text = "".join(self._words).strip()
         if self._style == "title" and not self.title:
             self.title = " ".join(text.split())
@@ -329,7 +326,7 @@ class _Body:
     def pages(self) -> list[tuple[str, list[tuple[int, str]]]]:
         """(text, its headings with their offsets) of each page, the notes after the last one."""
         pages, result = [*self._pages[:-1], self._pages[-1] + self._notes], []
-        room: float = self._limit - sum(len(text) + 2 for blocks in pages for _, text in blocks)
+        room: float = self._limits.max_document_chars - sum(len(text) + 2 for blocks in pages for _, text in blocks)
         for blocks in pages:
             named, room = _tables_named(blocks, room)
             result.append(_joined(named))

@@ -96,8 +96,7 @@ def _page_texts(document: PdfDocument, limits: Limits) -> tuple[list[str], list[
             problems.append(one_line(f"page {number + 1} cannot be read: {error}"))
         texts.append(text)
         size += len(text) + 1
-        if size > limits.max_document_chars:
-            raise RowError(f"the text has more than max_document_chars = {limits.max_document_chars} characters")
+        limits.check_chars(size)
     if n_pictures:
         why = "OCR finds no text in them" if reads_scans else scan.INSTALL
         problems.append(f"pages that are pictures: {n_pictures}; {why}")

@@ -28,7 +28,7 @@ def read_sheet(data: bytes, limits: Limits) -> Parsed:
         raise RowError(one_line(f"the file cannot be read: {error}")) from error
     tables: list[tuple[str, list[list[str]]]] = []
     problems: list[str] = []
-    size, limit, has_rows = 0, limits.max_document_chars, False
+    size, has_rows = 0, False
     for sheet in (sheet for sheet in book.sheets_metadata if sheet.visible == SheetVisibleEnum.Visible):
         rows: list[list[str]] = []
         try:
@@ -38,10 +38,7 @@ def read_sheet(data: bytes, limits: Limits) -> Parsed:
                     row.pop()
                 rows += [row] if row else []
                 size += sum(map(len, row)) + len(row)
-                if size > limit:
-                    raise RowError(
-                        f"the text has more than max_document_chars = {limits.max_document_chars} characters"
-                    )
+                limits.check_chars(size)
         except (CalamineError, OSError, ValueError) as error:
             if isinstance(error, RowError):
                 raise
@@ -52,7 +49,7 @@ def read_sheet(data: bytes, limits: Limits) -> Parsed:
     if not has_rows:
         raise RowError(one_line(f"no sheet of the file has a value {'; '.join(problems[:3])}".strip()))
     pages: list[str] = []
-    room, columns = float(limit - size), {column for _, column in limits.columns}
+    room, columns = float(limits.max_document_chars - size), {column for _, column in limits.columns}
     for name, rows in tables:
         if rows and columns and columns <= {*rows[0]}:
             lines = ["\t".join(row) for row in rows]

@@ -113,7 +113,6 @@ def _support(
 
 
 def _judged(path: FoundPath, rel: float, support: tuple[str, ...], params: Params) -> FoundPath:
-    """The path with its scores."""
     f1, f2 = params.reliability(path.kind, path.sources), min(len(support), params.w_max) / params.w_max
     ver = (f1 + f2 + path.known) / 3
     return replace(path, scores=Scores(rel, f1, f2, path.known, ver, CROSS * rel + (1 - CROSS) * ver, support))
