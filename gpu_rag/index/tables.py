@@ -210,26 +210,36 @@ class RowGroups:
         return result
 
 
-def unchanged_rows(now: Path, earlier: Path, schema: pa.Schema, columns: Sequence[str]) -> np.ndarray:
-    """i64[n]: the row that each row of a table was in an earlier table; -1 if its columns, texts or lists of texts,
-    are new. The first column has unique values, and both tables are sorted by it, so that rows ascend. Memory: the
-    columns of both."""
+def unchanged_rows(
+    now: Path,
+    earlier: Path,
+    schema: pa.Schema,
+    columns: Sequence[str],
+    also: Iterable[tuple[pa.ChunkedArray, pa.ChunkedArray]] = (),
+) -> np.ndarray:
+    """i64[n]: the row that each row of a table was in an earlier table; -1 if its columns, texts or lists, are new. The
+    first column has unique values, and both tables are sorted by it, so that rows ascend. also: more columns, of other
+    tables with the same rows. Memory: the columns of both."""
     new, old = (read_table(path, schema, columns).columns for path in (now, earlier))
     rows = pc.index_in(one_large_array(new[0]), value_set=one_large_array(old[0]))
     is_same = pc.is_valid(rows).to_numpy(zero_copy_only=False)
-    for column, before in zip(new[1:], old[1:]):
+    for column, before in (*zip(new[1:], old[1:]), *also):
         is_same &= _are_equal(one_large_array(column), one_large_array(before).take(rows))
     return np.where(is_same, pc.fill_null(rows, -1).to_numpy(), -1).astype(np.int64)  # type: ignore[no-any-return]
 
 
 def one_large_array(column: pa.ChunkedArray) -> pa.Array:
-    """A column of texts, or of lists of texts, of any size as one array."""
-    kind = pa.large_list(pa.large_string()) if pa.types.is_list(column.type) else pa.large_string()
+    """A column of texts, or of lists of these, of any size as one array."""
+    kind = _large(column.type)
     return pa.concat_arrays([pa.array([], kind), *column.cast(kind).chunks])
 
 
+def _large(kind: pa.DataType) -> pa.DataType:
+    return pa.large_list(_large(kind.value_type)) if pa.types.is_list(kind) else pa.large_string()
+
+
 def _are_equal(a: pa.Array, b: pa.Array) -> np.ndarray:
-    """Whether values of two arrays of texts, or of lists of texts, are equal: bool[n]; False for nulls."""
+    """Whether values of two arrays of texts, or of lists of these, are equal: bool[n]; False for nulls."""
     if not pa.types.is_large_list(a.type):
         return pc.fill_null(pc.equal(a, b), False).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
     are_equal: np.ndarray = _are_equal(*(pc.list_value_length(lists).cast(pa.int64()) for lists in (a, b)))

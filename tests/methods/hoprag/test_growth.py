@@ -8,17 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gpu_rag.graph.join import JoinIndex, candidates
+from gpu_rag.index import tables
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.stages.search import rows_by_key
 from gpu_rag.index.verify import verify
 from gpu_rag.index.work import Silent, Sources, StageReport, Work
 from gpu_rag.methods.hoprag.stages import edges as hop_edges
 from gpu_rag.methods.hoprag.stages import matching as hop_matching
+from gpu_rag.methods.hoprag.stages import questions
 from gpu_rag.methods.hoprag.stages.matching import Previous, Side, best_matches, carry_over, match_exactly
+from gpu_rag.methods.hoprag.stages.questions import questions_stage
+from gpu_rag.methods.hoprag.stages.vertices import vertices_stage
 from gpu_rag.methods.registry import stage_checks
 from gpu_rag.models.set import ModelSet
 from gpu_rag.settings import make_settings
@@ -278,6 +285,72 @@ def test_another_order_of_the_in_questions_carries_nothing_over(works: Iterator[
     carried = carry_over(previous)
     assert carried[0].tolist() == [-2] and carried[2].tolist() == [0, 1]
     assert best_matches(next(works), outs, side(turned), previous, match_exactly)[0].tolist() == [0]
+
+
+NAME = st.sampled_from(["Ves", "ves", "River", "Tamsin", "Stream"])
+STATED = st.tuples(
+    NAME, st.sampled_from(["is a", "IS", "crosses"]), st.sampled_from(["river", "stream", "tamsin", "Ves"])
+)
+TEXT = st.sampled_from(["", "River Ves.", "Ves is a river. Tamsin is a stream."])
+TYPES = st.lists(st.sampled_from(["river", "Tamsin"]), max_size=2)
+DOCUMENT = st.tuples(TEXT, st.lists(NAME, max_size=3), st.lists(STATED, max_size=3), TYPES)
+DOCUMENTS = st.dictionaries(st.sampled_from("abcdefg"), DOCUMENT, min_size=1)
+FREE = settings(
+    max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def question_files(bench: Any, documents: dict[str, Any], granularity: str, before: Any = None) -> list[bytes]:
+    ids = sorted(documents)
+    texts, names, triples, types = zip(*(documents[id] for id in ids))
+    rows = [{"id": i, "doc_id": i, "title": "", "text": t, "start": 0, "end": len(t)} for i, t in zip(ids, texts)]
+    bench.put("passages", rows)
+    bench.put_extractions(list(zip(names, triples)))
+    profiles = [
+        {"passage": row, "name": own[0], "aliases": [], "types": kinds, "description": ""}
+        for row, (own, kinds) in enumerate(zip(names, types))
+        if own
+    ]
+    tables.write_rows(bench.folder("extraction") / "profiles.parquet", tables.PROFILES, profiles)
+    chosen = {"hops": {"granularity": granularity, "simulate": "templates"}}
+    bench.run(vertices_stage, chosen)
+    bench.run(questions_stage, chosen, before=before)
+    return [path.read_bytes() for path in sorted(bench.folder("hop_questions").iterdir())]
+
+
+def check_questions(benches: Iterator[Any], old: Any, new: Any, granularities: tuple[str, str]) -> None:
+    before, bench = next(benches), next(benches)
+    question_files(before, old, granularities[0])
+    expected = question_files(next(benches), new, granularities[1])
+    assert question_files(bench, new, granularities[1], before) == expected
+    if old == new and granularities[0] == granularities[1]:
+        assert bench.report.reused == 2 * tables.n_rows(bench.folder("hop_vertices") / "vertices.parquet")
+
+
+GRANULARITY = st.sampled_from(["passage", "sentence"])
+
+
+@given(DOCUMENTS, DOCUMENTS, st.sets(st.sampled_from("abcdefg")), st.tuples(GRANULARITY, GRANULARITY))
+@FREE
+def test_questions_of_any_earlier_run(benches: Iterator[Any], old: Any, more: Any, gone: Any, both: Any) -> None:
+    new = {id: own for id, own in {**more, **old}.items() if id not in gone} or old
+    check_questions(benches, old, new, both)
+
+
+@pytest.mark.parametrize("relation", ["is a", "crosses"])
+def test_a_name_whose_type_changed_is_asked_about_anew(
+    benches: Iterator[Any], relation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong version keeps the questions of all passages that stayed. Nothing is made anew if no type changed."""
+    old = {"a": ("", ["Ves"], [], []), "b": ("", ["River"], [], [])}
+    new = {**old, "c": ("", [], [("Ves", relation, "river")], [])}
+    check_questions(benches, old, new, ("passage", "passage"))
+    monkeypatch.setattr(questions, "_changed_names", lambda *_: pa.array([], pa.large_string()))
+    if relation == "crosses":
+        check_questions(benches, old, new, ("passage", "passage"))
+        return
+    with pytest.raises(AssertionError):
+        check_questions(benches, old, new, ("passage", "passage"))
 
 
 def test_rows_by_key() -> None:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,9 +18,11 @@ from msgspec import Meta, Struct
 
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.index import tables
-from gpu_rag.index.database import database
+from gpu_rag.index.database import Database, database
+from gpu_rag.index.names import normalised, rows_of
 from gpu_rag.index.stage import stage, where_capable
 from gpu_rag.index.stages.requests import WINDOW, decided
+from gpu_rag.index.tables import unchanged_rows
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.hoprag.stages.templates import (
@@ -27,11 +30,12 @@ from gpu_rag.methods.hoprag.stages.templates import (
     Triple,
     answered_questions,
     raised_questions,
+    states_type,
     types_of_triples,
     usable_types,
 )
-from gpu_rag.methods.hoprag.stages.vertices import vertex_folders, vertex_parts
-from gpu_rag.methods.hoprag.tables import QUESTIONS, questions_file
+from gpu_rag.methods.hoprag.stages.vertices import kept_vertices, vertex_folders, vertex_parts
+from gpu_rag.methods.hoprag.tables import QUESTIONS, questions_file, read_questions
 from gpu_rag.models.ask import Ask, read_prompt
 from gpu_rag.settings import Settings
 from gpu_rag.text.keywords import names
@@ -92,7 +96,7 @@ def by_llm(work: Work, counts: Counter[str]) -> Iterator[tuple[str, pa.ListArray
             written = [() if isinstance(reply, str) else reply.questions for reply in window]
             lists = [list(filter(is_question, texts)) for texts in written]
             counts["hop_questions_dropped"] += sum(map(len, written)) - sum(map(len, lists))
-            yield side, pa.array(lists, _LISTS)
+            yield side, _each_once(lists)
     total, floor = statuses.total(), work.settings.index.min_yield
     if statuses["ok"] < floor * total:
         raise GpuRagError(
@@ -151,15 +155,16 @@ def questions_stage(work: Work) -> dict[str, int]:
             side: stack.enter_context(tables.TableWriter(questions_file(work.out, side), QUESTIONS)) for side in SIDES
         }
         for side, lists in author(work, counts):
-            rows = pa.array([_each_once(texts) for texts in lists.to_pylist()], _LISTS)
-            writers[side].add([pc.list_parent_indices(rows).to_numpy() + done[side], rows.flatten()])
+            writers[side].add([pc.list_parent_indices(lists).to_numpy() + done[side], lists.flatten()])
             done[side] += len(lists)
-            counts[f"hop_{side}_questions"] += len(rows.flatten())
+            counts[f"hop_{side}_questions"] += len(lists.flatten())
     return dict(counts)
 
 
-def _each_once(texts: Sequence[str]) -> list[str]:
-    return sorted({line for text in texts if (line := " ".join(text.split()))})
+def _each_once(lists: Iterable[Iterable[str]]) -> pa.ListArray:
+    """The lists with each text once, sorted, with single spaces, and without empty texts."""
+    rows = [sorted({line for text in texts if (line := " ".join(text.split()))}) for texts in lists]
+    return pa.array(rows, _LISTS)
 
 
 _TYPED = pa.schema([("key", pa.string()), ("kind", pa.string())])
@@ -167,45 +172,150 @@ _COUNTED = "CREATE TABLE counted AS SELECT key, kind, count(*) AS n FROM typed G
 _TYPES = "CREATE TABLE types AS SELECT key, arg_min(kind, row(-n, kind)) AS kind FROM counted GROUP BY key"
 _OF_ASKED = "SELECT types.key, types.kind FROM types SEMI JOIN asked USING (key)"
 _ASKED_KINDS = "SELECT key FROM asked SEMI JOIN types ON asked.key = types.kind"
+_COUNTED_KINDS = "SELECT DISTINCT kind FROM counted SEMI JOIN asked USING (key)"
 
 
 def by_templates(work: Work, counts: Counter[str]) -> Iterator[tuple[str, pa.ListArray]]:
     """(side, questions of the next vertices) from the triples of each vertex. The type of a name is its commonest in
-    the corpus, ties in alphabetical order."""
-    path, first = work.stage_folders["extraction"] / "extractions.parquet", 0
+    the corpus, ties in alphabetical order.
+
+    Vertices of passages that an earlier run had keep their questions, unless a type of their names may have changed.
+    """
+    folder, first = work.stage_folders["extraction"], 0
+    path = folder / "extractions.parquet"
     passage, parts = vertex_parts(*vertex_folders(work))
+    earlier = _earlier(work)
+    is_new, vertex_before = earlier.passages < 0, earlier.vertices
     with database(work) as db:
         db.create("typed", _TYPED)
         db.create("asked", _TYPED)
-        for typed in _typed(path):
-            db.add("typed", pa.Table.from_pylist([{"key": key, "kind": kind} for key, kind in typed], _TYPED))
+        for batch in tables.read_batches(path, tables.EXTRACTIONS, ("triples",)):
+            db.add("typed", _typed(_types_of_batch(batch["triples"])))
+        db.add("typed", _typed(_types_of_profiles(folder)))
         db.run(_COUNTED, "DROP TABLE typed", _TYPES)
+        changed = _changed_names(db, earlier.typed)
         for batch in tables.read_batches(path, tables.EXTRACTIONS, ("entities", "triples")):
-            begin, end = np.searchsorted(passage, [first, first + batch.num_rows]).tolist()
-            given = pa.table([batch["entities"], batch["triples"]], ["names", "triples"])
-            if end - begin > batch.num_rows:
-                texts = [text for _, text in parts(begin, end)]
-                starts = np.searchsorted(passage[begin:end], np.arange(first, first + batch.num_rows + 1)).tolist()
-                given = _by_vertex(given, [texts[a:b] for a, b in zip(starts, starts[1:])])
+            rows = slice(first, first + batch.num_rows)
+            begin, end = np.searchsorted(passage, [rows.start, rows.stop]).tolist()
+            owner = passage[begin:end] - first
+            for side in SIDES:
+                chosen = is_new[rows] | (_are_named(batch["entities"], changed) if side == "out" else False)
+                given = batch.filter(pa.array(chosen)).select(["entities", "triples"])
+                given = pa.table(given.columns, ["names", "triples"])
+                if end - begin > batch.num_rows and len(given):
+                    texts, starts = [text for _, text in parts(begin, end)], np.searchsorted(owner, range(len(batch)))
+                    ends = [*starts[1:].tolist(), len(texts)]
+                    of_each = [texts[a:b] for a, b, c in zip(starts.tolist(), ends, chosen.tolist()) if c]
+                    given = _by_vertex(given, of_each)
+                made = answered_batch(given) if side == "in" else raised_batch(given, *_types_of_names(db, given))
+                before = np.where(chosen[owner], -1, vertex_before[begin:end])
+                work.report.reused += int((before >= 0).sum())
+                yield side, _placed(_each_once(made.to_pylist()), earlier.questions[side], before)
             first += batch.num_rows
-            keys = {normalise_name(name) for name in pc.unique(given["names"].combine_chunks().flatten()).to_pylist()}
-            db.add("asked", pa.table({"key": sorted(keys), "kind": sorted(keys)}, _TYPED))
-            types = dict(row for part in db.batches(_OF_ASKED) for row in zip(*(c.to_pylist() for c in part.columns)))
-            kinds = {key for part in db.batches(_ASKED_KINDS) for key in part["key"].to_pylist()}
-            db.run("DELETE FROM asked")
-            work.progress.advance(2 * given.num_rows)
-            yield "in", answered_batch(given)
-            yield "out", raised_batch(given, types, kinds)
+            work.progress.advance(2 * (end - begin))
 
 
-def _typed(path: Path) -> Iterator[Iterable[tuple[str, str]]]:
-    """(name, type) pairs that triples and extractors state, by batch."""
-    for batch in tables.read_batches(path, tables.EXTRACTIONS, ("triples",)):
-        yield types_of_triples(triple for triples in batch["triples"].to_pylist() for triple in triples)
-    profiles = path.with_name("profiles.parquet")
-    for batch in tables.read_batches(profiles, tables.PROFILES, ("name", "types")):
-        rows = zip(batch["name"].to_pylist(), batch["types"].to_pylist())
-        yield usable_types((name, words) for name, types in rows for words in types)
+def _types_of_names(db: Database, given: pa.Table) -> tuple[dict[str, str], set[str]]:
+    """(the type of each name of these vertices, those that are the type of another name), all normalised."""
+    keys = {normalise_name(name) for name in pc.unique(given["names"].combine_chunks().flatten()).to_pylist()}
+    db.add("asked", pa.table({"key": sorted(keys), "kind": sorted(keys)}, _TYPED))
+    types = dict(row for part in db.batches(_OF_ASKED) for row in zip(*(c.to_pylist() for c in part.columns)))
+    kinds = {key for part in db.batches(_ASKED_KINDS) for key in part["key"].to_pylist()}
+    db.run("DELETE FROM asked")
+    return types, kinds
+
+
+def _placed(made: pa.ListArray, earlier: pa.ListArray, rows: np.ndarray) -> pa.ListArray:
+    """The earlier lists of these rows, and the made ones in place of -1."""
+    known = rows >= 0
+    order = np.empty(len(rows), np.int64)
+    order[~known], order[known] = np.arange(len(made)), len(made) + np.arange(known.sum())
+    return pa.concat_arrays([made, earlier.take(pa.array(rows[known]))]).take(pa.array(order))
+
+
+def _typed(pairs: Iterable[tuple[str, str]]) -> pa.Table:
+    return pa.Table.from_pylist([{"key": key, "kind": kind} for key, kind in pairs], _TYPED)
+
+
+def _types_of_batch(triples: pa.ListArray) -> Iterator[tuple[str, str]]:
+    """(name, type) pairs that triples state."""
+    parts = triples.flatten().flatten()
+    labels = parts.take(pa.array(np.arange(1, len(parts), 3)))
+    stating = pa.array([label for label in pc.unique(labels).to_pylist() if states_type(label)], parts.type)
+    rows = 3 * np.flatnonzero(pc.is_in(labels, value_set=stating))
+    return types_of_triples(zip(*(parts.take(pa.array(rows + k)).to_pylist() for k in range(3))))
+
+
+def _types_of_profiles(folder: Path) -> Iterator[tuple[str, str]]:
+    """(name, type) pairs that an extractor wrote."""
+    for batch in tables.read_batches(folder / "profiles.parquet", tables.PROFILES, ("name", "types")):
+        typed = batch.filter(pc.greater(pc.list_value_length(batch["types"]), 0))
+        rows = zip(typed["name"].to_pylist(), typed["types"].to_pylist())
+        yield from usable_types((name, words) for name, types in rows for words in types)
+
+
+@dataclass(frozen=True)
+class _Earlier:
+    """An earlier run. passages, vertices: the earlier row of each passage, i64[P], and vertex, i64[V], -1 for new ones;
+    questions: the earlier lists by side; typed: (name, type) pairs that passages state which came or left."""
+
+    passages: np.ndarray
+    vertices: np.ndarray
+    questions: dict[str, pa.ListArray]
+    typed: set[tuple[str, str]]
+
+
+def _earlier(work: Work) -> _Earlier:
+    """The earlier run. Where there is none, or it has more than 2 GiB of text, all is new."""
+    now, before, none = work.stage_folders, work.previous_inputs, pa.array([], _LISTS)
+    n_passages, n_vertices = (
+        tables.n_rows(now[stage] / file)
+        for stage, file in (("passages", "passages.parquet"), ("hop_vertices", "vertices.parquet"))
+    )
+    nothing = _Earlier(np.full(n_passages, -1), np.full(n_vertices, -1), dict.fromkeys(SIDES, none), set())
+    if not work.previous or not before:
+        return nothing
+    stored = {side: read_questions(work.previous, side) for side in SIDES}
+    folders = [folders["extraction"] for folders in (now, before)]
+    new, old = (
+        tables.read_table(folder / "extractions.parquet", tables.EXTRACTIONS, ["entities", "triples"])
+        for folder in folders
+    )
+    if any(column.num_chunks != 1 for table in (new, old, *stored.values()) for column in table.columns):
+        return nothing
+    path, path_before = (of["passages"] / "passages.parquet" for of in (now, before))
+    also, columns = zip(new.columns, old.columns), ("id", "title", "text")
+    passages = unchanged_rows(path, path_before, tables.PASSAGES, columns, also)
+    vertices = kept_vertices(now, before, passages)
+    passages[vertex_parts(*vertex_folders(work))[0][vertices < 0]] = -1
+    left = np.ones(len(old), bool)
+    left[passages[passages >= 0]] = False
+    typed, typed_before = (Counter(_types_of_profiles(folder)) for folder in folders)
+    pairs = {*(typed - typed_before), *(typed_before - typed)}
+    for table, changed in ((new, passages < 0), (old, left)):
+        pairs.update(_types_of_batch(table["triples"].filter(pa.array(changed)).combine_chunks()))
+    n_before = tables.n_rows(before["hop_vertices"] / "vertices.parquet")
+    lists = {}
+    for side, table in stored.items():
+        ends = np.searchsorted(table["vertex"].to_numpy(), np.arange(n_before + 1)).astype(np.int32)
+        lists[side] = pa.ListArray.from_arrays(pa.array(ends), table["text"].chunk(0))
+    return _Earlier(passages, vertices, lists, pairs)
+
+
+def _changed_names(db: Database, typed: set[tuple[str, str]]) -> pa.LargeStringArray:
+    """Normalised names whose type may have changed, or that may have become or been a type: those of the pairs, and all
+    types that are stated of them."""
+    keys = sorted({key for key, _ in typed})
+    db.add("asked", pa.table({"key": keys, "kind": keys}, _TYPED))
+    kinds = [kind for part in db.batches(_COUNTED_KINDS) for kind in part["kind"].to_pylist()]
+    db.run("DELETE FROM asked")
+    return pa.array({*keys, *kinds, *(kind for _, kind in typed)}, pa.large_string())
+
+
+def _are_named(names: pa.ListArray, keys: pa.LargeStringArray) -> np.ndarray:
+    """Whether each list has a name whose normal form is one of the keys: bool[n]."""
+    of_key = rows_of(normalised(names.flatten()), keys) >= 0
+    return np.bincount(pc.list_parent_indices(names).to_numpy()[of_key], minlength=len(names)) > 0
 
 
 def _by_vertex(given: pa.Table, texts: Sequence[Sequence[str]]) -> pa.Table:

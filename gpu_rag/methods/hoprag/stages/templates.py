@@ -102,8 +102,13 @@ def types_of_triples(triples: Iterable[Sequence[str]]) -> Iterator[tuple[str, st
     [('kerling', 'small town')]
     """
     for subject, relation, object_ in triples:
-        if relation.casefold() in _IS_A and (key := normalise_name(subject)) and (kind := _kind(object_)):
+        if states_type(relation) and (key := normalise_name(subject)) and (kind := _kind(object_)):
             yield key, kind
+
+
+def states_type(relation: str) -> bool:
+    """Whether triples with this relation give a type."""
+    return relation.casefold() in _IS_A
 
 
 def usable_types(known: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from gpu_rag.graph.ragged import row_of_value, some_lists
 from gpu_rag.index import tables
 from gpu_rag.index.checks import outside
+from gpu_rag.index.names import one_array, rows_of
 from gpu_rag.index.stage import stage, the_embedder
 from gpu_rag.index.stages.search import TextRows, embed_blocks, rows_by_key, text_hashes
 from gpu_rag.index.work import Work
@@ -58,6 +59,21 @@ def _sentences(batch: pa.RecordBatch, first: int) -> list[list[Any]]:
 def read_vertices(work: Work, *columns: str) -> pa.Table:
     """Some columns of the table of vertices."""
     return tables.read_table(work.stage_folders["hop_vertices"] / "vertices.parquet", VERTICES, columns)
+
+
+def kept_vertices(now: Mapping[str, Path], before: Mapping[str, Path], passages: np.ndarray) -> np.ndarray:
+    """i64[V]: the row of each vertex in an earlier run; -1 if it is new, or a vertex of its passage is. now, before:
+    folders of the stage `hop_vertices`; passages: the earlier row of each passage with the same text, -1 for others."""
+    new, old = (tables.read_table(folders["hop_vertices"] / "vertices.parquet", VERTICES) for folders in (now, before))
+    rows = rows_of(one_array(new["id"]), one_array(old["id"]))
+    passage, known = new["passage"].to_numpy(), np.flatnonzero(rows >= 0)
+    places = [(passages[passage], old["passage"].to_numpy())]
+    places += [(new[name].to_numpy(), old[name].to_numpy()) for name in ("start", "end")]
+    for place, earlier in places:
+        rows[known[place[known] != earlier[rows[known]]]] = -1
+        known = np.flatnonzero(rows >= 0)
+    is_new = np.bincount(passage[rows < 0], minlength=len(passages)) > 0
+    return np.where(is_new[passage], -1, rows)
 
 
 def vertex_folders(work: Work) -> tuple[Path, Path]:
