@@ -67,7 +67,7 @@ def test_a_relative_path_has_the_place_of_its_absolute_form(tmp_path: Path, monk
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "method"), [(1, "bm25"), (2, "ppr")])
+@pytest.mark.parametrize(("seed", "method"), [(1, "bm25"), (2, "ppr"), (3, "higra-retriever")])
 def test_a_sequence_of_changes_gives_the_digest_of_a_build_from_nothing(tmp_path: Path, seed: int, method: str) -> None:
     draw, folder, out = random.Random(seed), tmp_path / "corpus", tmp_path / "ix"
     files = {write_document(folder / f"d{n}.txt", n) for n in range(4)}

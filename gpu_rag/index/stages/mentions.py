@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
 from pathlib import Path
@@ -21,6 +22,7 @@ from gpu_rag.index.work import Work
 from gpu_rag.text.mentions import MentionFinder, ascii_words
 
 PASSAGES_FILE = "passages.parquet"
+Counted = Callable[[np.ndarray, np.ndarray], np.ndarray]  # see `mention_blocks`
 Searched = Callable[[pa.Array, np.ndarray], np.ndarray]  # (n names, entity of each): bool[n], the names to search
 MAX_PASSAGES_OF_A_SEARCHED_NAME = 100  # theta of HiGraAgent: a name in more passages is not informative
 
@@ -48,11 +50,16 @@ def mentions_stage(work: Work) -> dict[str, int]:
         work.carry(counts)
         return _is_frequent(counts)
 
-    if updated := _updated(work, links):
-        occurrences, counts = updated
-        blocks = _by_block(occurrences, links, frequent(counts), n_passages)
-    else:
-        blocks = mention_blocks(work, folder / "entities.parquet", tables.ENTITIES, links, _once_a_passage, frequent)
+    blocks, args = None, (tables.ENTITIES, links, _once_a_passage, frequent)
+    if work.previous and work.previous_inputs:
+        path_before = work.previous_inputs["entities"] / "entities.parquet"
+        limit = tables.n_rows(work.previous_inputs["passages"] / PASSAGES_FILE) + 1
+        carried = work.carried(np.int64, tables.n_rows(path_before), range(limit))
+        if carried is not None:
+            earlier = Earlier(work.previous / "mentions.parquet", path_before, carried, _is_frequent(carried))
+            blocks = updated_blocks(work, folder / "entities.parquet", *args, _is_frequent, earlier)
+    if blocks is None:
+        blocks = mention_blocks(work, folder / "entities.parquet", *args)
     with tables.TableWriter(work.out / "mentions.parquet", tables.MENTIONS) as writer:
         for columns in blocks:
             writer.add(columns)
@@ -75,7 +82,7 @@ def mention_blocks(
     entities: Path,
     schema: pa.Schema,
     links: np.ndarray,
-    counted: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    counted: Counted,
     frequent: Callable[[np.ndarray], np.ndarray],
 ) -> Iterator[list[Any]]:
     """Columns of MENTIONS for each block of passages, sorted by (passage, start, entity, end).
@@ -197,65 +204,78 @@ _MAX_PATTERNS = 10_000  # with more names to look for, all texts are searched
 _TOGETHER = 128  # patterns of an expression: with 500, the automaton outgrows its memory and takes 15 times as long
 
 
-def _updated(work: Work, links: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Occurrences of an earlier run brought up to date: distinct (passage, start, end, entity), i32[T, 4], by passage,
-    of frequent entities only where they were extracted; and the number of passages that name each entity, i64[N]. None
-    without an earlier run.
+@dataclass(frozen=True)
+class Earlier:
+    """Files of an earlier run: its mentions and entities; the count of each entity, i64[N], and whether it was
+    frequent, bool[N]."""
+
+    mentions: Path
+    entities: Path
+    counts: np.ndarray
+    was_frequent: np.ndarray
+
+
+def updated_blocks(
+    work: Work,
+    path: Path,
+    schema: pa.Schema,
+    links: np.ndarray,
+    counted: Counted,
+    frequent: Callable[[np.ndarray], np.ndarray],
+    is_frequent: Callable[[np.ndarray], np.ndarray],
+    earlier: Earlier,
+) -> Iterator[list[Any]] | None:
+    """The blocks of `mention_blocks`, from the mentions of an earlier run. None if its tables do not fit together.
+    is_frequent: `frequent`, which is called once, without effects.
 
     New passages are searched for all names. Old passages are searched only for new names, and for names that were
     frequent and are no longer, or that are extracted from further passages.
     """
-    if not work.previous or not work.previous_inputs:
-        return None
-    path, before = work.stage_folders["entities"] / "entities.parquet", work.previous_inputs["passages"]
-    path_before, passages = work.previous_inputs["entities"] / path.name, work.stage_folders["passages"]
-    n_before, names_before = tables.n_rows(before / PASSAGES_FILE), tables.n_rows(path_before)
-    carried = work.carried(np.int64, names_before, range(n_before + 1))
-    if carried is None:
-        return None
+    before, passages = work.previous_inputs["passages"], work.stage_folders["passages"]
+    n_before, names_before = tables.n_rows(before / PASSAGES_FILE), len(earlier.counts)
     columns = ("passage", "entity", "start", "end")
-    table = tables.read_table(work.previous / "mentions.parquet", tables.MENTIONS, columns)
+    table = tables.read_table(earlier.mentions, tables.MENTIONS, columns)
     rows, entities, start, end = (table[name].to_numpy() for name in columns)
     if outside(rows, n_before) or outside(entities, names_before):  # made by other code
         return None
     # earlier rows; -1: new
     passage = unchanged_rows(passages / PASSAGES_FILE, before / PASSAGES_FILE, tables.PASSAGES, ("id", "text"))
-    entity = unchanged_rows(path, path_before, tables.ENTITIES, ("id", "name", "aliases"))
-    counts, n = np.append(carried, 0), len(entity)  # a new entity has row -1
-    passage_now = _inverse(passage, n_before)
-    entity_now = _inverse(entity, len(counts) - 1)
+    entity = unchanged_rows(path, earlier.entities, schema, ("id", "name", "aliases"))
+    n, passage_now, entity_now = len(entity), _inverse(passage, n_before), _inverse(entity, names_before)
     came, left = ((passages, passage < 0), (before, passage_now < 0))
     texts = (text for place in (came, left) for _, part in _texts(*place) for text in part.to_pylist())
     words = set(chain.from_iterable(ascii_words(texts)))
-    names = _Names(path, tables.ENTITIES, lambda names, _: _may_occur(names, words))
-    new, gone = _found(names, _texts(*came)), _found(names, _texts(*left))
-    n_passages = np.where(entity < 0, 0, counts[entity] - _n_passages(gone, n)) + _n_passages(new, n)
+    names = _Names(path, schema, lambda names, _: _may_occur(names, words))
+    (new, n_new), (_, n_gone) = (_found(names, _texts(*place), counted, n) for place in (came, left))
+    counts = np.where(entity < 0, 0, np.append(earlier.counts, 0)[entity] - n_gone) + n_new
 
     kept = np.stack([passage_now[rows], start, end, entity_now[entities]], 1)
     kept = kept[(kept[:, 0] >= 0) & (kept[:, 3] >= 0)]
-    was_frequent = _is_frequent(counts)[entity]
+    was_frequent = np.append(earlier.was_frequent, False)[entity]
     linked = links[(passage[links[:, 0]] >= 0) & was_frequent[links[:, 1]]]
-    is_searched = (entity < 0) | (was_frequent & ~_is_frequent(n_passages))
+    is_searched = (entity < 0) | (was_frequent & ~is_frequent(counts))
     is_searched[linked[~_is_in(linked @ [n, 1], np.sort(kept[:, [0, 3]] @ [n, 1])), 1]] = True
 
-    more = _found_again(path, is_searched, came[0], ~came[1])
-    n_passages += np.where(entity < 0, _n_passages(more, n), 0)
+    more, n_more = _found_again(path, schema, is_searched, came[0], ~came[1], counted)
+    counts += np.where(entity < 0, n_more, 0)
     work.report.reused = int((passage >= 0).sum())
     work.progress.advance(len(passage))
     rows = np.concatenate([new, more, kept[(kept[:, 1] >= 0) & ~is_searched[kept[:, 3]]]])
-    return rows[np.argsort(rows[:, 0], kind="stable")], n_passages
+    return _by_block(rows[np.argsort(rows[:, 0], kind="stable")], links, frequent(counts), len(passage))
 
 
-def _found_again(path: Path, is_searched: np.ndarray, folder: Path, wanted: np.ndarray) -> np.ndarray:
-    """Occurrences of some entities, bool[N], in some passages, bool[n]: distinct (passage, start, end, entity)."""
+def _found_again(
+    path: Path, schema: pa.Schema, is_searched: np.ndarray, folder: Path, wanted: np.ndarray, counted: Counted
+) -> tuple[np.ndarray, np.ndarray]:
+    """`_found` for some entities, bool[N], in some passages, bool[n]."""
 
     def searched(_: pa.Array, entities: np.ndarray) -> np.ndarray:
         return is_searched[entities]
 
-    names = _written_names(path, tables.ENTITIES, [], searched)
+    names = _written_names(path, schema, [], searched)
     patterns = {rf"\b{_BETWEEN_RUNS.join(runs)}\b" if runs else _NOT_ASCII for runs in ascii_words(names)}
     texts = _texts(folder, wanted, patterns if len(patterns) <= _MAX_PATTERNS else None)
-    return _found(_Names(path, tables.ENTITIES, searched), texts)
+    return _found(_Names(path, schema, searched), texts, counted, len(is_searched))
 
 
 def _inverse(rows: np.ndarray, n: int) -> np.ndarray:
@@ -263,11 +283,6 @@ def _inverse(rows: np.ndarray, n: int) -> np.ndarray:
     places = np.full(n, -1, np.int32)
     places[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
     return places
-
-
-def _n_passages(occurrences: np.ndarray, n: int) -> np.ndarray:
-    """The number of passages that name each of n entities, i64[n]."""
-    return np.bincount(_once_a_passage(occurrences, occurrences), minlength=n)
 
 
 def _texts(folder: Path, wanted: np.ndarray, patterns: set[str] | None = None) -> Iterator[tuple[np.ndarray, pa.Array]]:
@@ -287,10 +302,18 @@ def _texts(folder: Path, wanted: np.ndarray, patterns: set[str] | None = None) -
         first += batch.num_rows
 
 
-def _found(names: _Names, texts: Iterator[tuple[np.ndarray, pa.Array]]) -> np.ndarray:
-    """Occurrences in all blocks of `_texts`: distinct (passage, start, end, entity), i32[T, 4]."""
-    parts = [names.find(part, passages)[0] for passages, part in texts if len(passages)]
-    return np.concatenate([np.zeros((0, 4), np.int32), *parts])
+def _found(
+    names: _Names, texts: Iterator[tuple[np.ndarray, pa.Array]], counted: Counted, n: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Occurrences in all blocks of `_texts`, distinct (passage, start, end, entity), i32[T, 4]; and the counts of n
+    entities in them, i64[n]."""
+    parts, counts = [np.zeros((0, 4), np.int32)], np.zeros(n, np.int64)
+    for passages, part in texts:
+        if len(passages):
+            occurrences, named = names.find(part, passages)
+            counts += np.bincount(counted(occurrences, named), minlength=n)
+            parts.append(occurrences)
+    return np.concatenate(parts), counts
 
 
 def _may_occur(names: pa.Array, words: set[str]) -> np.ndarray:

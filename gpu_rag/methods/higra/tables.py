@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gpu_rag.graph.nearest.pairs import distinct
 from gpu_rag.index import tables
 from gpu_rag.index.index import Index
 
@@ -92,7 +93,7 @@ def ints(table: pa.Table, column: str) -> np.ndarray:
 
 def pair_keys(entity: np.ndarray, passage: np.ndarray) -> np.ndarray:
     """i64: entity * 2^32 + passage of each distinct pair, ascending."""
-    return np.unique(entity.astype(np.int64) << 32 | passage.astype(np.int64))
+    return distinct(entity.astype(np.int64) << 32 | passage.astype(np.int64))
 
 
 def pairs(table: pa.Table, origin: str = "") -> np.ndarray:

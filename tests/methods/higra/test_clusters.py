@@ -19,6 +19,7 @@ from gpu_rag.methods.higra.stages import windows as higra_windows
 from gpu_rag.methods.higra.stages.merge import Joined
 from gpu_rag.methods.higra.stages.windows import (
     SMALLEST_EPS,
+    KeptPairs,
     covering,
     entity_windows,
     n_together,
@@ -89,6 +90,19 @@ def test_every_pair_within_the_radius_is_in_a_window(eps: float, most: int) -> N
     near, cosine = near_pairs(vectors, eps)
     assert near.tolist() == [list(pair) for pair in expected]
     assert np.allclose(cosine, [float(vectors[a] @ vectors[b]) for a, b in expected], atol=1e-6)
+
+
+def test_near_pairs_of_kept_and_new_rows_are_those_of_all() -> None:
+    vectors, eps = clouds(4), 0.15
+    near, cosine = near_pairs(vectors, eps)
+    is_new = np.zeros(len(vectors), bool)
+    is_new[[3, 40, 95, len(vectors) - 1]] = True
+    kept = KeptPairs(near[~is_new[near].any(1)], is_new)
+    assert 0 < len(kept.pairs) < len(near)
+    again, cosine_again = near_pairs(vectors, eps, kept)
+    assert again.tolist() == near.tolist() and cosine_again.tolist() == cosine.tolist()
+    wrong = KeptPairs(kept.pairs, np.zeros(len(vectors), bool))
+    assert len(near_pairs(vectors, eps, wrong)[0]) == len(kept.pairs)  # so nothing is searched again
 
 
 def test_many_rows_give_most_pairs_by_candidates_and_the_share_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

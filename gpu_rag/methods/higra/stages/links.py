@@ -17,8 +17,9 @@ from msgspec import Struct
 
 from gpu_rag.index import tables
 from gpu_rag.index.database import database
+from gpu_rag.index.names import changed, one_array
 from gpu_rag.index.stage import stage, where_capable
-from gpu_rag.index.stages.mentions import mention_blocks
+from gpu_rag.index.stages.mentions import Earlier, mention_blocks, updated_blocks
 from gpu_rag.index.stages.search import embed_blocks
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.lazy import torch
@@ -188,19 +189,35 @@ def mentions_stage(work: Work) -> dict[str, int]:
     links = links[np.lexsort((links[:, 1], links[:, 0]))]
     path, of_text = folder / "higra_entities.parquet", work.stage_folders["passages"] / "passages.parquet"
     work.progress.start("higra_mentions", tables.n_rows(of_text), "passages")
-
-    def frequent(n_named: np.ndarray) -> np.ndarray:
-        if not chosen.refine:
-            return np.ones(len(n_named), bool)
+    is_common: np.ndarray | bool = True
+    if chosen.refine:
         passages = tables.read_batches(of_text, tables.PASSAGES, ("text",))
-        common = common_words((text for batch in passages for text in batch["text"].to_pylist()), chosen.top_words)
-        names = (batch["name"].to_pylist() for batch in tables.read_batches(path, HIGRA_ENTITIES, ("name",)))
-        is_common = np.fromiter((fold(name) in common for part in names for name in part), bool, len(n_named))
+        common = pa.array(common_words((batch["text"] for batch in passages), chosen.top_words), pa.large_string())
+        names = one_array(read(folder, "higra_entities", ["name"])["name"])
+        folded = changed(
+            pc.ascii_lower(pc.ascii_trim_whitespace(names)), names, pc.invert(pc.string_is_ascii(names)), fold
+        )
+        is_common = pc.is_in(folded, value_set=common).to_numpy(zero_copy_only=False)
+
+    def is_frequent(n_named: np.ndarray) -> np.ndarray:
         return is_common | (n_named >= chosen.theta)
 
+    def frequent(n_named: np.ndarray) -> np.ndarray:
+        work.carry(n_named << 1 | is_frequent(n_named))
+        return is_frequent(n_named)
+
     n = n_links = n_searched = 0
+    blocks, args = None, (path, HIGRA_ENTITIES, links, lambda _, named: named, frequent)
+    if work.previous and work.previous_inputs:
+        path_before = work.previous_inputs["higra_merge"] / path.name
+        carried = work.carried(np.int64, tables.n_rows(path_before), range(1 << 62))
+        if carried is not None:
+            mentions = work.previous / "higra_links.parquet"
+            blocks = updated_blocks(
+                work, *args, is_frequent, Earlier(mentions, path_before, carried >> 1, carried & 1 > 0)
+            )
     with tables.TableWriter(work.out / "higra_links.parquet", HIGRA_LINKS) as writer:
-        for columns in mention_blocks(work, path, HIGRA_ENTITIES, links, lambda _, named: named, frequent):
+        for columns in blocks or mention_blocks(work, *args):
             writer.add(columns)
             entity, passage, origin = columns[0], columns[1], columns[4]
             searched = pc.equal(origin, "search").to_numpy(zero_copy_only=False)
@@ -210,13 +227,19 @@ def mentions_stage(work: Work) -> dict[str, int]:
     return {"higra_mentions": n, "higra_links": n_links, "higra_searched_links": n_searched}
 
 
-def common_words(texts: Iterable[str], k: int) -> frozenset[str]:
+def common_words(texts: Iterable[pa.Array], k: int) -> list[str]:
     """The k commonest words (runs of letters, digits and "_") of the texts, after `fold`; ties in alphabetical
     order."""
     counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(_WORD.findall(fold(text)))
-    return frozenset(sorted(counts, key=lambda word: (-counts[word], word))[:k])
+    for part in texts:
+        plain = pc.string_is_ascii(part)
+        words = pc.split_pattern_regex(pc.ascii_lower(part.filter(plain)), "[^a-z0-9_]+")
+        counted = pc.list_flatten(words).value_counts()
+        counts.update(dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist())))
+        for text in part.filter(pc.invert(plain)).to_pylist():
+            counts.update(_WORD.findall(fold(text)))
+    del counts[""]
+    return sorted(counts, key=lambda word: (-counts[word], word))[:k]
 
 
 def fold(text: str) -> str:

@@ -156,7 +156,7 @@ def _decided(work: Work) -> tuple[list[SameEntity], dict[str, int]]:
 
 def _earlier(work: Work, vectors: torch.Tensor) -> tuple[KeptPairs, np.ndarray] | None:
     """Near pairs of an earlier run between rows of the same text and vector, and what it knew of pairs of such rows,
-    see `_verdicts`. None without an earlier run."""
+    see `agreeing`. None without an earlier run."""
     carried = work.carried(np.int64, values=range(1 << 62))
     if carried is None or not work.previous_inputs:
         return None
@@ -181,7 +181,7 @@ def _earlier(work: Work, vectors: torch.Tensor) -> tuple[KeptPairs, np.ndarray] 
 def agreeing(
     work: Work, entities: EntityRows, vectors: torch.Tensor, windows: Clusters, least: float, known: np.ndarray
 ) -> tuple[list[SameEntity], np.ndarray]:
-    """Pairs of a window that agree by name and by vector, and the verdicts on all near pairs of windows.
+    """Pairs of a window that agree by name and by vector, and the verdict on each pair that was compared.
 
     A rule of `NameRules` must hold, the cosine must be at least `least`, and the types must overlap if both have some.
     Names are objects, so they are first read for _PAIRS pairs at a time, without the passages and the other names,
