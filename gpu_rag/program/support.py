@@ -110,6 +110,7 @@ def grounded(
     Nothing is `supported` in another language than English, and an answer that may be a translation not `unsupported`.
     """
     from gpu_rag.text.grounding import NONE, UNSUPPORTED, grounding  # most runs of retrieval have no answer
+    from gpu_rag.text.stepwise import supporting_steps
     from gpu_rag.text.supporting import supporting
 
     answer = _CITED.sub("", answer)
@@ -129,7 +130,9 @@ def grounded(
             if passage not in numbers:  # an edge without a text is a sentence itself
                 passages.append(("", f"{subject} {relation.replace('_', ' ')} {object_}."))
             chains[-1].append((subject, object_, numbers.get(passage, len(passages) - 1)))
-    spans = supporting(question, answer, passages, chains)
+    spans = supporting_steps(question, answer, passages)
+    if spans is None or (chains and not spans):
+        spans = supporting(question, answer, passages, chains)
     sentences = [
         GroundingSentence(evidence[s.passage].passage_id, s.start, s.end, s.answer)
         for s in spans

@@ -14,8 +14,7 @@ and if no other name, date or number in it is nearer to these words, or alone in
 conjunctions count as distance.
 
 The sentences of one path support an answer together: they share these words, and the sentence with the answer has none
-of the question's names, but a name that joins it to another sentence. So do two sentences without a path, if the one
-with the question's names has the title of the other's passage and a word of the question that the other lacks.
+of the question's names, but a name that joins it to another sentence. Without a path, see `stepwise`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import tomllib
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from itertools import accumulate, pairwise, product
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 from gpu_rag.text.figures import MONTHS, NUMERAL, SCALES, UNITS, one_form
@@ -59,11 +58,12 @@ _ASKS = re.compile(
     r"\b(?:(?P<person>who|whom|whose)|(?P<date>when|(?:what|which) (?:year|date|day|month|century)|"
     r"what(?= (?:is|was) (?:\S+ ){1,3}date\b))|"
     r"(?P<number>how (?:many|much|long|high|deep|large|big|wide|far|old|tall|heavy|fast|often)|at what (?:time|age)|"
-    r"what (?:number|percentage|share|height|length|age|population|price))|(?P<place>where)|"
+    r"what (?:number|percentage|share|height|length|age|population|price))|"
+    r"(?P<place>where|what(?= (?:is|was) (?:\S+ ){1,3}place\b))|"
     r"(?P<other>what|which|how|why))\b",
     re.IGNORECASE,
 )
-_EMPTY = word_set("year date day month century time people person man woman number name kind")
+_EMPTY = word_set("place year date day month century time people person man woman number name kind")
 _PLACED = word_set(
     "lie lies lay stand stands stood live lives lived located situated placed found"
 )  # verbs that a sentence may leave out
@@ -85,6 +85,7 @@ _OF_THE = re.compile(r"\bof the\b")  # a name on each side
 _SUBORDINATORS = word_set("when where before after while although though because that")
 _OBJECTS = word_set("him her it them his its their")
 _ORDINALS = frozenset(tokenize("first second third fourth fifth sixth seventh eighth ninth tenth last next"))
+SUFFIX = re.compile(r"\s*\([^()]*\)\s*\Z")  # of a title: "(film)"
 _FIGURE, _YEAR = re.compile(r"\d"), re.compile(r"1\d{3}|20\d{2}")
 _BOUNDARY = 6  # words that a boundary counts as
 _MAX_WORDS, _MAX_TOKENS = 12, 200  # limits of an answer and of a sentence; longer ones are ignored
@@ -103,7 +104,7 @@ class Span:
     answer: tuple[int, int] | None
 
 
-class _Sentence:
+class Sentence:
     """A sentence of a passage: its tokens, and a term for each ("" for a stop word)."""
 
     def __init__(self, title: str, text: str, start: int, end: int):
@@ -138,11 +139,13 @@ class _Sentence:
 
     @cached_property
     def units(self) -> list[tuple[int, Unit]]:
-        """(token, unit of its word). Two dates in brackets are a birth and a death."""
+        """(token, unit of its word). Two dates in brackets, with a dash, are a birth and a death."""
         units = [(i, unit[0]) for i, token in enumerate(self.tokens) if (unit := _units(token.low))]
         for birth, death in pairwise(mention for mention in self.mentions if mention.kind == DATE):
-            around = [self.tokens[i].text for i in (birth.first - 1, birth.last, death.last % len(self.tokens))]
-            if around[0] == "(" and around[1] in "-–—" and around[2] == ")":
+            texts = [token.text for token in self.tokens]
+            between, behind = texts[birth.last : death.first], texts[death.last :]
+            is_open = texts[max(0, birth.first - 1)] in "(;" and "(" in texts[: birth.first]
+            if is_open and ")" in behind and ")" not in between and not {"-", "–", "—"}.isdisjoint(between):
                 units += [(birth.first - 1, _units("born")[0]), (death.last, _units("died")[0])]
         return units
 
@@ -151,7 +154,7 @@ class _Sentence:
         followed = [*(token.low for token in self.tokens[1:]), "", ""]
         return [i for i, u in self.units if _same(word, u) or (says_inverse(word, u) and followed[i] == "of")]
 
-    def refers(self, asked: _Question) -> bool:
+    def refers(self, asked: Question) -> bool:
         """Whether it begins with "the" and a noun of the question, so that the text before may say more of it: "the
         rent is"."""
         places = {i for word, _ in asked.words for i in self.places(word)}
@@ -178,7 +181,7 @@ class _Sentence:
         return 1 + (self._steps[i] - self._steps[last] if i >= last else self._steps[first] - self._steps[i + 1])
 
 
-class _Question:
+class Question:
     """A question: the type of its answer, the terms of its names, and its other words with whether each is a verb.
 
     optional: words that need not stand in a sentence, but attract the answer, such as "long" of "how long"."""
@@ -191,7 +194,7 @@ class _Question:
         self.terms = _terms(text)
         mentions = find_mentions_in(text, tokens, passage_words("", [], [tokens]))
         parts = (part for m in mentions for part in _OF_THE.split(text[tokens[m.first].start : tokens[m.last - 1].end]))
-        self.names = [terms for part in parts if (terms := list(_sequence(part)))]
+        self.names = [terms for part in parts if (terms := list(sequence_of(part)))]
         inside = {i for mention in mentions for i in range(mention.first, mention.last)}
         self.words: list[tuple[Unit, bool]] = []
         self.relations = {u for t, after in pairwise(tokens) if after.low == "of" for u in _units(t.low)[:1]}
@@ -220,7 +223,7 @@ def _term(word: str) -> str:
 
 
 @lru_cache(maxsize=8192)
-def _sequence(text: str) -> tuple[str, ...]:
+def sequence_of(text: str) -> tuple[str, ...]:
     return tuple(filter(None, _terms_of(_tokens(text, 0, len(text)))))
 
 
@@ -244,7 +247,7 @@ def _terms_of(tokens: Sequence[Token]) -> list[str]:
 
 
 def _terms(text: str) -> frozenset[str]:
-    return frozenset(_sequence(text))
+    return frozenset(sequence_of(text))
 
 
 @lru_cache(maxsize=65536)
@@ -253,14 +256,14 @@ def _units(word: str) -> list[Unit]:
 
 
 @lru_cache(maxsize=2048)
-def _sentences(title: str, text: str) -> list[_Sentence]:
-    sentences = (_Sentence(title, text, start, end) for start, end in split_sentences(text))
+def sentences_of(title: str, text: str) -> list[Sentence]:
+    sentences = (Sentence(title, text, start, end) for start, end in split_sentences(text))
     return [sentence for sentence in sentences if len(sentence.tokens) <= _MAX_TOKENS]
 
 
 @lru_cache(maxsize=1024)
-def _question(text: str) -> _Question:
-    return _Question(text)
+def question_of(text: str) -> Question:
+    return Question(text)
 
 
 def _is_finite(before: str, low: str, behind: str) -> bool:
@@ -288,10 +291,6 @@ def _same(word: Unit, unit: Unit) -> bool:
     return derived or says(word, unit) > 0
 
 
-_Numbered = tuple[int, _Sentence]
-"""The number of a passage, and a sentence of it."""
-
-
 def supporting(
     question: str,
     answer: str,
@@ -308,9 +307,9 @@ def supporting(
     >>> supporting("Where was Marta Orlo born?", "Ves", [("", "Marta Orlo was born in Tamsin. She lived in Ves.")])
     ()
     """
-    asked = _question(question)
-    sentences = [(number, s) for number, passage in enumerate(passages) for s in _sentences(*passage)]
-    named = [(number, s) for number, s in sentences if _has_names(asked, [s])]
+    asked = question_of(question)
+    sentences = [(number, s) for number, passage in enumerate(passages) for s in sentences_of(*passage)]
+    named = [(number, s) for number, s in sentences if has_names(asked, [s])]
     free = [word for word, _ in asked.words if word not in asked.relations]
     absent = frozenset(word for word in free if not any(s.places(word) for _, s in sentences))
     for wanted in _wanted(asked, answer, {term for _, s in sentences for term in s.terms}):
@@ -318,39 +317,21 @@ def supporting(
             for place in _places(sentence, wanted, asked.kind == "number"):
                 if _fits(asked, wanted, sentence, place, absent):
                     return (_span(number, sentence, place),)
-        of_paths = (_of_path(asked, wanted, passages, path) for path in paths)
-        if spans := _of_two(asked, wanted, named, sentences) or next(filter(None, of_paths), ()):
+        if spans := next(filter(None, (_of_path(asked, wanted, passages, path) for path in paths)), ()):
             return spans
     return ()
 
 
-def _of_two(
-    asked: _Question, wanted: Sequence[str], named: Sequence[_Numbered], sentences: Sequence[_Numbered]
-) -> tuple[Span, ...]:
-    """The spans of a sentence with the answer and of one with the question's names, if the latter has the title of the
-    other's passage; () if there are none. named: the sentences with these names."""
-    for (first, other), (number, sentence) in product(named, sentences):
-        title = _sequence(sentence.title)
-        is_joint = number != first and title and {*title} != {*wanted} and _has_run(other.terms, title)
-        says_more = is_joint and any(other.places(word) and not sentence.places(word) for word, _ in asked.words)
-        if not says_more or _has_names(asked, [sentence]):
-            continue
-        for place in _places(sentence, wanted, asked.kind == "number"):
-            if _fits(asked, wanted, sentence, place, frozenset(), [other], frozenset(title)):
-                return (_span(number, sentence, place), Span(first, other.start, other.end, None))
-    return ()
-
-
-def _span(number: int, sentence: _Sentence, place: Place) -> Span:
+def _span(number: int, sentence: Sentence, place: Place) -> Span:
     answer = sentence.tokens[place[0]].start, sentence.tokens[place[1] - 1].end
     return Span(number, sentence.start, sentence.end, answer)
 
 
-def _wanted(asked: _Question, answer: str, evidence: Set[str]) -> list[tuple[str, ...]]:
+def _wanted(asked: Question, answer: str, evidence: Set[str]) -> list[tuple[str, ...]]:
     """Lists of terms to look for. First the terms of an answer that the question has in no form, in order, unless its
     core is a date or number. Then the terms of the core: names and numbers, the word behind a number, and for a
     question of no known type all words of the evidence, if most are. No list if the answer has another type."""
-    terms = _sequence(answer)
+    terms = sequence_of(answer)
     asking = [*(word for word, _ in asked.words), *asked.optional]
     units = [(low, unit) for low in answer.casefold().split() for unit in _units(low)]
     repeated = {_term(low) for low, unit in units if any(_same(word, unit) for word in asking)}
@@ -363,7 +344,7 @@ def _wanted(asked: _Question, answer: str, evidence: Set[str]) -> list[tuple[str
         fits = bool(figures) or not _TIME_TERMS.isdisjoint(terms)
     else:
         fits = asked.kind != "number" or bool(figures)
-    core: Set[str] = figures.union(*_question(answer).names, _TIME_TERMS if asked.kind == "date" else ())
+    core: Set[str] = figures.union(*question_of(answer).names, _TIME_TERMS if asked.kind == "date" else ())
     if asked.kind == "number":
         core |= {behind for figure, behind in pairwise(terms) if figure in figures}
     elif asked.kind == "other":
@@ -373,7 +354,7 @@ def _wanted(asked: _Question, answer: str, evidence: Set[str]) -> list[tuple[str
     return [wanted for wanted in dict.fromkeys(forms) if fits and 0 < len(wanted) <= _MAX_WORDS]
 
 
-def _places(sentence: _Sentence, wanted: Sequence[str], in_order: bool) -> list[Place]:
+def _places(sentence: Sentence, wanted: Sequence[str], in_order: bool) -> list[Place]:
     """The short places with all terms and no other figure between figures, shortest first. A pronoun that begins the
     sentence, and "there" in it, stand for the title of the passage."""
     matches = [i for i, term in enumerate(sentence.terms) if term in wanted]
@@ -397,34 +378,34 @@ def _places(sentence: _Sentence, wanted: Sequence[str], in_order: bool) -> list[
     return sorted(places, key=lambda place: place[1] - place[0])
 
 
-def _has_names(asked: _Question, sentences: Sequence[_Sentence]) -> bool:
+def has_names(asked: Question, sentences: Sequence[Sentence]) -> bool:
     """Whether the question's names stand in the sentences, their titles, or what their first words may refer to, with
     no word in between: Robert Louis Stevenson is not Robert Stevenson. A last name is enough if the whole name comes
     earlier in the passage."""
     terms_of = [sentence.terms for sentence in sentences]
-    titles = [_sequence(sentence.title) for sentence in sentences]
-    before = [_sequence(sentence.before) for sentence in sentences]
+    titles = [sequence_of(sentence.title) for sentence in sentences]
+    before = [sequence_of(sentence.before) for sentence in sentences]
     around = [*terms_of, *titles, *(b for s, b in zip(sentences, before) if s.is_pronominal or s.is_definite)]
-    around += [_sequence(s.previous) for s in sentences if s.has_pronoun]
+    around += [sequence_of(s.previous) for s in sentences if s.has_pronoun]
     for name in asked.names:
         last = any(name[-1] in terms for terms in terms_of)
-        if not any(_has_run(terms, name) for terms in (*around, *(before if last else ()))):
+        if not any(has_run(terms, name) for terms in (*around, *(before if last else ()))):
             return False
     return True
 
 
-def _has_run(terms: Sequence[str], name: Sequence[str]) -> bool:
+def has_run(terms: Sequence[str], name: Sequence[str]) -> bool:
     """Whether the terms of a name follow one another, without stop words."""
     return f" {' '.join(name)} " in f" {' '.join(filter(None, terms))} "
 
 
 def _fits(
-    asked: _Question,
+    asked: Question,
     wanted: Sequence[str],
-    sentence: _Sentence,
+    sentence: Sentence,
     place: Place,
     absent: Set[Unit] = frozenset(),
-    others: Sequence[_Sentence] = (),
+    others: Sequence[Sentence] = (),
     bridges: Set[str] = frozenset(),
 ) -> bool:
     """Whether a sentence states the fact about its answer for which the question asks.
@@ -433,7 +414,9 @@ def _fits(
     bridges: terms of the names that join them.
     """
     tokens, answer = sentence.tokens, sentence.tokens[slice(*place)]
-    titled = {term for term in _terms(sentence.title) if asked.kind != "number" or not _FIGURE.match(term)}
+    titled = {
+        term for term in _terms(SUFFIX.sub("", sentence.title)) if asked.kind != "number" or not _FIGURE.match(term)
+    }
     known = frozenset(bridges).union(titled, *asked.names)
     rivals = [r for r in _rivals(asked, sentence, place, known | asked.terms) if not sentence.is_parted(r[0], place)]
     if asked.kind == "other" and all(token.kind not in (NAME, NUMBER) for token in answer):
@@ -450,6 +433,10 @@ def _fits(
         return False
     is_agent = any(token.low == "by" for token in tokens[max(place[0] - 2, 0) : place[0]])
     if asked.kind == "person" and not (is_agent or any(token.text[0].isupper() for token in answer)):
+        return False
+    if asked.kind == "person" and any(
+        (m.first, m.last) == place and is_adjective(tokens, m) for m in sentence.mentions
+    ):
         return False
     if asked.asks_subject and not is_agent and _has_another_subject(sentence, place, verbs):
         return False
@@ -483,22 +470,22 @@ def _fits(
     return not any(map(is_nearer, rivals))
 
 
-def _is_beside(sentence: _Sentence, place: Place, verbs: Sequence[Sequence[int]]) -> bool:
+def _is_beside(sentence: Sentence, place: Place, verbs: Sequence[Sequence[int]]) -> bool:
     """Whether a place is beside all verbs: "opened in 1802 and closed in 1949" has one date for each verb."""
     return bool(verbs) and all(min(sentence.distance(i, place) for i in places) <= _BOUNDARY for places in verbs)
 
 
-def _nearness(sentence: _Sentence, place: Place, anchors: Sequence[Sequence[int]]) -> float:
+def _nearness(sentence: Sentence, place: Place, anchors: Sequence[Sequence[int]]) -> float:
     """The sum over anchors of 1 / (1 + distance of their nearest token)."""
     return sum(1 / (1 + min(sentence.distance(i, place) for i in places)) for places in anchors)
 
 
 def _anchors(
-    asked: _Question,
+    asked: Question,
     wanted: Sequence[str],
-    sentence: _Sentence,
+    sentence: Sentence,
     place: Place,
-    others: Sequence[_Sentence],
+    others: Sequence[Sentence],
     absent: Set[Unit],
     is_alone: bool,
 ) -> tuple[list[list[int]], list[list[int]]] | None:
@@ -534,7 +521,7 @@ def _anchors(
     return nouns, verbs
 
 
-def _has_another_subject(sentence: _Sentence, place: Place, verbs: Sequence[Sequence[int]]) -> bool:
+def _has_another_subject(sentence: Sentence, place: Place, verbs: Sequence[Sequence[int]]) -> bool:
     """Whether somebody other than the answer does what "who" asks for. "Crane bought Harlow" does not say who bought
     Crane, and "He met Anna and founded the club" not that Anna founded it."""
     lows = [token.low for token in sentence.tokens]
@@ -547,14 +534,14 @@ def _has_another_subject(sentence: _Sentence, place: Place, verbs: Sequence[Sequ
     return _RELATIVES.isdisjoint(lows[place[1] : place[1] + 2]) and not any(place[1] in places for places in verbs)
 
 
-def _is_before_another(sentence: _Sentence, place: Place, verb: int) -> bool:
+def _is_before_another(sentence: Sentence, place: Place, verb: int) -> bool:
     """Whether the clause of a verb begins behind a date with "before" or "after": "in 1641, before he was hanged"."""
     behind = [token.low for token in sentence.tokens[place[1] : verb]]
     begins = max((i for i, low in enumerate(behind) if low in ("before", "after")), default=-1)
     return begins >= 0 and "," not in behind[begins:]
 
 
-def _is_of_another(sentence: _Sentence, place: Place, known: Set[str]) -> bool:
+def _is_of_another(sentence: Sentence, place: Place, known: Set[str]) -> bool:
     """Whether a place follows a relative pronoun that refers to a name with no known term."""
     for mention in sentence.mentions:
         behind = [token.low for token in sentence.tokens[mention.last : mention.last + 2] if token.low != ","]
@@ -564,7 +551,7 @@ def _is_of_another(sentence: _Sentence, place: Place, known: Set[str]) -> bool:
     return False
 
 
-def _rivals(asked: _Question, sentence: _Sentence, place: Place, known: Set[str]) -> Iterator[Place]:
+def _rivals(asked: Question, sentence: Sentence, place: Place, known: Set[str]) -> Iterator[Place]:
     """Other candidates for the answer: names, dates or numbers, without names of known terms."""
     kinds = {token.kind for token in sentence.tokens[place[0] : place[1]]}
     spans = [(i, i + 1) for i, term in enumerate(sentence.terms) if _is_figure(sentence.tokens[i], term)]
@@ -578,7 +565,9 @@ def _rivals(asked: _Question, sentence: _Sentence, place: Place, known: Set[str]
     for first, last in spans:
         terms = [term for term in sentence.terms[first:last] if term]
         before = sentence.tokens[first - 1].low if first else ""
-        is_other = not known >= {*terms} and not any(terms[: len(name)] == name for name in asked.names)
+        ends = terms[:1] + terms[-1:]  # with other names between them
+        is_named = any(name == terms[: len(name)] or ends == name[:1] + name[-1:] for name in asked.names)
+        is_other = not known >= {*terms} and not is_named
         is_other &= asked.kind == "date" or not {*terms} <= _TIME_TERMS
         if (last <= place[0] or first >= place[1]) and is_other and before not in excluding:
             yield first, last
@@ -590,20 +579,20 @@ def _is_figure(token: Token, term: str) -> bool:
 
 
 def _of_path(
-    asked: _Question, wanted: Sequence[str], passages: Sequence[tuple[str, str]], path: Sequence[tuple[str, str, int]]
+    asked: Question, wanted: Sequence[str], passages: Sequence[tuple[str, str]], path: Sequence[tuple[str, str, int]]
 ) -> tuple[Span, ...]:
     """The sentences of one path that support an answer together; () if they do not."""
     ends = [(_terms(subject), _terms(object_), number) for subject, object_, number in path]
-    sentences: list[tuple[int, _Sentence]] = []
+    sentences: list[tuple[int, Sentence]] = []
     for subject, object_, number in ends:
-        for sentence in _sentences(*passages[number]):
+        for sentence in sentences_of(*passages[number]):
             if (number, sentence) not in sentences and subject | object_ <= {*sentence.terms, *_terms(sentence.title)}:
                 sentences.append((number, sentence))
     for number, sentence in sentences:
         others = [(n, other) for n, other in sentences if other is not sentence]
         texts = [other for _, other in others]
         places = _places(sentence, wanted, asked.kind == "number")
-        if not places or not others or _has_names(asked, [sentence]) or not _has_names(asked, [sentence, *texts]):
+        if not places or not others or has_names(asked, [sentence]) or not has_names(asked, [sentence, *texts]):
             continue
         around, beside = {*sentence.terms, *_terms(sentence.title)}, {term for other in texts for term in other.terms}
         joints = (

@@ -44,7 +44,7 @@ def test_few_wrong_answers_are_supported():
 
 def test_right_answers_are_supported():
     """Missed are paraphrases, and answers over several sentences."""
-    assert share(True, "model") >= 0.77 and share(True, "written") >= 0.72 and share(True, "judge") >= 0.76
+    assert share(True, "model") >= 0.77 and share(True, "written") >= 0.70 and share(True, "judge") >= 0.76
 
 
 def test_about_half_of_the_right_answers_of_the_blind_pairs_are_supported_and_few_wrong_ones():
@@ -66,7 +66,7 @@ def test_half_of_the_right_answers_about_passages_of_datasets_are_supported_and_
         evidence = [Evidence("p", row["title"], row["text"], 0, len(row["text"]), 1.0)]
         marks[label].append(grounded(question, answer, evidence, ()).status == "supported")
     assert [len(marks["right"]), len(marks["wrong"])] == [90, 90]
-    assert sum(marks["right"]) >= 40 and sum(marks["wrong"]) <= 8, {label: sum(m) for label, m in marks.items()}
+    assert sum(marks["right"]) >= 38 and sum(marks["wrong"]) <= 6, {label: sum(m) for label, m in marks.items()}
 
 
 def test_other_names_dates_and_numbers_of_the_evidence_are_seldom_supported():
@@ -77,7 +77,7 @@ def test_other_names_dates_and_numbers_of_the_evidence_are_seldom_supported():
         mentions = {
             text[sentence.tokens[mention.first].start : sentence.tokens[mention.last - 1].end]
             for title, text in passages
-            for sentence in supporting._sentences(title, text)
+            for sentence in supporting.sentences_of(title, text)
             for mention in sentence.mentions
         }
         others = [mention for mention in mentions if right.isdisjoint(supporting._terms(mention))]

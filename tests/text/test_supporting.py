@@ -57,14 +57,6 @@ def test_a_path_needs_a_name_that_joins_its_sentences() -> None:
     assert supporting(question, "Ouda", [passages[0], ("", "Brask lies on the river Ouda.")], [path]) == ()
 
 
-def test_a_title_joins_two_sentences_without_a_path() -> None:
-    question, born = "On which river does the birthplace of Corin Blythe lie?", ("", "Corin Blythe was born in Hollin.")
-    ouda, other = supporting(question, "Ouda", [born, ("Hollin", "It lies on the river Ouda.")])
-    assert (ouda.passage, other.passage, other.answer) == (1, 0, None)
-    assert supporting(question, "Ouda", [born, ("Brask", "It lies on the river Ouda.")]) == ()
-    assert supporting("Where was Corin Blythe born?", "Ves", [born, ("Hollin", "Ott was born in Ves.")]) == ()
-
-
 def test_a_name_in_the_middle_of_a_chain_is_no_answer() -> None:
     passages = [("", "The Halden Bridge was designed by Marta Orlo.")]
     assert supporting("Who designed the Halden Bridge?", "Marta Orlo", passages)
@@ -123,7 +115,7 @@ def test_any_text_is_taken_and_spans_lie_in_it(question: str, answer: str, text:
         assert 0 <= span.start <= span.answer[0] < span.answer[1] <= span.end <= len(text)
 
 
-@pytest.mark.parametrize("name", ["_has_names", "_fits"])
+@pytest.mark.parametrize("name", ["has_names", "_fits"])
 def test_wrong_rules_are_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, name, lambda *_: True)
     with pytest.raises(AssertionError):

@@ -1,0 +1,187 @@
+"""Find the sentences that support an answer step by step, along the plan that rules make of a question.
+
+Each step is answered by the evidence: a name supports "Who is the director of A?" as `supporting` decides. It fills the
+place of the phrase in the later steps, by the title of its own passage if it has one. The last step, or the comparison
+of the last two, must give the answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from gpu_rag.text.rules.decomposition import Compared, fill, plan_by_rules
+from gpu_rag.text.rules.decomposition.compare import decide
+from gpu_rag.text.rules.extraction.lexicon import AUXILIARIES, PREPOSITIONS
+from gpu_rag.text.rules.extraction.relations import is_adjective
+from gpu_rag.text.rules.extraction.tokens import AMOUNT, DATE
+from gpu_rag.text.supporting import (
+    SUFFIX,
+    Sentence,
+    Span,
+    has_names,
+    has_run,
+    question_of,
+    sentences_of,
+    sequence_of,
+    supporting,
+)
+
+Passages = Sequence[tuple[str, str]]
+_Reading = tuple[str, Span]
+"""A possible answer of a step, and the sentence that states it."""
+_Chain = tuple[dict[int, str], tuple[Span, ...]]
+"""The answers of the first steps by number, and their sentences, the last first."""
+
+_ORIGIN = re.compile(r"\b(?:nationality|country)\b", re.IGNORECASE)
+_LIFE = re.compile(r"\b(?:born|birth|die|died|death)\b", re.IGNORECASE)
+_YEAR = re.compile(r"1\d{3}|20\d{2}")
+_COPULAS = frozenset({"is", "was", "are", "were"})
+_MAX_READINGS, _MAX_CHAINS, _MAX_ADJECTIVE = 3, 9, 6
+_MIN_PREFIX = 4  # letters that a country and its adjective share
+
+
+def supporting_steps(question: str, answer: str, passages: Passages) -> tuple[Span, ...] | None:
+    """The sentences of the steps that support an answer, the last step's first; () if there are none, None if the
+    question has one step or one that the evidence does not answer. Deterministic.
+
+    >>> texts = [("", "Bread was directed by Ott Ves."), ("Ott Ves", "Ott Ves was born in Tamsin.")]
+    >>> [span.passage for span in supporting_steps("Where was the director of Bread born?", "Tamsin", texts)]
+    [1, 0]
+    """
+    plan = plan_by_rules(question)
+    if len(plan.steps) == 1:
+        return None
+    chains: list[_Chain] = [({}, ())]
+    for step in plan.steps[: None if plan.compared else -1]:
+        chains = [
+            ({**known, step.id: text}, (span, *spans))
+            for known, spans in chains
+            if known.keys() >= {*step.depends_on}
+            for text, span in _readings(fill(step.question, known), passages)
+        ][:_MAX_CHAINS]
+    if not chains:
+        return None
+    if plan.compared is not None:
+        return _compared(plan.compared, answer, chains)
+    last = plan.steps[-1]
+    for known, spans in chains:
+        if known.keys() >= {*last.depends_on} and (own := _last(fill(last.question, known), answer, passages)):
+            return tuple(dict.fromkeys((*own, *spans)))
+    return ()
+
+
+def _compared(compared: Compared, answer: str, chains: Sequence[_Chain]) -> tuple[Span, ...]:
+    """The sentences of both sides, if all readings decide for the answer."""
+    decided = {decide(compared, [known[i] for i in compared.steps]): spans for known, spans in chains}
+    if len(decided) != 1:
+        return ()
+    ((expected, spans),) = decided.items()
+    if expected is None or expected in ("yes", "no"):
+        return spans if re.match(rf"\W*{expected}\b", answer, re.IGNORECASE) else ()
+    other = next(option for option in compared.options if option != expected)
+    wanted, given = {*sequence_of(expected)}, {*sequence_of(answer)}
+    return spans if wanted and wanted <= given and not given >= {*sequence_of(other)} else ()
+
+
+def _last(question: str, answer: str, passages: Passages) -> tuple[Span, ...]:
+    about = {SUFFIX.sub("", passages[number][0]) for number in _about(question, passages)}
+    if not about.isdisjoint(_titles(answer, passages)):
+        return ()  # the thing itself
+    if spans := supporting(question, answer, passages):
+        return spans
+    if not _ORIGIN.search(question):
+        return ()
+    shown = answer.casefold().strip()
+    return tuple(span for text, span in _origins(question, passages) if _same_country(shown, text.casefold()))[:1]
+
+
+def _same_country(country: str, adjective: str) -> bool:
+    n = max(_MIN_PREFIX, min(len(country), len(adjective)) - 2)
+    return country == adjective or country[:n] == adjective[:n]
+
+
+def _readings(question: str, passages: Passages) -> list[_Reading]:
+    """The possible answers of a step, those with a passage of their own first, by its title."""
+    asked = question_of(question)
+    if _ORIGIN.search(question):
+        return list(_origins(question, passages))[:1]
+    named = [(n, s) for n, passage in enumerate(passages) for s in sentences_of(*passage) if has_names(asked, [s])]
+    if asked.kind == "date":
+        return _dates(question, named, passages)
+    read: dict[str, Span] = {}
+    other: dict[str, Span] = {}
+    near: dict[str, Span] = {}
+    for number, sentence in named:
+        for mention in sentence.mentions:
+            if mention.kind in (DATE, AMOUNT) or is_adjective(sentence.tokens, mention):
+                continue
+            text = _text(sentence, mention.first, mention.last, passages[number][1])
+            terms = sequence_of(question)
+            titles = [title for title in _titles(text, passages) if not has_run(terms, sequence_of(title))]
+            spans = supporting(question, text, passages)
+            for title in titles:
+                if spans:
+                    read.setdefault(title, spans[0])
+                elif 2 * sum(bool(sentence.places(word)) for word, _ in asked.words) >= len(asked.words):
+                    near.setdefault(title, Span(number, sentence.start, sentence.end, None))
+            if spans and not titles:
+                other.setdefault(text, spans[0])
+    return list((read or (near if len(near) == 1 else {}) or other).items())[:_MAX_READINGS]
+
+
+def _dates(question: str, named: Sequence[tuple[int, Sentence]], passages: Passages) -> list[_Reading]:
+    """The date that a question asks for; else, unless of a life, the first year of the passage about its thing."""
+    about = _about(question, passages)
+    for number, sentence in named:
+        for mention in sentence.mentions if not about or number in about else ():
+            text = _text(sentence, mention.first, mention.last, passages[number][1])
+            if mention.kind == DATE and (spans := supporting(question, text, passages[number : number + 1])):
+                return [(text, replace(spans[0], passage=number))]
+    for number in about if not _LIFE.search(question) else ():
+        for sentence in sentences_of(*passages[number]):
+            for token in sentence.tokens:
+                if _YEAR.fullmatch(token.text):
+                    return [(token.text, Span(number, sentence.start, sentence.end, None))]
+    return []
+
+
+def _origins(question: str, passages: Passages) -> Iterator[_Reading]:
+    """The adjective of nationality in the sentence that says what a thing is: "is an American film"."""
+    for number in _about(question, passages):
+        for sentence in sentences_of(*passages[number])[:1]:
+            lows = [*(token.low for token in sentence.tokens), ""]
+            verb = next((i for i, low in enumerate(lows) if low in _COPULAS), len(lows))
+            for mention in sentence.mentions:
+                if verb < mention.first <= verb + _MAX_ADJECTIVE and lows[mention.last].isalpha():
+                    words = [token.text for token in sentence.tokens[mention.first : mention.last]]
+                    is_noun = lows[mention.last] not in PREPOSITIONS | AUXILIARIES | {"and", "or"}
+                    if is_noun and (name := " ".join(word for word in words if not word[0].isdigit())):
+                        yield name, Span(number, sentence.start, sentence.end, None)
+                    break
+
+
+def _about(question: str, passages: Passages) -> list[int]:
+    """The passages whose title stands in a question, longest title first."""
+    terms = sequence_of(question)
+    titles = [sequence_of(SUFFIX.sub("", title)) for title, _ in passages]
+    numbers = [n for n, title in enumerate(titles) if title and has_run(terms, title)]
+    return sorted(numbers, key=lambda n: -len(titles[n]))[:1]
+
+
+def _titles(name: str, passages: Passages) -> list[str]:
+    """The titles, without what stands in brackets, that name the same thing as a name: equal, or one has all terms of
+    the other in order, at least two."""
+    terms, titles = sequence_of(name), list[str]()
+    for title, _ in passages:
+        bare = SUFFIX.sub("", title)
+        short, long = sorted((terms, sequence_of(bare)), key=len)
+        rest = iter(long)
+        if short == long or (len(short) > 1 and all(term in rest for term in short)):
+            titles.append(bare)
+    return list(dict.fromkeys(titles))
+
+
+def _text(sentence: Sentence, first: int, last: int, text: str) -> str:
+    return text[sentence.tokens[first].start : sentence.tokens[last - 1].end]
