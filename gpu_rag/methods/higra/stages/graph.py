@@ -60,7 +60,7 @@ def relation_texts(merge: Path, links: Path) -> TextRows:
 @stage(
     "higra_search",
     needs=("higra_merge", "higra_links"),
-    version=3,
+    version=4,
     params=lambda settings, _: {"k1": settings.index.bm25_k1, "b": settings.index.bm25_b},
     size="relations",
 )
