@@ -67,7 +67,7 @@ def _grids(lines: Sequence[str]) -> Iterator[tuple[int, int, list[_Row], int]]:
         edges = [at for at, char in enumerate(line) if char == "+"] if border is _GRID else []
         gaps = edges or [at for at, char in enumerate(line.rstrip()) if char == " "]
         columns = "|+" if edges else " "
-        inner = (lines[n] for n in range(i, end) if n not in rules)
+        inner = (own for own in lines[i:end] if not border.fullmatch(own))
         if len(gaps) > _MAX_GAPS or any(own[at : at + 1] not in columns for own in inner for at in gaps):
             continue  # a cell over several columns
         spans = list(pairwise(edges)) or [match.span() for match in re.finditer("=+", line)]
