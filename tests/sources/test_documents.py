@@ -414,7 +414,7 @@ def test_rows_of_tables_stand_behind_the_names_of_their_columns_on_their_lines(t
     assert lines[8:] == MARKED.split("\n")[8:]  # code is left alone
     lines = grid.text.split("\n")
     assert lines[5:7] == ["Drug\tDose", "Drug: Mor velin\tDose: 5 mg"] and not lines[7]
-    assert lines[11:14] == ["City\tPop", "City: Oslo\tPop: 717 thousand", "City: Bonn\tPop: 300 or so"]
+    assert lines[12:15] == ["City\tPop", "City: Oslo\tPop: 717 thousand", "City: Bonn\tPop: 300 or so"]
     assert "one over two" in grid.text and "one: " not in grid.text
 
 
