@@ -29,6 +29,7 @@ COMMANDS = (
 )  # fmt: skip
 WITHOUT_TORCH = ("explain", "bench", "completion")  # bench makes settings before torch is imported
 
+_NAMES_OF_K = ("--k", "--top", "--top-k", "--top_k", "--limit")  # in other tools
 EXIT_STATUS = "exit status: 0 done, 1 failed, 2 bad usage or bad input, 3 finished with failures above --max-failures"
 
 
@@ -46,7 +47,8 @@ class Parser(argparse.ArgumentParser):
         """Raise UsageError for unknown arguments, so that the error names this command's own help."""
         options, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            near = get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, n=1)
+            name, known = unknown[0].partition("=")[0], self._option_string_actions
+            near = ["-k"] if name in _NAMES_OF_K and "-k" in known else get_close_matches(name, known, n=1)
             hint = "" if unknown[0].startswith("-") else "; a text of several words needs quotes"
             self.error(f"unknown arguments: {' '.join(unknown)}{f'; did you mean {near[0]}?' if near else hint}")
         return options, unknown

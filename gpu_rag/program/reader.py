@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Any
 
 from gpu_rag.models.ask import Ask, Packed
 from gpu_rag.program.decide import decide
@@ -11,7 +13,7 @@ from gpu_rag.program.rerank import reranked
 from gpu_rag.program.run import Run
 from gpu_rag.text.lenient import spoken
 from gpu_rag.text.prompts import CLOSE, OPEN
-from gpu_rag.types import Draft, Evidence, Path
+from gpu_rag.types import Draft, Evidence, Path, Question
 
 UNKNOWN = "unknown"
 _NO_ANSWER = frozenset({"", UNKNOWN, "not known", "none", "no answer", "i don't know"})
@@ -34,6 +36,37 @@ class Support:
 
     evidence: tuple[Evidence, ...]
     paths: tuple[Path, ...] = ()
+
+
+async def retrieved(
+    retrieve: Callable[[Question, Run, Any], Awaitable[Any]], question: Question, run: Run, params: Any
+) -> Any:
+    """The support of a method, where no passage takes the place of a copy. If there are copies, the method is asked
+    again for twice as many passages more, until it has run.limit different ones or no more."""
+    limit = run.limit
+    while True:
+        support = await retrieve(question, replace(run, limit=limit), params)
+        different, n = _without_copies(support.evidence), len(support.evidence)
+        if len(different) == n and limit == run.limit:
+            return support
+        if len(different) >= run.limit or n < limit:
+            return replace(support, evidence=different[: run.limit])
+        limit += 2 * (n - len(different))
+
+
+def _without_copies(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
+    """The first passage of each text and title, its `why` naming the others. A title that is the name of
+    the file tells no two copies apart."""
+    copies: dict[tuple[str, str], list[Evidence]] = {}
+    for passage in evidence:
+        title = passage.title.removeprefix(PurePath(passage.file).stem) if passage.file else passage.title
+        copies.setdefault((passage.text, title), []).append(passage)
+    return tuple(
+        replace(first, why=f"{first.why}; the same text is in {', '.join(e.passage_id for e in others)}")
+        if others
+        else first
+        for first, *others in copies.values()
+    )
 
 
 def passage_block(number: int, evidence: Evidence) -> str:

@@ -9,7 +9,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from io import TextIOWrapper
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -26,6 +26,7 @@ _READ_BYTES = 1 << 20
 CAPTION_LINES = 5
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _FLOAT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+([eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)")  # long integers are texts
+_NUMBER = re.compile(r"[-+.,\d]*")
 _BOOLEANS = {"true": True, "false": False}
 _TEXTS = ("id", "_id", "title", "text", "question", "answer")  # columns that are always texts
 
@@ -53,20 +54,29 @@ def read_csv(path: Path, limits: Limits, needed: str = "text") -> Iterator[Row |
             delimiter = _delimiter(lines, has_suffix(path, TSV_SUFFIXES), needed, limits.columns)
             names: list[str] = []
             captions: list[str] = []
-            for number, cells in _records(lines, delimiter):
+            head: list[tuple[int, list[str]]] = []
+            records = _records(lines, delimiter)
+            for number, cells in records:
                 if isinstance(cells, RowError):
                     yield Reject(shown(path), number, str(cells))
                 elif names and (any(cells) or not is_composable(names)):
                     yield attempted(path, number, _row, number, names, cells, codec, captions)
-                elif len(captions) < CAPTION_LINES and _is_caption(cells, needed, limits.columns):
-                    captions.append(" ".join("".join(cells).split()))
                 elif any(cells):
-                    is_list = len(cells) == 1 and captions  # its first line says what was given
-                    names = _names(captions[:1] if is_list else cells, needed, limits.columns)
-            if not names:
-                if captions:
-                    _names(captions[:1], needed, limits.columns)
+                    head.append((number, cells))
+                    if not _is_caption(cells, needed, limits.columns):
+                        names = _names(cells, needed, limits.columns)
+                        captions = [" ".join("".join(caption).split()) for _, caption in head[:-1]]
+                    elif len(head) > CAPTION_LINES:
+                        break
+            if not head:
                 raise RowError("the table has no line of names")
+            if not names:  # no row has several cells, so that the first is no caption
+                names = _names(head[0][1], needed, limits.columns)
+                for number, cells in chain(head[1:], records):
+                    if isinstance(cells, RowError):
+                        yield Reject(shown(path), number, str(cells))
+                    elif any(cells):
+                        yield attempted(path, number, _row, number, names, cells, codec, captions)
     except (OSError, EOFError, zlib.error, RowError, UnicodeError) as error:
         problem = str(error) if isinstance(error, UnicodeError) else read_problem(error)
         yield Reject(shown(path), number, f"{problem}; what follows in this file is not read")
@@ -205,7 +215,9 @@ def _row(number: int, names: list[str], cells: list[str], codec: str, captions: 
     if not is_composable(names):
         return Row(number, value)
     shown = {name: cell.strip() for name, cell in zip(names, cells) if name and name not in ("id", "_id")}
-    title = ", ".join(filter(None, (*captions, shown.get(title_column(names), ""))))
+    bare = cells[0].strip() if cells and not names[0] else ""  # the title of a row, under no name
+    own = bare if bare and not _NUMBER.fullmatch(bare) else shown.get(title_column([*filter(None, names)] or names), "")
+    title = ", ".join(filter(None, (*captions, own)))
     return Row(number, {**value, "title": title, "text": composed(shown.items())}, True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from gpu_rag.text.dates import plain_dates
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.rules.extraction.entities import Sentence, read_sentences
 from gpu_rag.text.rules.extraction.lexicon import ADVERBS
@@ -17,14 +18,14 @@ _DATED = re.compile(r"\d{4}|^\d")
 
 
 def names(text: str) -> frozenset[str]:
-    """Names, quoted titles, dates, amounts and numbers of `text` as whole phrases, under `normalise_name`.
+    """Names, quoted titles, dates (in one form), amounts and numbers of `text` as phrases, under `normalise_name`.
 
     This is `keywords` without single content words. Deterministic, linear; may be empty.
 
     >>> sorted(names("Which river crosses Port Maru since 3 May 1904?"))
     ['3 may 1904', 'port maru']
     """
-    phrases = {normalise_name(mention.name) for _, mentions in _sentences(text) for mention in mentions}
+    phrases = {normalise_name(mention.name) for _, mentions in _sentences(plain_dates(text)) for mention in mentions}
     return frozenset(phrases - {""} - STOP_WORDS)
 
 
@@ -50,7 +51,7 @@ def keywords(text: str) -> frozenset[str]:
     ['3 may 1904', 'crosses', 'port maru', 'river']
     """
     result: set[str] = set()
-    for tokens, mentions in _sentences(text):
+    for tokens, mentions in _sentences(plain_dates(text)):
         covered: set[int] = set()
         for mention in mentions:
             covered.update(range(mention.first, mention.last))

@@ -9,13 +9,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_rag.text.dates import plain_dates
 from gpu_rag.text.language import ENGLISH
 from gpu_rag.text.sentences import word_lists
 
 if TYPE_CHECKING:
     import Stemmer
 
-TOKENS_VERSION = 1  # increased when `tokenize` changes its tokens; saved with a BM25 index and compared on load
+TOKENS_VERSION = 2  # increased when `tokenize` changes its tokens; saved with a BM25 index and compared on load
 MAX_TOKEN_CHARS = 64
 
 STOP_WORDS = word_lists(Path(__file__).with_suffix(".toml"))["stop_words"]
@@ -58,9 +59,10 @@ _STEMMERS = _Stemmers()
 def tokenize(text: str, language: str = ENGLISH) -> list[str]:
     """The word tokens of `text` in order, as BM25 counts them.
 
-    The text is folded by NFKC and casefold. A word is a run of letters, digits and combining marks, with apostrophes
-    inside it, or one Han or kana character. Words are cut to 64 characters; English `STOP_WORDS` are removed; the rest
-    are stemmed if Snowball has a stemmer for the language. Deterministic for any number of threads.
+    The text is folded by NFKC and casefold, with dates in one form (see `dates`). A word is a run of letters, digits
+    and combining marks, with apostrophes inside it, or one Han or kana character. Words are cut to 64 characters;
+    English `STOP_WORDS` are removed; the rest are stemmed if Snowball has a stemmer for the language. Deterministic for
+    any number of threads.
 
     >>> tokenize("The bridges of Mara's town, 1904")
     ['bridg', 'mara', 'town', '1904']
@@ -77,7 +79,7 @@ def stop_words(language: str) -> frozenset[str]:
 
 def words_of(text: str) -> list[str]:
     """The words of a text in order, folded and cut as in `tokenize`, with stop words."""
-    folded = unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'")
+    folded = plain_dates(unicodedata.normalize("NFKC", text)).casefold().replace("\u2019", "'")
     return [word[:MAX_TOKEN_CHARS] for word in _word_pattern().findall(folded)]
 
 

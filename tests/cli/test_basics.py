@@ -47,6 +47,7 @@ USAGE = {
     "missing profile": (["doctor", "--profile", "{tmp}/no.toml"], "{tmp}/no.toml"),
     "misspelt option": (["ask", "{index}", "Who?", "--methd=ppr"], "did you mean --method?"),
     "question without quotes": (["ask", "{index}", "Who", "built", "it?"], "needs quotes"),
+    "option of other tools": (["ask", "{index}", "Who?", "--top", "3"], "did you mean -k?"),
     "unknown method": (["ask", "{index}", "Who?", "--method", "ppt"], "did you mean ppr?"),
     "unknown second method": (["eval", "{index}", "{questions}", "--method", "bm25,denes"], "did you mean dense?"),
     "unknown method to build for": (["index", "{questions}", "--out", "{tmp}/new", "--for", "ppr,bm52"], "bm25?"),

@@ -1,4 +1,4 @@
-"""PDF and HTML files: text, titles, pages and charsets, and what is left out of a page."""
+"""PDF, HTML and marked-up text files: text, titles, pages and charsets, and what is left out of a page."""
 
 import importlib.util
 import os
@@ -15,6 +15,7 @@ from source_files import documents_of as read
 from gpu_rag.errors import MissingBackend
 from gpu_rag.index.index import page_of
 from gpu_rag.sources.corpus import read_corpus, reader_versions
+from gpu_rag.sources.corpus.marked import with_named_tables
 
 PAGES = ["The Halden Bridge is old.\nIt crosses the Ves.", "", "Marta Orlo drew it.", "Kerling lies beside it."]
 
@@ -361,3 +362,69 @@ def test_the_working_directory_cannot_put_modules_into_the_parser(tmp_path):
     run = [sys.executable, "-P", "-c", code, str(tmp_path / "b.pdf")]
     done = subprocess.run(run, cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['Document']"
+
+
+MARKED = """# Doses
+
+| Drug | Dose |
+|:-----|-----:|
+| Mor\\|velin | 5 mg |
+| Ortan | 9 mg |
+end
+
+```
+a | b
+--|--
+1 | 2
+```
+"""
+GRID = """Doses
+=====
+
++------+-------+
+| Drug | Dose  |
++======+=======+
+| Mor  | 5     |
+| velin| mg    |
++------+-------+
+
+====  ====
+City  Pop
+====  ====
+Oslo  717 thousand
+Bonn  300
+      or so
+====  ====
+
+====  ====
+one over two
+----------
+Oslo  717
+====  ====
+"""
+
+
+def test_rows_of_tables_stand_behind_the_names_of_their_columns_on_their_lines(tmp_path):
+    (tmp_path / "a.md").write_text(MARKED)
+    (tmp_path / "b.rst").write_text(GRID)
+    (marked, grid), rejects = read(tmp_path)
+    assert not rejects and (marked.title, grid.title) == ("Doses", "Doses")
+    lines = marked.text.split("\n")
+    assert lines[3:7] == ["Drug\tDose", "Drug: Mor|velin\tDose: 5 mg", "Drug: Ortan\tDose: 9 mg", "end"]
+    assert lines[8:] == MARKED.split("\n")[8:]  # code is left alone
+    lines = grid.text.split("\n")
+    assert lines[5:7] == ["Drug\tDose", "Drug: Mor velin\tDose: 5 mg"] and not lines[7]
+    assert lines[12:15] == ["City\tPop", "City: Oslo\tPop: 717 thousand", "City: Bonn\tPop: 300 or so"]
+    assert "one over two" in grid.text and "one: " not in grid.text
+
+
+def test_a_named_table_keeps_to_the_limit_of_a_document():
+    text = "| Substance | Dose in mg |\n|--|--|\n" + "| a | 1 |\n" * 50
+    kept = with_named_tables(text, False, len(text))
+    assert len(kept) <= len(text) and "Substance: a" not in kept
+    assert with_named_tables(text, False, 9 * len(text)).count("Substance: a") == 50
+
+
+def test_broken_tables_take_linear_time(takes_linear_time):
+    for text, is_rst in (("a|b\n|--|\n", False), ("|", False), ("== == \na\n", True), ("+--", True), ("| a\n", False)):
+        takes_linear_time(lambda n, text=text, is_rst=is_rst: with_named_tables(text * n, is_rst, 10**8), 20_000)

@@ -291,7 +291,12 @@ def test_lines_above_the_names_of_a_table_are_its_caption(tmp_path):
     (document,), _ = table(tmp_path / "b.csv", "All notes\nid;text\n1;A note, long.\n")
     assert (document.id, document.title, document.text) == ("1", "", "A note, long.")
     documents, _ = table(tmp_path / "c.csv", ",score\nann,1\nbob,2\n")
-    assert [d.text for d in documents] == ["score: 1", "score: 2"]
+    assert [(d.title, d.text) for d in documents] == [("ann", "score: 1"), ("bob", "score: 2")]
+    documents, _ = table(tmp_path / "g.csv", ",city,pop\n0,Oslo,7\n")
+    assert [(d.title, d.text) for d in documents] == [("Oslo", "city: Oslo\npop: 7")]
+    for n in (2, 9):
+        documents, rejects = table(tmp_path / "h.csv", "Name,\n" + "".join(f"ann{i},\n" for i in range(n)))
+        assert [d.text for d in documents] == [f"Name: ann{i}" for i in range(n)] and not rejects
     (document,), _ = table(tmp_path / "d.csv", "Gulls\nsep=;\nRank;Boat\n1;Holly\n")
     assert document.title.startswith("Gulls, ")
     _, rejects = table(tmp_path / "f.tsv", 'name\tsize\tat\nann\tb\tc\t\nbob\t"inch\t3\n')

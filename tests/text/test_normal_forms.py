@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from gpu_rag.program.support import _points_back, _statements
 from gpu_rag.text.chunk import MAX_WORD_CHARS, chunk_spans
+from gpu_rag.text.dates import plain_dates
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.normalise import clean_text, normalise_name
 from gpu_rag.text.sentences import front_matter, split_sentences
+from gpu_rag.text.tokens import tokenize
 
 SETTINGS = settings(max_examples=50, deadline=None, derandomize=True)
 
@@ -168,3 +170,31 @@ def test_a_run_without_spaces_is_cut(char: str, word: int) -> None:
 @pytest.mark.parametrize("unit", [". ", "a ", "a", "A. ", "\n"])
 def test_chunks_in_linear_time(unit: str, takes_linear_time: Callable[..., None]) -> None:
     takes_linear_time(lambda n: chunk_spans(unit * (n // len(unit))), 200_000)
+
+
+SAME_DAY = (
+    *("2025-03-05", "2025/3/5", "05.03.2025", "5.3.2025", "5 March 2025", "05 Mar 2025", "05-Mar-2025"),
+    *("the 5th of March, 2025", "March 5th, 2025", "Mar. 05 2025", "march 5, 2025"),
+)
+
+
+@pytest.mark.parametrize("date", SAME_DAY)
+def test_dates_of_one_day_have_the_same_words_and_keywords(date: str) -> None:
+    assert plain_dates(f"On {date}: rain").removeprefix("On ").removeprefix("the ") == "5 March 2025: rain"
+    assert sorted(tokenize(date)) == ["2025", "5", "march"]
+    assert "5 march 2025" in keywords(f"It rained on {date}.")
+
+
+def test_dates_of_other_languages_share_the_day_and_month() -> None:
+    for date in ("5. März 2025", "5 mars 2025", "5 de marzo de 2025", "5 março 2025", "5 marca 2025", "5 марта 2025"):
+        assert {"5", "march", "2025"} < {*tokenize(date)}  # and its own month
+    assert plain_dates("le 1er mai 1999") == "le 1 May 1999 mai"
+    assert plain_dates("3/25/2025, 25/3/2025 and 4/4/2025") == "25 March 2025, 25 March 2025 and 4 April 2025"
+
+
+def test_other_figures_are_left_alone() -> None:
+    other = (
+        "3/4/2025 5/3/25 2025-13-05 1.2.3.2025 12.12.2012.1 2025-03-05x 0/0/2000 40 March, x5 May, 5 miles, May 2025"
+    )
+    assert plain_dates(other) == other
+    assert plain_dates("2025-03-05T10:11") == "5 March 2025 T10:11"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gpu_rag.errors import BadInput, MissingBackend
 from gpu_rag.sources.charset import decode_text
+from gpu_rag.sources.corpus.marked import FENCE, with_named_tables
 from gpu_rag.sources.corpus.parser import PARSED_SUFFIXES, Parsed, Parser, is_parsed, require_reader
 from gpu_rag.sources.formats import leads_out
 from gpu_rag.sources.lines import read_whole
@@ -28,7 +29,6 @@ _FIELD = re.compile(
     r"""^([\w-]+):[ \t]++((?:"[^"\n]*"|'[^'\n]*')(?=[ \t\r]*+(?:\#.*)?$)|[^\s\[{|>&*!#](?:(?!\s\#).)*)""", re.MULTILINE
 )
 _MAX_FIELDS = 100
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 
 
 def list_files(folder: Path) -> list[bytes]:
@@ -88,11 +88,11 @@ def has_ending(name: bytes, suffixes: tuple[str, ...]) -> bool:
 def read_file(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterator[Document | Reject]:
     """Document of one file, or a Reject. After a document comes a Reject for each part of it that could not be read.
 
-    `name` becomes the id. The text of .txt, .md, .rst and .log is the file's, unchanged, in any charset (see
-    `charset`); for other files see the module of their kind. Title: the file's own (for .md the `title` of its front
-    matter, whose other fields are metadata, or the first heading "# ...", outside code fences, for .rst the first
-    underlined line), or else the heading with which its text begins; if there is none, or it is longer than 1,000
-    characters, the file name without its ending.
+    `name` becomes the id. The text of .txt, .md, .rst and .log is the file's, in any charset (see `charset`),
+    unchanged but for tables, see `marked`; for other files see the module of their kind. Title: the file's own (for
+    .md the `title` of its front matter, whose other fields are metadata, or the first heading "# ...", outside code
+    fences, for .rst the first underlined line), or else the heading with which its text begins; if there is none,
+    or it is longer than 1,000 characters, the file name without its ending.
     """
     file = shown(path)
     try:
@@ -125,11 +125,14 @@ def _as_written(path: Path, name: bytes, limits: Limits) -> Parsed:
     text = document_text(read_whole(path, limit, "4 * max_document_chars + 4", decode_text), limits)
     headings: list[tuple[int, str]] = []
     front: dict[str, Scalar] = {}
+    is_rst = has_ending(name, (".rst",))
+    if is_rst or has_ending(name, (".md",)):
+        text = with_named_tables(text, is_rst, limits.max_document_chars)
     if has_ending(name, (".md",)):
         headings = list(_headings(text))
         fields = islice(_FIELD.finditer(front_matter(text)), _MAX_FIELDS)
         front = {field[1]: field[2].strip().strip("\"'") for field in fields}
-    elif has_ending(name, (".rst",)):
+    elif is_rst:
         headings = [(match.start(), match[1].strip()) for match in _UNDERLINED.finditer(text)]
     title = str(front.pop("title", "")) or (headings[0][1] if headings else "")
     return Parsed(title, text, metadata=metadata_of(front, ()), headings=tuple(headings))
@@ -147,7 +150,7 @@ def _headings(text: str) -> Iterator[tuple[int, str]]:
     fence, end = "", 0
     for written in text.splitlines(keepends=True):
         start, end, line = end, end + len(written), written.rstrip()
-        mark = _FENCE.match(line)
+        mark = FENCE.match(line)
         if mark and not fence:
             fence = mark[1]
         elif mark and mark[1][0] == fence[0] and len(mark[1]) >= len(fence):
