@@ -24,7 +24,7 @@ def with_named_tables(text: str, is_rst: bool, max_chars: int) -> str:
     left = max_chars - len(text)
     for first, last, rows, n_heads in _grids(lines) if is_rst else _pipes(lines):
         before = sum(map(len, lines[first:last]))
-        named = with_names([cells for _, cells in rows], n_heads, before + max(left, 0))
+        named, _ = with_names([cells for _, cells in rows], n_heads, before + max(left, 0))
         written = [""] * (last - first)
         for (number, _), line in zip(rows, named):
             written[number - first] = line
