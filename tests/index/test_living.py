@@ -26,6 +26,7 @@ from gpu_rag.api import parts, removal
 from gpu_rag.errors import BadInput, GpuRagError, IndexCorrupt, IndexLocked, UsageError
 from gpu_rag.index import build as stages
 from gpu_rag.index.folder import CARRIED, sealed
+from gpu_rag.index.stages import synonyms
 from gpu_rag.models import packaged
 from gpu_rag.models.embed.cache import VectorFile, cache_file, keep_vectors, keys_of
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -558,3 +559,50 @@ def test_a_kill_leaves_the_old_index_or_the_new_one(corpus: Path, tmp_path: Path
         (corpus / "d2.txt").unlink()
         assert digest(out) == from_nothing(tmp_path, corpus, methods="ppr")
         assert not files_with(out, re.compile(rb"(?i)orlo2|ves2|d2\.txt"))
+
+
+def write_triples(folder: Path, rows: dict[str, list[list[str]]]) -> dict[str, Any]:
+    """Write a document for each row, and its ready triples. Returns arguments of `build`."""
+    folder.mkdir(exist_ok=True)
+    texts = {name: ". ".join(" ".join(triple) for triple in triples) + "." for name, triples in rows.items()}
+    for path in folder.iterdir():
+        path.unlink()
+    for name, text in texts.items():
+        (folder / f"{name}.jsonl").write_text(json.dumps({"id": name, "title": name, "text": text}))
+    given = [
+        {"id": name, "entities": sorted({end for s, _, o in triples for end in (s, o)}), "triples": triples}
+        for name, triples in rows.items()
+    ]
+    openie = folder.with_suffix(".openie.jsonl")
+    openie.write_text("".join(json.dumps(row) + "\n" for row in given))
+    return {"corpus": folder, "openie": openie, "settings": FAST}
+
+
+def test_a_name_that_leaves_takes_back_what_it_forbade(tmp_path: Path) -> None:
+    """Two longer names make "Kingston upon the Old Hill" ambiguous; the one that stays is its long form again."""
+    hill = "Kingston upon the Old Hill"
+    rows = {"devon": [[hill, "hosts", "fair"], [f"{hill}, Devon", "has", "market"]], "plain": [["Orlo", "met", "Ude"]]}
+    methods = ["higra-retriever"]
+    given = write_triples(tmp_path / "corpus", {**rows, "kent": [[f"{hill}, Kent", "has", "ford"]]})
+    gpu_rag.build(**given, out=tmp_path / "index", methods=methods).close()
+    given = write_triples(tmp_path / "corpus", rows)
+    gpu_rag.update(tmp_path / "index", settings=FAST).index.close()
+    again = gpu_rag.build(**given, out=tmp_path / "again", methods=methods)
+    assert digest(tmp_path / "index") == again.manifest.digest()
+    report = again.report
+    assert report is not None and report.count("higra_entities") == report.count("entities") - 1
+
+
+def test_pairs_of_candidates_are_not_taken_for_all_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bridge = "Kerling Old Stone Foot and Railway Bridge"
+    rows = {"a": [[bridge, "crosses", "Ves"]], "b": [[f"{bridge}s", "of", "Orlo"]], "c": [["X", "is", "Z"]]}
+    nothing = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32)
+    with monkeypatch.context() as patched:
+        patched.setattr(synonyms, "EXACT_ROWS", 1)
+        patched.setattr(synonyms, "close_pairs", lambda *_: nothing)
+        gpu_rag.build(**write_triples(tmp_path / "corpus", rows), out=tmp_path / "index", methods=["ppr"]).close()
+    given = write_triples(tmp_path / "corpus", {name: rows[name] for name in "ab"})
+    gpu_rag.update(tmp_path / "index", settings=FAST).index.close()
+    again = gpu_rag.build(**given, out=tmp_path / "again", methods=["ppr"])
+    assert digest(tmp_path / "index") == again.manifest.digest()
+    assert again.report is not None and again.report.count("synonyms") == 1

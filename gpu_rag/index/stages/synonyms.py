@@ -172,7 +172,8 @@ def _earlier_pairs(work: Work, vectors: np.ndarray) -> tuple[RowPairs | None, np
     Rows to search are new names, and names that had at least `synonym_k` pairs and lost one: a pair that was not kept
     then may take its place.
     """
-    if not work.previous or not work.previous_inputs or work.settings.graph.neighbours == "faiss":
+    were_candidates = "synonyms_sampled" in work.previous_counts  # then some pairs may be missing
+    if not work.previous or not work.previous_inputs or work.settings.graph.neighbours == "faiss" or were_candidates:
         return None, np.ones(len(vectors), bool)
     rows, n_before = _unchanged(work, vectors)
     table = tables.read_table(work.previous / "synonyms.parquet", tables.SYNONYMS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import chain
 
@@ -65,18 +65,20 @@ class NameRules:
     """The rules for some things, each with its names.
 
     names: for each thing, by its number, the ways to write it, the main one first. others: the ways to write further
-    things. Short forms are counted over all things. Memory: the things of `names`, and the longer names of their forms.
+    things; short forms are counted over all things, but not if `others` is None. Memory: the things of `names`, and the
+    longer names of their forms.
     """
 
-    def __init__(self, names: Mapping[int, Sequence[str]], others: Iterable[Sequence[str]] = ()):
+    def __init__(self, names: Mapping[int, Sequence[str]], others: Iterable[Sequence[str]] | None = ()):
         self._names = {thing: _distinct(_name(way) for way in forms) for thing, forms in names.items()}
         wanted = {form for forms in self._names.values() for name in forms for form in (name.tokens, name.head)}
         wanted.discard(())
         self._places, self._middles, self._acronyms = (
             {form: set[tuple[str, ...]]() for form in wanted} for _ in range(3)
         )
+        self._counts = others is not None
         firsts = {form[0] for form in wanted}
-        for way in chain.from_iterable(chain(names.values(), others)):
+        for way in chain.from_iterable(chain(names.values(), others) if others is not None else ()):
             acronym = _acronym(way)
             if acronym not in wanted and not _may_begin(way, firsts):
                 continue
@@ -125,15 +127,19 @@ class NameRules:
             return PLACE
         if not together:
             return ""
-        if _is_capital(other) and other.head == base.tokens and len(self._places[other.head]) == 1:
+        if _is_capital(other) and other.head == base.tokens and self._is_one(self._places, other.head):
             return PLACE
         if other.tokens[1:] == base.tokens and len(base.tokens) > 1 and other.tokens[0] in _TITLES:
             return FORM
         if len(base.tokens) == 2 and len(other.tokens) > 2 and _is_middle(base, other):
-            return MIDDLE if len(self._middles[base.tokens]) == 1 else ""
-        if _is_acronym(base) and _acronym(other.written) == base.tokens and len(self._acronyms[base.tokens]) == 1:
+            return MIDDLE if self._is_one(self._middles, base.tokens) else ""
+        if _is_acronym(base) and _acronym(other.written) == base.tokens and self._is_one(self._acronyms, base.tokens):
             return ACRONYM
         return TYPING if _is_mistyped(base.tokens, other.tokens) else ""
+
+    def _is_one(self, longer: Mapping[tuple[str, ...], Sized], form: tuple[str, ...]) -> bool:
+        """Whether a short form has one long form, or these are not counted."""
+        return not self._counts or len(longer[form]) == 1
 
 
 def numbers_differ(name: str, other: str) -> bool:

@@ -201,12 +201,12 @@ def agreeing(
 
 
 def _rules(entities: EntityRows, pairs: np.ndarray, work: Work | None = None) -> list[str]:
-    """The rule that makes each pair one entity, "" if there is none. Without `work` a rule holds if other names and
-    passages may allow it."""
+    """The rule that makes each pair one entity, "" if there is none. Without `work` it is a rule by the two names
+    alone: other names and passages may forbid it."""
     rows, columns = np.unique(pairs), ["name", "aliases", "types", *(["passages"] if work else [])]
     shown = entities.table.select(columns).take(pa.array(rows))
     near = dict(zip(rows.tolist(), shown.to_pylist()))
-    others, named = (_ways(entities), _named(work, near)) if work else ((), {row: {0} for row in near})
+    others, named = (_ways(entities), _named(work, near)) if work else (None, {row: {0} for row in near})
     rules = NameRules({row: [entity["name"], *entity["aliases"]] for row, entity in near.items()}, others)
     types = {row: {kind.casefold() for kind in entity["types"]} for row, entity in near.items()}
     return [

@@ -91,7 +91,7 @@ def best_matches(
     for is_left, right_rows in ((question == -2, everything), (question > -2, fresh)):
         rows = np.flatnonzero(is_left)
         if len(rows) and len(right_rows):
-            name = blake2b(rows.tobytes() + right_rows.tobytes(), digest_size=16).hexdigest()
+            name = f"{len(rows)}-{blake2b(rows.tobytes() + right_rows.tobytes(), digest_size=16).hexdigest()}"
             left, right = (
                 some if len(own) == len(some.vertex) else some.part(torch.from_numpy(own))
                 for some, own in ((outs, rows), (ins, right_rows))
@@ -196,7 +196,7 @@ def _in_blocks(
     parts = [np.zeros((2, 0))]
     for number, start in enumerate(range(0, n, step)):
         rows = np.arange(start, min(start + step, n))
-        parts.append(work.array_block(f"{name}-{number}", partial(make, rows)))
+        parts.append(work.array_block(f"{name}-{step}-{number}", partial(make, rows)))
         work.progress.advance(len(rows))
     question, sim = np.concatenate(parts, axis=1)
     return question.astype(np.int32), sim
