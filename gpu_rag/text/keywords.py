@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 
-from gpu_rag.text.dates import plain_dates
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.rules.extraction.entities import Sentence, read_sentences
 from gpu_rag.text.rules.extraction.lexicon import ADVERBS
 from gpu_rag.text.rules.extraction.tokens import MARK, NUMBER
 from gpu_rag.text.sentences import split_sentences
-from gpu_rag.text.tokens import STOP_WORDS
+from gpu_rag.text.tokens import STOP_WORDS, one_form_of_dates
 
 _SILENT = STOP_WORDS | ADVERBS
 _MAX_WORD_CHARS = 64
@@ -25,7 +24,9 @@ def names(text: str) -> frozenset[str]:
     >>> sorted(names("Which river crosses Port Maru since 3 May 1904?"))
     ['3 may 1904', 'port maru']
     """
-    phrases = {normalise_name(mention.name) for _, mentions in _sentences(plain_dates(text)) for mention in mentions}
+    phrases = {
+        normalise_name(mention.name) for _, mentions in _sentences(one_form_of_dates(text)) for mention in mentions
+    }
     return frozenset(phrases - {""} - STOP_WORDS)
 
 
@@ -51,7 +52,7 @@ def keywords(text: str) -> frozenset[str]:
     ['3 may 1904', 'crosses', 'port maru', 'river']
     """
     result: set[str] = set()
-    for tokens, mentions in _sentences(plain_dates(text)):
+    for tokens, mentions in _sentences(one_form_of_dates(text)):
         covered: set[int] = set()
         for mention in mentions:
             covered.update(range(mention.first, mention.last))

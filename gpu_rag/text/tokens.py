@@ -24,6 +24,7 @@ STOP_WORDS = word_lists(Path(__file__).with_suffix(".toml"))["stop_words"]
 # Scripts without spaces between words: each character is a token. On 300 Chinese passages this had a higher recall than
 # pairs of characters and than the words of a segmenter.
 SINGLE_CHARACTER_SCRIPTS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_DIGIT = re.compile("[0-9]")
 _LETTER = rf"[^\W_{SINGLE_CHARACTER_SCRIPTS}]"
 
 
@@ -79,8 +80,13 @@ def stop_words(language: str) -> frozenset[str]:
 
 def words_of(text: str) -> list[str]:
     """The words of a text in order, folded and cut as in `tokenize`, with stop words."""
-    folded = plain_dates(unicodedata.normalize("NFKC", text)).casefold().replace("\u2019", "'")
+    folded = one_form_of_dates(unicodedata.normalize("NFKC", text)).casefold().replace("\u2019", "'")
     return [word[:MAX_TOKEN_CHARS] for word in _word_pattern().findall(folded)]
+
+
+def one_form_of_dates(text: str) -> str:
+    """`text` with `plain_dates`, which has nothing to do without a digit."""
+    return plain_dates(text) if _DIGIT.search(text) else text
 
 
 def stems(words: list[str], language: str = ENGLISH) -> list[str]:

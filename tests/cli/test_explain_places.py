@@ -46,7 +46,8 @@ def lines_of(source: str, text: str, start: int) -> str:
 def test_lines_of_text_files(asked, run, tmp_path, lead):
     folder = tmp_path / "texts"
     (folder / "deep").mkdir(parents=True)
-    source = lead + (BRIDGE.replace("\n", "\r\n") if "\r" in lead else BRIDGE) * 5
+    bridges = "".join(BRIDGE.replace("Tamsin", f"Tamsin {n}") for n in range(5))
+    source = lead + (bridges.replace("\n", "\r\n") if "\r" in lead else bridges)
     (folder / "deep" / "bridge.md").write_bytes(source.encode())
     (folder / "one.txt").write_text("Kerling has a bridge.")
     _, answers, row = asked(folder)

@@ -57,7 +57,7 @@ def test_words_of_nine_languages_in_one_index() -> None:
         return float(np.mean([len(gold & set(ids)) / len(gold) for gold, ids in zip(golds, best)]))
 
     by_language = Bm25.build(texts, languages=("en", *OTHERS), language_of_each=language_of_each)
-    assert recall_by(by_language) > 0.70 > 0.67 > recall_by(Bm25.build(texts))
+    assert recall_by(by_language) > 0.70 > 0.68 > recall_by(Bm25.build(texts))
 
 
 def recall(index: gpu_rag.Index, questions: list[dict], method: str) -> float:

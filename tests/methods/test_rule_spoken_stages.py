@@ -37,7 +37,7 @@ NOTES = {
     "Brandt": "Hugo Brandt was born in Tamsin. H. Brandt taught at the University of Loss.",
 }
 SAME = {"extraction", "hop_questions", "higra_links", "higra_merge"}  # stages that a model may make
-SAID_BY = {"higra_merges.parquet"}  # its rows name the rule
+SAID_BY = {"higra_merges.parquet", "carried.z"}  # rows that name the rule, and verdicts of rules kept for later
 
 
 @pytest.fixture
