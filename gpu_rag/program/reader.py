@@ -16,6 +16,7 @@ from gpu_rag.text.prompts import CLOSE, OPEN
 from gpu_rag.types import Draft, Evidence, Path, Question
 
 UNKNOWN = "unknown"
+FURTHER = 4  # passages asked for in the place of a copy
 _NO_ANSWER = frozenset({"", UNKNOWN, "not known", "none", "no answer", "i don't know"})
 _LABELS = ("The answer is:", "The answer is ", "Short answer:", "Answer:")
 READ = Ask(
@@ -42,16 +43,17 @@ async def retrieved(
     retrieve: Callable[[Question, Run, Any], Awaitable[Any]], question: Question, run: Run, params: Any
 ) -> Any:
     """The support of a method, where no passage takes the place of a copy. If there are copies, the method is asked
-    again for twice as many passages more, until it has run.limit different ones or no more."""
-    limit = run.limit
-    while True:
-        support = await retrieve(question, replace(run, limit=limit), params)
-        different, n = _without_copies(support.evidence), len(support.evidence)
-        if len(different) == n and limit == run.limit:
-            return support
-        if len(different) >= run.limit or n < limit:
-            return replace(support, evidence=different[: run.limit])
-        limit += 2 * (n - len(different))
+    once more, for FURTHER passages in the place of each: of a text with more copies, fewer than run.limit may be left.
+    """
+    support = await retrieve(question, run, params)
+    different, n = _without_copies(support.evidence), len(support.evidence)
+    if len(different) == n:
+        return support
+    if n >= run.limit:
+        further = replace(run, limit=run.limit + FURTHER * (n - len(different)))
+        support = await retrieve(question, further, params)
+        different = _without_copies(support.evidence)
+    return replace(support, evidence=different[: run.limit])
 
 
 def _without_copies(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
