@@ -17,6 +17,7 @@ from gpu_rag.types import Draft, Evidence, Path, Question
 
 UNKNOWN = "unknown"
 FURTHER = 4  # passages asked for in the place of a copy
+NAMED = 3  # copies named by the passage that is shown
 _NO_ANSWER = frozenset({"", UNKNOWN, "not known", "none", "no answer", "i don't know"})
 _LABELS = ("The answer is:", "The answer is ", "Short answer:", "Answer:")
 READ = Ask(
@@ -64,11 +65,14 @@ def _without_copies(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
         title = passage.title.removeprefix(PurePath(passage.file).stem) if passage.file else passage.title
         copies.setdefault((passage.text, title), []).append(passage)
     return tuple(
-        replace(first, why=f"{first.why}; the same text is in {', '.join(e.passage_id for e in others)}")
-        if others
-        else first
+        replace(first, why=f"{first.why}; the same text is in {_some(others)}") if others else first
         for first, *others in copies.values()
     )
+
+
+def _some(copies: Sequence[Evidence]) -> str:
+    more = f" and {len(copies) - NAMED} others" if len(copies) > NAMED else ""
+    return ", ".join(e.passage_id for e in copies[:NAMED]) + more
 
 
 def passage_block(number: int, evidence: Evidence) -> str:

@@ -50,7 +50,8 @@ def plain_dates(text: str) -> str:
 
 def _named(match: re.Match[str], day: str, month: str) -> str:
     number = _MONTH_OF.get(month.casefold())
-    if number is None or not 1 <= int(day) <= 31 or _is_part(match):
+    is_word = match[3] is None and month.islower()  # "may 3 times"
+    if number is None or is_word or not 1 <= int(day) <= 31 or _is_part(match):
         return match[0]
     name = MONTHS[number - 1]
     other = "" if name.startswith(month.casefold()) else month
@@ -65,7 +66,7 @@ def _of_numbers(match: re.Match[str]) -> str:
         day, month = month, day
     elif mark != "." and not by_year and int(day) <= 12 and int(day) != int(month):
         return match[0]  # the day or the month may be first
-    is_date = len(day) <= 2 and len(year) == 4 and 1 <= int(month) <= 12 and 1 <= int(day) <= 31
+    is_date = len(day) <= 2 and len(year) == 4 and year[0] in "12" and 1 <= int(month) <= 12 and 1 <= int(day) <= 31
     if not is_date or _is_part(match):
         return match[0]
     end = " " if match.string.startswith("T", match.end()) else ""  # a time follows

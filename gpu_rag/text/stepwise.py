@@ -39,6 +39,8 @@ _LIFE = re.compile(r"\b(?:born|birth|die|died|death)\b", re.IGNORECASE)
 _YEAR = re.compile(r"1\d{3}|20\d{2}")
 _COPULAS = frozenset({"is", "was", "are", "were"})
 _MAX_READINGS, _MAX_CHAINS, _MAX_ADJECTIVE = 3, 9, 6
+_MAX_NAMED = 32  # sentences read for a step, so that time grows with the evidence and not with its square
+_NEGATION = re.compile(r"\b(?:not|no|never|neither|nor)\b|n['’]t\b", re.IGNORECASE)
 _MIN_PREFIX = 4  # letters that a country and its adjective share
 
 
@@ -79,10 +81,11 @@ def _compared(compared: Compared, answer: str, chains: Sequence[_Chain]) -> tupl
         return ()
     ((expected, spans),) = decided.items()
     if expected is None or expected in ("yes", "no"):
-        return spans if re.match(rf"\W*{expected}\b", answer, re.IGNORECASE) else ()
+        return spans if re.match(rf"\W*{expected}\s*(?:[,.;:!]|$)", answer, re.IGNORECASE) else ()
     other = next(option for option in compared.options if option != expected)
     wanted, given = {*sequence_of(expected)}, {*sequence_of(answer)}
-    return spans if wanted and wanted <= given and not given >= {*sequence_of(other)} else ()
+    is_plain = wanted == given and not _NEGATION.search(answer)
+    return spans if wanted and is_plain and not given >= {*sequence_of(other)} else ()
 
 
 def _last(question: str, answer: str, passages: Passages) -> tuple[Span, ...]:
@@ -110,17 +113,19 @@ def _readings(question: str, passages: Passages) -> list[_Reading]:
     named = [(n, s) for n, passage in enumerate(passages) for s in sentences_of(*passage) if has_names(asked, [s])]
     if asked.kind == "date":
         return _dates(question, named, passages)
-    read: dict[str, Span] = {}
+    judged, read = dict[str, Sequence[Span]](), dict[str, Span]()
     other: dict[str, Span] = {}
     near: dict[str, Span] = {}
-    for number, sentence in named:
+    for number, sentence in named[:_MAX_NAMED]:
         for mention in sentence.mentions:
             if mention.kind in (DATE, AMOUNT) or is_adjective(sentence.tokens, mention):
                 continue
             text = _text(sentence, mention.first, mention.last, passages[number][1])
             terms = sequence_of(question)
             titles = [title for title in _titles(text, passages) if not has_run(terms, sequence_of(title))]
-            spans = supporting(question, text, passages)
+            if text not in judged:
+                judged[text] = supporting(question, text, passages)
+            spans = judged[text]
             for title in titles:
                 if spans:
                     read.setdefault(title, spans[0])
