@@ -197,4 +197,5 @@ def test_other_figures_are_left_alone() -> None:
         "3/4/2025 5/3/25 2025-13-05 1.2.3.2025 12.12.2012.1 2025-03-05x 0/0/2000 40 March, x5 May, 5 miles, May 2025"
     )
     assert plain_dates(other) == other
+    assert plain_dates("he may 3 times, 12-12-3456") == "he may 3 times, 12-12-3456"
     assert plain_dates("2025-03-05T10:11") == "5 March 2025 T10:11"
