@@ -17,6 +17,7 @@ from gpu_rag.text.rules.extraction.lexicon import AUXILIARIES, PREPOSITIONS
 from gpu_rag.text.rules.extraction.relations import is_adjective
 from gpu_rag.text.rules.extraction.tokens import AMOUNT, DATE
 from gpu_rag.text.supporting import (
+    NEGATIONS,
     SUFFIX,
     Sentence,
     Span,
@@ -40,7 +41,7 @@ _YEAR = re.compile(r"1\d{3}|20\d{2}")
 _COPULAS = frozenset({"is", "was", "are", "were"})
 _MAX_READINGS, _MAX_CHAINS, _MAX_ADJECTIVE = 3, 9, 6
 _MAX_NAMED = 32  # sentences read for a step, so that time grows with the evidence and not with its square
-_NEGATION = re.compile(r"\b(?:not|no|never|neither|nor)\b|n['’]t\b", re.IGNORECASE)
+_NEGATION = re.compile(rf"\b(?:{'|'.join(sorted(NEGATIONS))})\b|n['’]t\b", re.IGNORECASE)
 _MIN_PREFIX = 4  # letters that a country and its adjective share
 
 

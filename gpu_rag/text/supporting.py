@@ -71,7 +71,7 @@ _BOUNDARIES = word_set(", ; : ( ) – — and but while who which whom whose whe
 _REFERS = PRONOUNS | POSSESSIVES | {"both"}
 _RELATIVES = word_set("who which whose")
 _JOINS = word_set("and or to until")  # "in 1898 and 1903", "from 710 to 745": the first alone is not an answer
-_NEGATIONS = word_set("not no never none nor neither without rather instead against")
+NEGATIONS = word_set("not no never none nor neither without rather instead against")
 _TIMES = "monday tuesday wednesday thursday friday saturday sunday spring summer autumn winter morning evening night"
 _TIME_TERMS = frozenset(tokenize(" ".join((*MONTHS, _TIMES))))
 _DERIVED = word_set("r er or ist ment ion")  # endings of agents and actions: "make", "maker"
@@ -427,7 +427,7 @@ def _fits(
     nouns, verbs = anchors
     nearest = [min(places, key=lambda i: sentence.distance(i, place)) for places in (*nouns, *verbs)]
     between = sentence.tokens[max(0, min(*nearest, place[0]) - 1) : max(*nearest, place[1])]
-    if any(token.low in _NEGATIONS for token in between) is not asked.is_negated:
+    if any(token.low in NEGATIONS for token in between) is not asked.is_negated:
         return False
     if asked.kind == "date" and any(_is_before_another(sentence, place, i) for i in nearest[len(nouns) :]):
         return False

@@ -67,11 +67,10 @@ def _grids(lines: Sequence[str]) -> Iterator[tuple[int, int, list[_Row], int]]:
         edges = [at for at, char in enumerate(line) if char == "+"] if border is _GRID else []
         gaps = edges or [at for at, char in enumerate(line.rstrip()) if char == " "]
         columns = "|+" if edges else " "
-        inner = (own for own in lines[i:end] if not border.fullmatch(own))
-        if len(gaps) > _MAX_GAPS or any(
-            own[at : at + 1] not in columns or (edges and own[edges[-1] + 1 :].strip()) for own in inner for at in gaps
-        ):
-            continue  # a cell over several columns, or words beside the table
+        inner = [own for own in lines[i:end] if not border.fullmatch(own)]
+        has_more = bool(edges) and any(own[edges[-1] + 1 :].strip() for own in inner)  # words beside the table
+        if len(gaps) > _MAX_GAPS or has_more or any(own[at : at + 1] not in columns for own in inner for at in gaps):
+            continue  # a cell over several columns
         spans = list(pairwise(edges)) or [match.span() for match in re.finditer("=+", line)]
         spans = spans if edges else [*spans[:-1], (spans[-1][0], 1 << 20)]  # the last column may be longer
         rows = list[_Row]()
