@@ -82,6 +82,7 @@ def test_passages_are_shown_in_rank_order_as_many_as_the_reader_takes(index: gpu
 
 def test_the_collector_is_left_as_it_was(index: gpu_rag.Index, fast: Any) -> None:
     counts = []
+    gc.unfreeze()  # what another test of this process may have left
     for frozen in (False, True):
         if frozen:
             gc.freeze()
