@@ -5,6 +5,7 @@ rows, up to the cap on very large buckets. For unit rows x, y at the angle t, a 
 probability p = 1 - t / pi (Charikar, "Similarity estimation techniques from rounding algorithms", 2002), so
     P(candidate) = 1 - (1 - p^k)^L    for L tables of k bits each.
 Rows are rounded to integers and projections are -1 or 1: every sum is exact in f32, and bits agree on every machine.
+With such projections, rows of a few large components are equal more often than p: more are found, for more candidates.
 A second hash of SKETCH bits removes most candidates before their vectors are read.
 """
 
@@ -32,7 +33,7 @@ TOGETHER = 16  # tables whose codes are in memory at once
 CAP = 256  # a row is compared with at most this number of following rows of its bucket
 SKETCH = 256  # bits
 TABLE_COST = 115.0  # cost of a row in one table, in exact comparisons of two rows
-CLOSE_COST = 0.145  # the same for each other row, because close pairs grow by the square
+CLOSE_COST = 0.0013  # the same for each other row, because candidates that are near grow by the square
 _SPREAD = 3.3  # allowed sketch distance of a pair at the threshold, in standard deviations
 _GRID = 1024.0  # components are multiples of 1 / _GRID: sums of 16,384 of them are exact in f32
 _ROWS = 1 << 12  # rows projected at a time
@@ -57,7 +58,7 @@ def plan(n: int, threshold: float) -> tuple[int, int]:
 
 def comparisons(n: float, threshold: float) -> float:
     """Predicted cost of finding the close pairs of one of n rows on a CPU, in exact comparisons of two rows."""
-    return n if n <= EXACT_ROWS else TABLE_COST * plan(int(n), threshold)[1] + CLOSE_COST * n
+    return n if n <= EXACT_ROWS else plan(int(n), threshold)[1] * (TABLE_COST + CLOSE_COST * n)
 
 
 def close_pairs(
