@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -100,7 +99,7 @@ def _with_answers(path: FoundPath, analysis: Analysis, search: Search) -> FoundP
     place = answer_place(path.nodes, taken_as_topics(analysis, path.topics), analysis.predicted)
     nodes = () if place is None else path.places[place]
     names = search.kb.node_names
-    return replace(path, answers=tuple(node for node in nodes if not _MEDIATOR.fullmatch(names[node])))
+    return path._replace(answers=tuple(node for node in nodes if not _MEDIATOR.fullmatch(names[node])))
 
 
 def taken_as_topics(analysis: Analysis, order: Sequence[int]) -> set[int]:

@@ -7,7 +7,7 @@ f64, and the bits do not depend on batch, order or device.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -115,4 +115,4 @@ def _support(
 def _judged(path: FoundPath, rel: float, support: tuple[str, ...], params: Params) -> FoundPath:
     f1, f2 = params.reliability(path.kind, path.sources), min(len(support), params.w_max) / params.w_max
     ver = (f1 + f2 + path.known) / 3
-    return replace(path, scores=Scores(rel, f1, f2, path.known, ver, CROSS * rel + (1 - CROSS) * ver, support))
+    return path._replace(scores=Scores(rel, f1, f2, path.known, ver, CROSS * rel + (1 - CROSS) * ver, support))

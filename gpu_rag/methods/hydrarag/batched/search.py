@@ -19,7 +19,7 @@ from gpu_rag.graph.paths.sets import PathSet, padded
 from gpu_rag.graph.ragged import ragged_of_lists
 from gpu_rag.index.index import Index
 from gpu_rag.methods.hydrarag.batched import TILE, each_alone
-from gpu_rag.methods.hydrarag.batched.facts import FactChoice, facts_of, in_words
+from gpu_rag.methods.hydrarag.batched.facts import FactChoice, Words, facts_of
 from gpu_rag.methods.hydrarag.batched.subgraphs import QuestionGraph
 from gpu_rag.methods.hydrarag.state import OVERLAP, SEMANTIC, FoundPath
 from gpu_rag.program.kinds import GRAPH
@@ -204,8 +204,8 @@ def best_paths(
 ) -> list[list[FoundPath]]:
     """The k best scored whole paths of each question over all orders, by (-score, nodes), in words. A path and its
     reverse count as one."""
-    kb, facts = kb_of(index), facts_of(index, choice)
-    joined = Joined([graph for graph, _ in queries])
+    facts = facts_of(index, choice)
+    words, joined = Words(kb_of(index), facts), Joined([graph for graph, _ in queries])
     local = joined.together([walks for _, walks in queries])
     fused = joined.fused(local.nodes)
     width = fused.shape[1]
@@ -221,10 +221,7 @@ def best_paths(
         ranked = sorted(best, key=lambda nodes: (-scores[best[nodes]], nodes))[:k]
         kept = [(nodes, tuple(map(graph.members, nodes)), rows[best[nodes]]) for nodes in ranked]
         results.append(
-            [
-                in_words(kb, facts, nodes, members, row[width:], joined.orders[row[-1]].topics)
-                for nodes, members, row in kept
-            ]
+            [words.path(nodes, members, row[width:], joined.orders[row[-1]].topics) for nodes, members, row in kept]
         )
         first += walks.paths.size
     return results
