@@ -46,7 +46,7 @@ async def explore_graphs(
     seeds = tuple(dict.fromkeys(node for nodes in lists for node in nodes))
     orders = orders_of(lists, analysis.opens, analysis.closes)
     graph, walks = await _searched(choice, (seeds, orders), depth, query, search)
-    if not walks.paths.size and len(lists) > 1:
+    if not walks.size and len(lists) > 1:
         alone = tuple(Order((node,), closes=True) for node in seeds)
         graph, walks = await _searched(choice, (seeds, alone), depth, query, search)
         search.run.note("graph/topics_alone", len(alone), ("no path goes through all topics",))

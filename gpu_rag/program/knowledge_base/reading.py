@@ -152,7 +152,7 @@ class Reading:
         self.is_allowed[[d for row in reader.opposed(text) for d in (2 * row, 2 * row + 1)]] = False
         self._best_alone = np.full(len(self.is_named), np.nan)  # highest value of a step over all runs of cues
         self._steps: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        self._following: dict[tuple[DirectedChain, frozenset[int]], list[tuple[int, frozenset[int]]]] = {}
+        self._following: dict[tuple[DirectedChain, frozenset[int]], _Steps] = {}
 
     def step(self, directed: int) -> tuple[np.ndarray, np.ndarray]:
         """f64[orders, m + 1, m + 1] twice: the value of a step with the cues i to j of an order, and its cover."""

@@ -9,7 +9,7 @@ triple of every edge, drawn by a seed (HydraRAG-E).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 
@@ -252,7 +252,11 @@ class Words:
 
     def __init__(self, kb: KnowledgeBase, facts: FactGraph):
         self._kb, self._facts = kb, facts
-        self._hop, self._place = cache(self._hop_in_words), cache(partial(_place, kb))
+        self._hop, self._place, self._kinds = (
+            cache(self._hop_in_words),
+            cache(partial(_place, kb)),
+            cache(_kinds_of_path),
+        )
 
     def path(
         self, nodes: tuple[int, ...], places: tuple[tuple[int, ...], ...], edges: Sequence[int], topics: tuple[int, ...]
@@ -273,7 +277,7 @@ class Words:
         listed = [*rows][:MAX_EDGES]
         sources = dict.fromkeys(self._kb.source[listed].tolist())
         names = dict.fromkeys(self._kb.sources[source].name for source in sources)
-        kind, also = _kinds_of_path(kinds)
+        kind, also = self._kinds(frozenset(kinds))
         text = " ".join(words), kind, "+".join(names), nodes, places, tuple(listed)
         return FoundPath(*text, relations=tuple(relations), also=also, topics=topics)
 
@@ -287,7 +291,7 @@ class Words:
         )
 
 
-def _kinds_of_path(hops: Iterable[frozenset[str]]) -> tuple[str, tuple[str, ...]]:
+def _kinds_of_path(hops: frozenset[frozenset[str]]) -> tuple[str, tuple[str, ...]]:
     """(kind of the weakest hop, other kinds that state every hop). A hop counts as the best kind that states it."""
     kind = max((min(hop, key=KINDS.index) for hop in hops), key=KINDS.index, default=KINDS[0])
     return kind, tuple(k for k in KINDS if k != kind and hops and all(k in hop for hop in hops))
