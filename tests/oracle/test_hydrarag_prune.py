@@ -46,7 +46,7 @@ def candidates(
 ) -> Candidates:
     """Paths named by their number."""
     columns = enumerate(zip(kinds, entities, known))
-    paths = (FoundPath(str(i), (), k[0], "", e, (), also=k[1:], known=share) for i, (k, e, share) in columns)
+    paths = (FoundPath(str(i), k[0], "", e, (), also=k[1:], known=share) for i, (k, e, share) in columns)
     return Candidates(query, vectors, tuple(paths), topics)
 
 

@@ -130,5 +130,7 @@ def in_order(paths: PathSet) -> PathSet:
 def padded(paths: PathSet, hops: int) -> PathSet:
     """The same paths with space for `hops` hops."""
     space = (0, hops - paths.edges.shape[1])
+    if not space[1]:
+        return paths
     nodes, edges = (torch.nn.functional.pad(part, space, value=-1) for part in (paths.nodes, paths.edges))
     return PathSet(paths.group, paths.question, nodes, edges)

@@ -149,6 +149,15 @@ class KnowledgeBase:
         passages: np.ndarray = values[offsets[node] : offsets[node + 1]]
         return passages
 
+    @cached_property
+    def _edge_passages(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.edge_passages.values.numpy(), self.edge_passages.offsets.numpy()
+
+    def passages_stating(self, edges: Sequence[int]) -> tuple[int, ...]:
+        """The passages that state any of some edges, each once, edge by edge."""
+        values, offsets = self._edge_passages
+        return tuple(dict.fromkeys(row for e in edges for row in values[offsets[e] : offsets[e + 1]].tolist()))
+
     # --- in words ----------------------------------------------------------------------------------
 
     def triple(self, edge: int) -> tuple[str, str, str, str]:
@@ -156,9 +165,9 @@ class KnowledgeBase:
 
         where: the first passage that states it, otherwise its provenance.
         """
-        offsets = self.edge_passages.offsets
-        first, last = int(offsets[edge]), int(offsets[edge + 1])
-        where = self.passage_ids[int(self.edge_passages.values[first])] if last > first else self.provenance[edge]
+        values, offsets = self._edge_passages
+        first, last = offsets[edge], offsets[edge + 1]
+        where = self.passage_ids[int(values[first])] if last > first else self.provenance[edge]
         head, tail = self.node_names[self.head[edge]], self.node_names[self.tail[edge]]
         return head, self.relation_names[self.relation[edge]], tail, where
 

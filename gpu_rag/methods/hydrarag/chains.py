@@ -204,7 +204,7 @@ async def _worded(ways: Sequence[_Way], graphs: tuple[int, ...], search: Search)
     choice = FactChoice(graphs, search.params.draw)
     paths = await gather(*(worded_paths((route, topics), choice) for route, _, _ in routes))
     return [
-        replace(path, answers=(legs[0][0].end,), asked=bonus, chain=tuple(zip(legs[0][0].chain, legs[0][0].directions)))
+        path._replace(answers=(legs[0][0].end,), asked=bonus, chain=tuple(zip(legs[0][0].chain, legs[0][0].directions)))
         for path, (_, legs, bonus) in zip(paths, routes)
         if path is not None
     ]

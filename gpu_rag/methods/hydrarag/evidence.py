@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.methods.hydrarag.state import SURE, FoundPath, Search
@@ -13,18 +13,24 @@ from gpu_rag.types import Evidence, RankedNode
 MAX_ANSWERS = 20
 
 
-def alike(best: FoundPath, paths: Sequence[FoundPath]) -> list[int]:
-    """The answers of the best path, then those of all paths with the same start and the same relations."""
-    if not best.answers:
-        return []
-    answers = dict.fromkeys(best.answers)
+Shape = tuple[tuple[object, ...], int, int]
+
+
+def by_shape(paths: Sequence[FoundPath]) -> dict[Shape, list[int]]:
+    """The answers of all paths with the same start and the same relations."""
+    answers: dict[Shape, list[int]] = {}
     for path in paths:
-        if path.answers and _shape(path) == _shape(best):
-            answers.update(dict.fromkeys(path.answers))
-    return list(answers)
+        if path.answers:
+            answers.setdefault(_shape(path), []).extend(path.answers)
+    return answers
 
 
-def _shape(path: FoundPath) -> tuple[tuple[object, ...], int, int]:
+def alike(best: FoundPath, shapes: Mapping[Shape, list[int]]) -> list[int]:
+    """The answers of the best path, then those of all paths like it. shapes: see `by_shape`."""
+    return list(dict.fromkeys((*best.answers, *shapes.get(_shape(best), ())))) if best.answers else []
+
+
+def _shape(path: FoundPath) -> Shape:
     """The chain or the relations of a path with answers, its first node, and its last node unless that is the answer
     (then -1)."""
     end = path.nodes[-1] if path.answers[0] not in path.nodes[-1:] else -1
@@ -36,11 +42,11 @@ def ranked_nodes(chosen: Sequence[FoundPath], search: Search) -> tuple[RankedNod
     path and paths like it, then those of the other kept paths, until there are MAX_ANSWERS. Nodes that the question
     rules out do not count."""
     ranked: dict[int, tuple[str, float]] = {}
-    query = search.asked
+    query, shapes = search.asked, by_shape(search.paths)
     source = "+".join(dict.fromkeys(path.sources for path in chosen[:1]))
     ranked.update((node, (source, SURE)) for node in query.nodes[:LISTED])
     for number, path in enumerate([] if query.exact and query.nodes else [*chosen, *search.kept]):
-        for node in alike(path, search.paths):
+        for node in alike(path, shapes):
             if node not in query.barred and len(ranked) < (MAX_ANSWERS if number else LISTED):
                 ranked.setdefault(node, (path.sources, path.scores.cross))
     return tuple(ranked_node(search.kb, node, *details) for node, details in ranked.items())
@@ -72,7 +78,7 @@ def evidence_of(chosen: Sequence[FoundPath], search: Search, limit: int) -> tupl
     cosine."""
     passages: dict[int, tuple[float, str]] = {}
     for path in [*chosen, *search.kept]:
-        for row in path.passages:
+        for row in path.passages_in(search.kb):
             passages.setdefault(row, (path.scores.cross, "a path that was kept is from it"))
     for row, score in sorted(search.documents.items(), key=lambda item: (-item[1], item[0])):
         passages.setdefault(row, (score, "it speaks of a topic of the question"))

@@ -126,7 +126,7 @@ def _worth(path: FoundPath, known: Known) -> int:
         return 3
     if stands(node for place in path.places for node in place) or not answers.isdisjoint(map(name_key, path.names)):
         return 2
-    return int(not known.passages.isdisjoint(path.passages))
+    return int(not known.passages.isdisjoint(path.passages_in(kb)))
 
 
 def answer(known: Known, chosen: Sequence[FoundPath]) -> Answered | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -47,7 +46,7 @@ async def explore_graphs(
     seeds = tuple(dict.fromkeys(node for nodes in lists for node in nodes))
     orders = orders_of(lists, analysis.opens, analysis.closes)
     graph, walks = await _searched(choice, (seeds, orders), depth, query, search)
-    if not walks.paths.size and len(lists) > 1:
+    if not walks.size and len(lists) > 1:
         alone = tuple(Order((node,), closes=True) for node in seeds)
         graph, walks = await _searched(choice, (seeds, alone), depth, query, search)
         search.run.note("graph/topics_alone", len(alone), ("no path goes through all topics",))
@@ -100,7 +99,7 @@ def _with_answers(path: FoundPath, analysis: Analysis, search: Search) -> FoundP
     place = answer_place(path.nodes, taken_as_topics(analysis, path.topics), analysis.predicted)
     nodes = () if place is None else path.places[place]
     names = search.kb.node_names
-    return replace(path, answers=tuple(node for node in nodes if not _MEDIATOR.fullmatch(names[node])))
+    return path._replace(answers=tuple(node for node in nodes if not _MEDIATOR.fullmatch(names[node])))
 
 
 def taken_as_topics(analysis: Analysis, order: Sequence[int]) -> set[int]:

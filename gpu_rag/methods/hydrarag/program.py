@@ -18,6 +18,7 @@ import numpy as np
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.index.index import Index
+from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.methods.hydrarag import asks, rules
 from gpu_rag.methods.hydrarag.analysis import allowed_sources, analysed, available, by_chain, linked, selected
 from gpu_rag.methods.hydrarag.chains import realised
@@ -115,7 +116,7 @@ def _ended(tried: Attempt, chosen: list[FoundPath], phase: str, sources: Sources
     barred = tuple(f"{names[node]}: {reason}" for node, reason in sorted(query.barred.items()))[:MAX_ANSWERS]
     remarks: dict[str, Any] = {"missing": lines, "unread": query.unread, "sought": query.sought, "barred": barred}
     remarks["count"] = query.count
-    paths, pools = tuple(map(_path, chosen)), tuple(search.pools)
+    paths, pools = tuple(_path(path, search.kb) for path in chosen), tuple(search.pools)
     if query.query is not None and query.count:
         paths = (count_path(query.query, len(query.nodes)), *paths)
     ids = {search.kb.node_ids[node] for node in query.barred}
@@ -123,11 +124,11 @@ def _ended(tried: Attempt, chosen: list[FoundPath], phase: str, sources: Sources
     return Draft(tried.text, evidence, paths, status, nodes, pools, **remarks)
 
 
-def _path(path: FoundPath) -> Path:
+def _path(path: FoundPath, kb: KnowledgeBase) -> Path:
     """A path as it is recorded. Edges are given only if the index states them; otherwise the text names its source."""
     if path.stated:
-        return Path(path.text, path.edges, path.sources)
-    where = ", ".join(dict.fromkeys(edge[3] for edge in path.edges))
+        return Path(path.text, path.edges_in(kb), path.sources)
+    where = ", ".join(dict.fromkeys(edge[3] for edge in path.edges_in(kb)))
     return Path(f"{path.text} [{where}]", (), path.sources)
 
 
@@ -221,7 +222,7 @@ async def attempt(analysis: Analysis, chosen: Sequence[FoundPath], last: bool, s
     """An attempt to answer from the chosen paths. last: no phase follows, so any known answer is given."""
     if not chosen:
         return Attempt(None, False, ranked_nodes(chosen, search))
-    facts = [f"- {path.text} ({path.said_by}){statements(path.edges)}" for path in chosen]
+    facts = [f"- {path.text} ({path.said_by}){statements(path.edges_in(search.kb))}" for path in chosen]
     shown = {"question": analysis.question, "subquestions": analysis.subquestions}
     if search.params.refinement:
         facts.insert(0, await decide(search.run, asks.REFINE, **shown, facts=facts))

@@ -16,7 +16,6 @@ of sources state, hop for hop, is a path of each of them, so these kinds support
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -60,7 +59,7 @@ def allowed(paths: Sequence[FoundPath], search: Search) -> list[FoundPath]:
     for path in paths:
         answers = tuple(node for node in path.answers if node not in barred)
         if answers or not path.answers:
-            kept.append(replace(path, answers=answers))
+            kept.append(path._replace(answers=answers))
     return kept
 
 
@@ -69,9 +68,10 @@ def once(paths: Sequence[FoundPath]) -> list[FoundPath]:
     merged: dict[tuple[str, str], FoundPath] = {}
     for path in paths:
         key = path.text, path.sources
-        before, bonus = (merged[key].answers, merged[key].asked) if key in merged else ((), 0.0)
-        answers = tuple(dict.fromkeys((*before, *path.answers)))
-        merged[key] = replace(path, answers=answers, asked=max(bonus, path.asked))
+        if before := merged.get(key):
+            answers = tuple(dict.fromkeys((*before.answers, *path.answers)))
+            path = path._replace(answers=answers, asked=max(before.asked, path.asked))
+        merged[key] = path
     return list(merged.values())
 
 

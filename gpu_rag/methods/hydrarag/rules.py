@@ -23,7 +23,7 @@ from functools import partial
 from itertools import groupby
 
 from gpu_rag.methods.hydrarag.batched.names import names_in
-from gpu_rag.methods.hydrarag.evidence import alike, evidence_of, ranked_nodes
+from gpu_rag.methods.hydrarag.evidence import alike, by_shape, evidence_of, ranked_nodes
 from gpu_rag.methods.hydrarag.replies import (
     ANSWER_CHARS,
     MAX_PREDICTIONS,
@@ -126,7 +126,7 @@ async def answer(analysis: Analysis, chosen: Sequence[FoundPath], last: bool, se
 
 def _names(path: FoundPath, search: Search) -> list[str]:
     """The first answers of a path and of similar paths."""
-    return [folded(search.kb.node_names[node]) for node in alike(path, search.paths)[:_SHOWN_ANSWERS]]
+    return [folded(search.kb.node_names[node]) for node in alike(path, by_shape(search.paths))[:_SHOWN_ANSWERS]]
 
 
 def _with_relations(chosen: Sequence[FoundPath], search: Search) -> str:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.index.knowledge_base import KnowledgeBase
@@ -207,8 +207,7 @@ class Sources:
 # --- paths -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Scores:
+class Scores(NamedTuple):
     """The scores of a kept path, see `pruning`, and the other kinds of sources that support it."""
 
     rel: float = 0.0
@@ -220,26 +219,27 @@ class Scores:
     support: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class FoundPath:
+class FoundPath(NamedTuple):
     """A path from a source, which may hold the answer.
 
-    text: in words; edges: (subject, relation, object, location) of real triples; kind: kind of its weakest hop, one of
-    KINDS; also: other kinds that state every hop; sources: names joined by "+"; nodes: fused, the representative of
-    each place, < 0 for a name that no graph has; places: for each place all fused nodes of the cluster; passages: rows
-    that state an edge; relations: relations of each hop, in words, with direction; stated: whether all edges are in the
-    index (a text may state facts that were not extracted); topics: topics of the order it was found for; known: share
-    of its entities in the evidence subgraph; answers: nodes at the answer place; names: entities of a text path, which
-    the graphs may not have; scores: set by pruning; asked: bonus if the question asks for its relations; chain: the
-    relations and directions that it was found along, if it realises the question's query.
+    text: in words; kind: kind of its weakest hop, one of KINDS; also: other kinds that state every hop; sources: names
+    joined by "+"; nodes: fused, the representative of each place, < 0 for a name that no graph has; places: for each
+    place all fused nodes of the cluster; facts: edges of the knowledge base; edges, passages: in place of facts, of a
+    text path: (subject, relation, object, location), and its passage; relations: relations of each hop, in words, with
+    direction; stated: whether all edges are in the index (a text may state facts that were not extracted); topics:
+    topics of the order it was found for; known: share of its entities in the evidence subgraph; answers: nodes at the
+    answer place; names: entities of a text path, which the graphs may not have; scores: set by pruning; asked: bonus if
+    the question asks for its relations; chain: the relations and directions that it was found along, if it realises the
+    question's query.
     """
 
     text: str
-    edges: tuple[tuple[str, str, str, str], ...]
     kind: str
     sources: str
     nodes: tuple[int, ...]
     places: tuple[tuple[int, ...], ...]
+    facts: tuple[int, ...] = ()
+    edges: tuple[tuple[str, str, str, str], ...] = ()
     passages: tuple[int, ...] = ()
     relations: tuple[str, ...] = ()
     stated: bool = True
@@ -251,6 +251,14 @@ class FoundPath:
     scores: Scores = Scores()
     asked: float = 0.0
     chain: tuple[tuple[int, int], ...] = ()
+
+    def edges_in(self, kb: KnowledgeBase) -> tuple[tuple[str, str, str, str], ...]:
+        """(subject, relation, object, location) of its triples."""
+        return (*self.edges, *map(kb.triple, self.facts))
+
+    def passages_in(self, kb: KnowledgeBase) -> tuple[int, ...]:
+        """The rows of the passages that state an edge."""
+        return (*self.passages, *kb.passages_stating(self.facts))
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -183,11 +183,11 @@ async def _linked(paths: Sequence[StatedPath], graph: QuestionGraph | None, sear
     return tuple(
         FoundPath(
             "; ".join(f"{s} - {r} -> {o}" for s, r, o in steps),
-            tuple((s, r, o, document.where) for s, r, o in steps),
             document.kind,
             document.source,
             nodes=tuple(dict.fromkeys(node[name] for name in own)),
             places=tuple((node[name],) for name in own),
+            edges=tuple((s, r, o, document.where) for s, r, o in steps),
             passages=(document.row,) if document.row >= 0 else (),
             relations=tuple(r for _, r, _ in steps),
             stated=set(steps) <= set(document.triples),

@@ -17,7 +17,6 @@ Words of the question that name no relation are one more cue, which names the re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import nsmallest
 from itertools import combinations
 from typing import NamedTuple
 
@@ -80,17 +79,26 @@ def orders_of(cues: Sequence[Unit], words: Sequence[str], topic: int) -> list[tu
 
 
 class _Partial(NamedTuple):
-    """A chain that may be extended. types: types of its end nodes; n_named: number of its steps to nodes with names;
-    value, cover: f64[orders, m + 1], the value, and its part by words, if it has taken the first j cues of an order;
-    best: the highest value; whole: the highest value and its cover if the chain ends here."""
+    """A chain that may be extended. types: types of its end nodes; n_named, n_extracted: numbers of its steps to nodes
+    with names, and by relations that were only extracted; cosine: sum of the cosines of its relations;
+    value, cover: f64[orders, m + 1], the value, and its part by words, if it has taken the first j cues of an order."""
 
     chain: DirectedChain
     types: frozenset[int]
     n_named: int
+    n_extracted: int
+    cosine: float
     value: np.ndarray
     cover: np.ndarray
-    best: float = 0.0
-    whole: tuple[float, float] = (0.0, 0.0)
+
+
+class _Steps(NamedTuple):
+    """Steps worth trying after a chain. directed: i64[n], relations, ascending; types: types of their target nodes;
+    targets: bool[n, 3], whether nodes without a name are among these, and alone, and whether a wanted type is."""
+
+    directed: np.ndarray
+    types: list[frozenset[int]]
+    targets: np.ndarray
 
 
 class Reading:
@@ -144,7 +152,7 @@ class Reading:
         self.is_allowed[[d for row in reader.opposed(text) for d in (2 * row, 2 * row + 1)]] = False
         self._best_alone = np.full(len(self.is_named), np.nan)  # highest value of a step over all runs of cues
         self._steps: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        self._following: dict[tuple[DirectedChain, frozenset[int]], list[tuple[int, frozenset[int]]]] = {}
+        self._following: dict[tuple[DirectedChain, frozenset[int]], _Steps] = {}
 
     def step(self, directed: int) -> tuple[np.ndarray, np.ndarray]:
         """f64[orders, m + 1, m + 1] twice: the value of a step with the cues i to j of an order, and its cover."""
@@ -193,20 +201,18 @@ class Reading:
                 plain.append(d)
         return plain
 
-    def _next(self, partial: _Partial, first: Sequence[int], back: int) -> list[tuple[int, frozenset[int]]]:
-        """(directed relation, target types) of the steps worth trying after a chain, ascending.
-
-        They are the MAX_NAMED best that a cue names, `back`, and for each set of target types the first BEAM of the
-        others and the TRIED nearest to the question. first: as in `chains`.
-        """
+    def _next(self, partial: _Partial, first: Sequence[int]) -> _Steps:
+        """The steps worth trying after a chain: the MAX_NAMED best that a cue names, the step back, and for each set of
+        target types the first BEAM of the others and the TRIED nearest to the question. first: as in `chains`."""
         key = partial.chain[-1:], partial.types
         if key in self._following:
             return self._following[key]
-        relations = self.reader.follows(partial.chain[-1]) if partial.chain else np.array(first, np.int64)
-        place, type_sets = self.reader.types_behind(partial.types)
+        reader, last = self.reader, partial.chain[-1:]
+        relations = reader.follows(*last) if last else np.array(first, np.int64)
+        place, type_sets = reader.types_behind(partial.types)
         relations = relations[(place[relations] >= 0) & self.is_allowed[relations]]
         is_named = self.is_named[relations]
-        named, is_special = relations[is_named], is_named | (relations == back)
+        named, is_special = relations[is_named], is_named | (relations == self._back(partial))
         if len(named) > MAX_NAMED:
             for d in named[np.isnan(self._best_alone[named])].tolist():
                 self._best_alone[d] = self.step(d)[0].max()
@@ -218,15 +224,21 @@ class Reading:
                 nearest = np.argsort(-self.cosines[same_target // 2], kind="stable")[:TRIED]
                 same_target = np.union1d(same_target[:BEAM], same_target[nearest])
             kept.append(same_target)
-        steps = [(d, type_sets[place[d]]) for d in np.sort(np.concatenate(kept)).tolist()]
-        if partial.chain:  # `first` differs from topic to topic
+        directed, nameless = np.sort(np.concatenate(kept)), {reader.mediator}
+        targets = [(nameless <= types, nameless == types, bool(types & self.wanted)) for types in type_sets]
+        rows = place[directed]
+        steps = _Steps(directed, [type_sets[row] for row in rows], np.array(targets, bool).reshape(-1, 3)[rows])
+        if last:  # `first` differs from topic to topic
             self._following[key] = steps
         return steps
+
+    def _back(self, partial: _Partial) -> int:
+        return self.reader.reverse(partial.chain[-1]) if partial.chain else -1
 
     def chains(
         self, first: Sequence[int], types: set[int], longest: int, hops: int
     ) -> list[tuple[DirectedChain, float, float]]:
-        """(chain, score, cover per step) of chains of at most `longest` relations, best first.
+        """(chain, score, cover per step) of the TRIED best chains of at most `longest` relations, best first.
 
         first: directed relations that may begin a chain; types: types of the topic; hops: number of relations that the
         question names.
@@ -235,65 +247,65 @@ class Reading:
         unheard = np.array([[self.missed[order[j:]].sum() for j in range(m + 1)] for order, _ in self.orders])
         start = np.full(unheard.shape, -np.inf)
         start[:, 0] = [-cost for _, cost in self.orders]
-        beam = [_Partial((), frozenset(types), 0, start, np.zeros_like(start))]
-        chains, cosines = [], self.cosines.tolist()
+        beam = [_Partial((), frozenset(types), 0, 0, 0.0, start, np.zeros_like(start))]
+        chains = list[tuple[DirectedChain, float, float]]()
         for _ in range(longest):
-            longer = self._extended(beam, first, unheard)
-            for partial in longer:
-                if self._may_end(partial):
-                    score, cover = self._scored(partial, hops, cosines)
-                    chains.append((partial.chain, score, cover))
-            beam = nsmallest(BEAM, longer, key=lambda partial: (-partial.best, partial.chain))
-        return sorted(chains, key=lambda entry: (-entry[1], entry[0]))
+            beam, ended = self._extended(beam, first, unheard, hops)
+            chains += ended
+        return sorted(chains, key=lambda entry: (-entry[1], entry[0]))[:TRIED]
 
-    def _extended(self, beam: Sequence[_Partial], first: Sequence[int], unheard: np.ndarray) -> list[_Partial]:
-        """The chains with each next step that is worth trying. first: as in `chains`; unheard: f64[orders, m + 1], the
-        penalty if a whole chain takes only the first j cues of an order."""
-        places: dict[tuple[int, int, float], int] = {}  # place of each (partial, step, extra) in the arrays below
-        tables, steps = [], []
-        for number, partial in enumerate(beam):
-            back = self.reader.reverse(partial.chain[-1]) if partial.chain else -1
-            for d, types in self._next(partial, first, back):
-                is_mediated = self.reader.mediator in types or self.reader.mediator in partial.types
-                extra = BACK if partial.chain and d == back else MEDIATED if is_mediated else 0.0
-                key = number, d if self.is_named[d] else -1, extra  # relations without a cue have equal values
-                if key not in places:
-                    places[key] = len(places)
-                    tables.append(self.step(d))
-                steps.append((partial, d, types, places[key]))
-        if not steps:
-            return []
-        worth, share = map(np.array, zip(*tables))  # f64[places, orders, m + 1, m + 1]
-        before, covered = (np.array(parts) for parts in zip(*((beam[n].value, beam[n].cover) for n, _, _ in places)))
+    def _extended(
+        self, beam: Sequence[_Partial], first: Sequence[int], unheard: np.ndarray, hops: int
+    ) -> tuple[list[_Partial], list[tuple[DirectedChain, float, float]]]:
+        """The BEAM best chains with one more step, and the TRIED best that may end with it, as in `chains`. unheard:
+        f64[orders, m + 1], the penalty if a whole chain takes only the first j cues of an order."""
+        nexts = [self._next(partial, first) for partial in beam]
+        parent = np.repeat(np.arange(len(beam)), [len(steps.directed) for steps in nexts])
+        if not len(parent):
+            return [], []
+        directed = np.concatenate([steps.directed for steps in nexts])
+        is_mediated, is_nameless, is_wanted = np.concatenate([steps.targets for steps in nexts]).T
+        is_back = directed == np.array([*map(self._back, beam)])[parent]
+        is_mediated = is_mediated | np.array([self.reader.mediator in partial.types for partial in beam])[parent]
+        # relations without a cue have equal values
+        kind = np.where(self.is_named[directed], directed + 1, 0) * 3 + np.where(is_back, 2, is_mediated)
+        keys = parent * (3 * len(self.is_named) + 3) + kind
+        _, rows, place = np.unique(keys, return_index=True, return_inverse=True)
+        of_row = parent[rows]
+        worth, share = map(np.array, zip(*map(self.step, directed[rows].tolist())))  # f64[places, orders, m + 1, m + 1]
+        before, covered = (np.array(parts)[of_row] for parts in zip(*(partial[5:] for partial in beam)))
         total, diagonal = before[..., None] + worth, range(len(self.cues) + 1)
-        total[..., diagonal, diagonal] += np.array([[[extra]] for _, _, extra in places])  # of steps that take no cue
+        extra = np.array([0.0, MEDIATED, BACK])[kind[rows] % 3]  # of steps that take no cue
+        total[..., diagonal, diagonal] += extra[:, None, None]
         split = total.argmax(2)
         value, share = (np.take_along_axis(part, split[:, :, None], 2)[:, :, 0] for part in (total, share))
         cover = np.take_along_axis(covered, split, 2) + share
         final = (value - unheard).reshape(len(value), -1)
         last = final.argmax(1)[:, None]
-        ends = (np.take_along_axis(part, last, 1)[:, 0].tolist() for part in (final, cover.reshape(final.shape)))
-        columns = list(zip(value, cover, value.max((1, 2)).tolist(), zip(*ends)))
-        return [
-            _Partial((*partial.chain, d), types, partial.n_named + (types != {self.reader.mediator}), *columns[place])
-            for partial, d, types, place in steps
-        ]
-
-    def _may_end(self, partial: _Partial) -> bool:
-        """Whether a chain ends at nodes with names, and at values if and only if the question asks for one."""
-        is_value = bool(self.reader.to_values[partial.chain[-1]])
-        return partial.types != {self.reader.mediator} and self.asks_value in (None, is_value)
-
-    def _scored(self, partial: _Partial, hops: int, cosine: Sequence[float]) -> tuple[float, float]:
-        """(score, cover per step) of a whole chain, see the module."""
-        chain, (value, cover) = partial.chain, partial.whole
-        distance = max(MORE * (partial.n_named - hops), FEWER * (hops - partial.n_named))
-        score = value - STEP * len(chain) - distance
-        score -= EXTRACTED * sum(bool(self.reader.extracted_only[d // 2]) for d in chain)
-        score += COSINE * sum(cosine[d // 2] for d in chain) / len(chain)
+        ends = (np.take_along_axis(part, last, 1)[:, 0] for part in (final, cover.reshape(final.shape)))
+        whole, covers = (part[place] for part in ends)
+        relation, (n_named, n_extracted, cosine) = directed // 2, np.array([partial[2:5] for partial in beam])[parent].T
+        n_named = n_named + ~is_nameless
+        n_extracted = n_extracted + self.reader.extracted_only[relation]
+        cosine = cosine + self.cosines[relation]
+        length, types = len(beam[0].chain) + 1, [own for steps in nexts for own in steps.types]
+        score = whole - STEP * length - np.maximum(MORE * (n_named - hops), FEWER * (hops - n_named))
+        score = score - EXTRACTED * n_extracted + COSINE * cosine / length
         if self.wanted:
-            score += self.type_worth if partial.types & self.wanted else -self.type_worth
-        return score, cover / partial.n_named
+            score += np.where(is_wanted, self.type_worth, -self.type_worth)
+        may_end = ~is_nameless
+        if self.asks_value is not None:
+            may_end &= self.reader.to_values[directed] == self.asks_value
+        rank = np.argsort(sorted(range(len(beam)), key=lambda n: beam[n].chain))[parent]
+        by_value, by_score = (np.lexsort((directed, rank, -worths)) for worths in (value.max((1, 2))[place], score))
+        chosen, ended = by_value[:BEAM], by_score[may_end[by_score]][:TRIED]
+        columns = n_named[chosen], n_extracted[chosen], cosine[chosen], value[place[chosen]], cover[place[chosen]]
+
+        def chains(rows: np.ndarray) -> list[DirectedChain]:
+            return [(*beam[n].chain, d) for n, d in zip(parent[rows].tolist(), directed[rows].tolist())]
+
+        longer = [*map(_Partial, chains(chosen), (types[row] for row in chosen), *columns)]
+        return longer, [*zip(chains(ended), score[ended].tolist(), (covers[ended] / n_named[ended]).tolist())]
 
 
 def _meant(cosines: np.ndarray, near: Sequence[int]) -> np.ndarray:

@@ -40,7 +40,9 @@ def path(*names: str, answer: str = "", passages: tuple[int, ...] = (), text_nam
     nodes = tuple(KB.row_of(name) for name in names)
     answers = (KB.row_of(answer),) if answer else ()
     places = tuple((node,) for node in nodes)
-    return FoundPath(" ".join(names), (), "kg", "facts", nodes, places, passages, answers=answers, names=text_names)
+    return FoundPath(
+        " ".join(names), "kg", "facts", nodes, places, passages=passages, answers=answers, names=text_names
+    )
 
 
 @pytest.mark.parametrize(

@@ -73,8 +73,8 @@ def test_only_paths_that_are_kept_are_put_into_words(monkeypatch: pytest.MonkeyP
     (begun,) = run(search.start_paths, index, [graph])
     (longer,) = run(search.expand_paths, index, [(graph, begun)], 0)
     (scored,) = run(search.score_paths, index, [(graph, longer, query)], ALL, search.WHOLE, 100)
-    in_words = search.in_words
-    monkeypatch.setattr(search, "in_words", lambda *given: (worded.append(given[2]), in_words(*given))[1])
+    path = search.Words.path
+    monkeypatch.setattr(search.Words, "path", lambda *given: (worded.append(given[1]), path(*given))[1])
     (found,) = run(search.best_paths, index, [(graph, scored)], ALL, 2)
     assert scored.paths.size >= 9 and len(found) == len(worded) == 2
     assert "hub - kind 3 -> leaf 3" in {path.text for path in found}

@@ -113,7 +113,7 @@ def test_a_predicted_answer_is_the_answer_of_its_path() -> None:
 
 def test_once_joins_answers_and_keeps_sources_apart() -> None:
     def path(source: str, *answers: int) -> FoundPath:
-        return FoundPath("A - r -> B", (), "kg", source, (), (), answers=answers)
+        return FoundPath("A - r -> B", "kg", source, (), (), answers=answers)
 
     found = once([path("one", 3, 4), path("two", 5), path("one", 4, 6)])
     assert [(one.sources, one.answers) for one in found] == [("one", (3, 4, 6)), ("two", (5,))]

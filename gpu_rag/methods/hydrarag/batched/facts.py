@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 
 import numpy as np
 import torch
@@ -247,44 +247,51 @@ def _signatures(kb: KnowledgeBase, graph: PathGraph, keys: torch.Tensor, triples
 # --- paths in words, as real edges, and where they come from -------------------------------------------
 
 
-def in_words(
-    kb: KnowledgeBase,
-    facts: FactGraph,
-    nodes: tuple[int, ...],
-    places: tuple[tuple[int, ...], ...],
-    edges: Sequence[int],
-    topics: tuple[int, ...],
-) -> FoundPath:
-    """A path in words with all members of its clusters: "A - r -> {B; C} <- s - D". places: the members of each
-    cluster; edges: of `facts`, one per hop."""
-    words, rows, relations = [_place(kb, places[0])], [], []
-    kinds: list[frozenset[str]] = []
-    for node, other, edge, place in zip(nodes, nodes[1:], edges, places[1:]):
-        between = facts.facts_of(edge)
-        relations.append(_relations(kb, between, node))
-        words += [relations[-1], _place(kb, place)]
-        rows.extend(between)
-        kinds.append(frozenset(_kind(kb, fact) for fact in between))
-        rows.extend(_of_members(facts, places[nodes.index(node)], other, skip=node))
-        rows.extend(_of_members(facts, place, node, skip=other))
-    rows = list(dict.fromkeys(rows))[:MAX_EDGES]
-    names = dict.fromkeys(kb.sources[int(kb.source[fact])].name for fact in rows)
-    kind, also = _kinds_of_path(kinds)
-    return FoundPath(
-        " ".join(words),
-        tuple(kb.triple(fact) for fact in rows),
-        kind,
-        "+".join(names),
-        nodes,
-        places,
-        _passages(kb, rows),
-        tuple(relations),
-        also=also,
-        topics=topics,
-    )
+class Words:
+    """Paths in words. Hops and places that several paths share are put in words once."""
+
+    def __init__(self, kb: KnowledgeBase, facts: FactGraph):
+        self._kb, self._facts = kb, facts
+        self._hop, self._place, self._kinds = (
+            cache(self._hop_in_words),
+            cache(partial(_place, kb)),
+            cache(_kinds_of_path),
+        )
+
+    def path(
+        self, nodes: tuple[int, ...], places: tuple[tuple[int, ...], ...], edges: Sequence[int], topics: tuple[int, ...]
+    ) -> FoundPath:
+        """A path with all members of its clusters: "A - r -> {B; C} <- s - D". places: the members of each cluster;
+        edges: of the graph, one per hop."""
+        words, relations = [self._place(places[0])], []
+        rows, kinds = dict[int, None](), set[frozenset[str]]()
+        for node, other, edge, start, end in zip(nodes, nodes[1:], edges, places, places[1:]):
+            relation, between, kinds_of_hop = self._hop(edge, node)
+            relations.append(relation)
+            words += [relation, self._place(end)]
+            rows |= between
+            kinds.add(kinds_of_hop)
+            for members, leader, far in ((start, node, other), (end, other, node)):
+                if len(members) > 1:
+                    rows |= dict.fromkeys(_of_members(self._facts, members, far, skip=leader))
+        listed = [*rows][:MAX_EDGES]
+        sources = dict.fromkeys(self._kb.source[listed].tolist())
+        names = dict.fromkeys(self._kb.sources[source].name for source in sources)
+        kind, also = self._kinds(frozenset(kinds))
+        text = " ".join(words), kind, "+".join(names), nodes, places, tuple(listed)
+        return FoundPath(*text, relations=tuple(relations), also=also, topics=topics)
+
+    def _hop_in_words(self, edge: int, start: int) -> tuple[str, dict[int, None], frozenset[str]]:
+        """(relations, facts, kinds of the facts) of an edge as seen from a node."""
+        between = self._facts.facts_of(edge)
+        return (
+            _relations(self._kb, between, start),
+            dict.fromkeys(between),
+            frozenset(_kind(self._kb, fact) for fact in between),
+        )
 
 
-def _kinds_of_path(hops: Sequence[frozenset[str]]) -> tuple[str, tuple[str, ...]]:
+def _kinds_of_path(hops: frozenset[frozenset[str]]) -> tuple[str, tuple[str, ...]]:
     """(kind of the weakest hop, other kinds that state every hop). A hop counts as the best kind that states it."""
     kind = max((min(hop, key=KINDS.index) for hop in hops), key=KINDS.index, default=KINDS[0])
     return kind, tuple(k for k in KINDS if k != kind and hops and all(k in hop for hop in hops))
@@ -319,14 +326,6 @@ def _place(kb: KnowledgeBase, members: tuple[int, ...]) -> str:
     return f"{{{'; '.join(names)}{more}}}"
 
 
-def _passages(kb: KnowledgeBase, rows: list[int]) -> tuple[int, ...]:
-    passages: dict[int, None] = {}
-    for fact in rows:
-        lo, hi = int(kb.edge_passages.offsets[fact]), int(kb.edge_passages.offsets[fact + 1])
-        passages.update(dict.fromkeys(kb.edge_passages.values[lo:hi].tolist()))
-    return tuple(passages)
-
-
 Walked = tuple[tuple[int, ...], tuple[int, ...]]  # nodes of the walk, and the topics of the question
 
 
@@ -341,10 +340,10 @@ def worded_paths(index: Index, queries: list[Walked], choice: FactChoice) -> lis
     keys = torch.minimum(node, other) * facts.n + torch.maximum(node, other)
     edges = facts.edges_along(walks).clamp(max=facts.keys.shape[0] - 1)
     lines = torch.where(facts.keys[edges.long()] == keys, edges, -1).tolist()
-    paths: list[FoundPath | None] = []
+    words, paths = Words(kb, facts), list[FoundPath | None]()
     for (nodes, topics), line in zip(queries, lines):
         hops = line[: len(nodes) - 1]
         places = tuple((node,) for node in nodes)
         stated = min(hops, default=-1) >= 0
-        paths.append(in_words(kb, facts, nodes, places, hops, topics) if stated else None)
+        paths.append(words.path(nodes, places, hops, topics) if stated else None)
     return paths

@@ -6,8 +6,8 @@ f64, and the bits do not depend on batch, order or device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -43,8 +43,10 @@ def prune_paths(index: Index, queries: list[Candidates], params: Params) -> list
     """The best paths of each question, see the module; ranked by rel alone with pruning=relevance."""
     verified = params.pruning == "verified"
     pool = np.concatenate([query.vectors for query in queries])
-    vectors, indicators = to_device(index.device, pool, np.stack([query.query for query in queries]))  # one copy
-    relevance = _relevance(queries, vectors, indicators)
+    owner = np.repeat(np.arange(len(queries)), [len(query.paths) for query in queries])
+    moved = to_device(index.device, pool, np.stack([query.query for query in queries]), owner)  # one copy
+    vectors, indicators = on_grid(moved[0]), on_grid(moved[1])
+    relevance = _relevance(queries, _cosines(vectors, indicators[moved[2]]).tolist())
     boosted = [[score + path.asked for score, path in zip(rel, query.paths)] for query, rel in zip(queries, relevance)]
     chosen = [sorted(range(len(rel)), key=lambda i: (-rel[i], i))[: params.w1] for rel in boosted]
     support = _support(queries, chosen, vectors, params.gamma)
@@ -56,19 +58,17 @@ def prune_paths(index: Index, queries: list[Candidates], params: Params) -> list
     return results
 
 
-def _relevance(queries: Sequence[Candidates], vectors: torch.Tensor, indicators: torch.Tensor) -> list[list[float]]:
-    """rel of every path of every question. vectors: f32[P, D], grouped by question."""
-    parts = vectors.split([len(query.paths) for query in queries])
-    cosines = iter(torch.cat([*map(_cosines, parts, indicators)]).tolist())  # one wait for the device
+def _relevance(queries: Sequence[Candidates], cosines: Iterable[float]) -> list[list[float]]:
+    """rel of every path of every question. cosines: of the paths of all questions in turn."""
+    cosines = iter(cosines)
     shares = [_overlaps(query.topics, [path.nodes for path in query.paths]) for query in queries]
     return [[SEMANTIC * next(cosines) + OVERLAP * share for share in row] for row in shares]
 
 
-def _cosines(paths: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
-    """f64[P]: the cosine of the query and every path."""
-    paths, query = on_grid(paths), on_grid(query)
-    norm = (paths.square().sum(1) * query.square().sum()).sqrt()
-    return torch.where(norm > 0, (paths * query).sum(1) / norm, 0.0)
+def _cosines(paths: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
+    """f64[P]: the cosine of every path and its query, both on the grid."""
+    norm = (paths.square().sum(1) * queries.square().sum(1)).sqrt()
+    return torch.where(norm > 0, (paths * queries).sum(1) / norm, 0.0)
 
 
 def _overlaps(topics: Sequence[Sequence[int]], paths: Sequence[Sequence[int]]) -> list[float]:
@@ -91,7 +91,7 @@ def _support(
     queries: Sequence[Candidates], chosen: Sequence[Sequence[int]], pool: torch.Tensor, gamma: float
 ) -> list[list[tuple[str, ...]]]:
     """For each chosen path the other kinds of sources with a similar path: one product [B, W, D] x [B, D, W]. pool:
-    f32[P, D], the paths grouped by question."""
+    f64[P, D], the paths on the grid, grouped by question."""
     shape = len(queries), max(map(len, chosen), default=0)
     positions, of_kinds = np.full(shape, -1), np.zeros((2, *shape, len(KINDS)), bool)
     first = np.cumsum([0, *(len(query.paths) for query in queries)])
@@ -100,7 +100,7 @@ def _support(
             path, positions[b, i] = query.paths[row], first[b] + row
             of_kinds[:, b, i] = [k in path.kinds for k in KINDS], [k == path.kind for k in KINDS]
     places, stated, own = to_device(pool.device, positions, *of_kinds)
-    vectors = torch.where(places[:, :, None] >= 0, on_grid(pool[places.clamp(min=0)]), 0.0)
+    vectors = torch.where(places[:, :, None] >= 0, pool[places.clamp(min=0)], 0.0)
     squares = vectors.square().sum(2)
     norm = (squares[:, :, None] * squares[:, None, :]).sqrt()
     near = (torch.bmm(vectors, vectors.mT) >= gamma * norm) & (norm > 0)
@@ -115,4 +115,4 @@ def _support(
 def _judged(path: FoundPath, rel: float, support: tuple[str, ...], params: Params) -> FoundPath:
     f1, f2 = params.reliability(path.kind, path.sources), min(len(support), params.w_max) / params.w_max
     ver = (f1 + f2 + path.known) / 3
-    return replace(path, scores=Scores(rel, f1, f2, path.known, ver, CROSS * rel + (1 - CROSS) * ver, support))
+    return path._replace(scores=Scores(rel, f1, f2, path.known, ver, CROSS * rel + (1 - CROSS) * ver, support))

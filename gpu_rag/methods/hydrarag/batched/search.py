@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from itertools import chain, pairwise
 from typing import Any
 
@@ -19,7 +20,7 @@ from gpu_rag.graph.paths.sets import PathSet, padded
 from gpu_rag.graph.ragged import ragged_of_lists
 from gpu_rag.index.index import Index
 from gpu_rag.methods.hydrarag.batched import TILE, each_alone
-from gpu_rag.methods.hydrarag.batched.facts import FactChoice, facts_of, in_words
+from gpu_rag.methods.hydrarag.batched.facts import FactChoice, Words, facts_of
 from gpu_rag.methods.hydrarag.batched.subgraphs import QuestionGraph
 from gpu_rag.methods.hydrarag.state import OVERLAP, SEMANTIC, FoundPath
 from gpu_rag.program.kinds import GRAPH
@@ -33,15 +34,41 @@ GROUPS = {HOP: (1, 0), PART: (1, 1), WHOLE: (0, 1)}  # {kind: (groups per topic,
 
 @dataclass(frozen=True, eq=False)
 class Walks:
-    """The paths of one question at one step. Nodes are local to its subgraph; `question` is the index of the order.
+    """The paths of one question at one step: some rows of the paths of all questions that were joined.
 
-    kind: the meaning of `paths.group`: topics of all orders (hop), parts (part) or orders (whole). scores: f64[P] |
-    None.
+    kind: the meaning of `paths.group`: topics of all orders (hop), parts (part) or orders (whole). number: of the
+    question among the joined ones; width: hops of its longest path; scores: f64[P] | None.
     """
 
     kind: str
-    paths: PathSet
+    joined: Joined
+    number: int
+    whole: PathSet
+    rows: slice
+    width: int
     scores: torch.Tensor | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of paths P."""
+        return int(self.rows.stop - self.rows.start)
+
+    @cached_property
+    def paths(self) -> PathSet:
+        """The paths in the nodes of the question's own subgraph, no wider than the longest one. `question` is the index
+        of the order. So a question's result does not depend on the others in its batch."""
+        part, (node, topic, order, _) = self.whole.rows(self.rows), self.joined.first[self.number]
+        per_topic, per_order = GROUPS[self.kind]
+        nodes = part.nodes[:, : self.width + 1]
+        group = part.group - per_topic * topic - per_order * order
+        nodes = torch.where(nodes < 0, -1, nodes - node).int()
+        return PathSet(group, part.question - order, nodes, part.edges[:, : self.width])
+
+
+def joined_of(graphs: Sequence[QuestionGraph], walks: Sequence[Walks]) -> Joined:
+    """The joined graphs of questions: those of their walks, if these were made together."""
+    last = walks[0].joined
+    return last if last.graphs == tuple(graphs) else Joined(graphs)
 
 
 class Joined:
@@ -51,7 +78,7 @@ class Joined:
     """
 
     def __init__(self, graphs: Sequence[QuestionGraph]):
-        device = graphs[0].nodes.device
+        self.graphs, device = tuple(graphs), graphs[0].nodes.device
         sizes = [(g.csr.n, sum(map(len, g.places)), len(g.orders), g.csr.m) for g in graphs]
         *self.first, (_, _, _, n_entries) = (tuple(row) for row in np.cumsum([(0, 0, 0, 0), *sizes], 0).tolist())
         indptr = [g.csr.indptr[:-1] + entry for g, (_, _, _, entry) in zip(graphs, self.first)]
@@ -68,8 +95,10 @@ class Joined:
 
     def together(self, walks: Sequence[Walks], hops: int = 0) -> PathSet:
         """The paths of all questions as one set. walks: one per question, all of one kind. hops: minimum width."""
+        hops, whole = max(hops, *(w.width for w in walks)), walks[0].whole
+        if all(w.joined is self and w.whole is whole for w in walks):
+            return padded(whole, hops)
         per_topic, per_order = GROUPS[walks[0].kind]
-        hops = max(hops, *(w.paths.edges.shape[1] for w in walks))
         parts = []
         for paths, (node, topic, order, _) in zip((padded(w.paths, hops) for w in walks), self.first):
             nodes = torch.where(paths.nodes < 0, -1, paths.nodes + node).int()
@@ -78,23 +107,19 @@ class Joined:
         return PathSet(*map(torch.cat, zip(*parts)))
 
     def apart(self, paths: PathSet, kind: str, scores: torch.Tensor | None = None) -> list[Walks]:
-        """The paths of each question, in its own nodes and no wider than its longest path. So a question's result does
-        not depend on the others in its batch."""
+        """The paths of each question."""
         rows = torch.tensor([order for _, _, order, _ in self.first], device=paths.question.device)
         cuts = torch.searchsorted(paths.question, torch.cat([rows, rows.new_tensor([len(self.orders)])]))
         owner = torch.searchsorted(cuts, torch.arange(paths.size, device=cuts.device), right=True) - 1
         longest = torch.zeros_like(cuts).scatter_reduce_(0, owner, paths.lengths, "amax")
         ends, widths = torch.stack([cuts, longest]).tolist()
-        per_topic, per_order = GROUPS[kind]
-        walks = []
-        for (lo, hi), width, (node, topic, order, _) in zip(pairwise(ends), widths, self.first):
-            part = paths.rows(slice(lo, hi))
-            nodes = part.nodes[:, : width + 1]
-            nodes = torch.where(nodes < 0, -1, nodes - node).int()
-            group = part.group - per_topic * topic - per_order * order
-            own = PathSet(group, part.question - order, nodes, part.edges[:, :width])
-            walks.append(Walks(kind, own, None if scores is None else scores[lo:hi]))
-        return walks
+        width = max(widths)
+        nodes, edges = paths.nodes[:, : width + 1].contiguous(), paths.edges[:, :width].contiguous()
+        whole = PathSet(paths.group, paths.question, nodes, edges)
+        return [
+            Walks(kind, self, number, whole, slice(lo, hi), width, None if scores is None else scores[lo:hi])
+            for number, ((lo, hi), width) in enumerate(zip(pairwise(ends), widths))
+        ]
 
     def fused(self, local: torch.Tensor) -> torch.Tensor:
         """The fused node of each local node, -1 beyond a path's end."""
@@ -102,14 +127,8 @@ class Joined:
 
 
 def _for_each_question(run: Callable[..., list[Walks]], queries: list[Any]) -> list[Walks | BadInput]:
-    """The result of run(joined graphs, the other columns of the queries, ..) for each query, see `each_alone`. A query:
-    (its graph, ..)."""
-
-    def together(part: list[Any]) -> list[Walks]:
-        graphs, *columns = zip(*part)
-        return run(Joined(graphs), *columns)
-
-    return each_alone(together, queries)
+    """The result of run(*columns of the queries) for each query, see `each_alone`."""
+    return each_alone(lambda part: run(*zip(*part)), queries)
 
 
 @batched(GRAPH, tile=TILE)
@@ -125,7 +144,8 @@ def start_paths(index: Index, graphs: list[QuestionGraph]) -> list[Walks]:
 def expand_paths(index: Index, queries: list[tuple[QuestionGraph, Walks]], hops: int) -> list[Walks | BadInput]:
     """Extend every path to `hops` hops by one hop."""
 
-    def run(joined: Joined, walks: Sequence[Walks]) -> list[Walks]:
+    def run(graphs: Sequence[QuestionGraph], walks: Sequence[Walks]) -> list[Walks]:
+        joined = joined_of(graphs, walks)
         shorter = joined.together(walks, hops)
         return joined.apart(ops.expand_paths(joined.graph, shorter, joined.topics, threads=index.threads), HOP)
 
@@ -145,7 +165,8 @@ def score_paths(
     for all orders of a question. kind: kind of the walks."""
     facts, weights = facts_of(index, choice), (SEMANTIC, OVERLAP)
 
-    def run(joined: Joined, walks: Sequence[Walks], queries: Sequence[np.ndarray]) -> list[Walks]:
+    def run(graphs: Sequence[QuestionGraph], walks: Sequence[Walks], queries: Sequence[np.ndarray]) -> list[Walks]:
+        joined = joined_of(graphs, walks)
         local = joined.together(walks)
         edges, edge_vectors = facts.vectors.along(facts.edges_along(joined.fused(local.nodes)))
         paths = PathSet(local.group, local.question, local.nodes, edges)
@@ -167,7 +188,8 @@ def join_paths(
 ) -> list[Walks | BadInput]:
     """The parts between neighbouring topics, made from walks of 0, 1, .. levels - 1 hops, see `path_parts`."""
 
-    def run(joined: Joined, walks: Sequence[tuple[Walks, ...]]) -> list[Walks]:
+    def run(graphs: Sequence[QuestionGraph], walks: Sequence[tuple[Walks, ...]]) -> list[Walks]:
+        joined = joined_of(graphs, [own[-1] for own in walks])
         hops = [joined.together(level, hop) for hop, level in enumerate(zip(*walks))]
         return joined.apart(ops.path_parts(joined.graph, joined.topics, hops, joined.ends), PART)
 
@@ -187,7 +209,8 @@ def chain_paths(
     """Join part `step` to every whole path of each question, see `graph.paths.chain_paths`. A query: the graph, whole
     paths (None at step 0), parts, and the (least, longest) number of hops of each order."""
 
-    def run(joined: Joined, whole: Sequence[Any], parts: Sequence[Walks], windows: Sequence[Any]) -> list[Walks]:
+    def run(graphs: Any, whole: Sequence[Any], parts: Sequence[Walks], windows: Sequence[Any]) -> list[Walks]:
+        joined = joined_of(graphs, parts)
         flat = torch.tensor([*chain(*windows)], dtype=torch.int64, device=joined.nodes.device).view(-1, 2)
         before = None if step == 0 else joined.together(whole)
         window = Window(flat[:, 0].contiguous(), flat[:, 1].contiguous())
@@ -204,27 +227,26 @@ def best_paths(
 ) -> list[list[FoundPath]]:
     """The k best scored whole paths of each question over all orders, by (-score, nodes), in words. A path and its
     reverse count as one."""
-    kb, facts = kb_of(index), facts_of(index, choice)
-    joined = Joined([graph for graph, _ in queries])
-    local = joined.together([walks for _, walks in queries])
+    facts = facts_of(index, choice)
+    graphs, found = zip(*queries)
+    words, joined = Words(kb_of(index), facts), joined_of(graphs, found)
+    local = joined.together(found)
     fused = joined.fused(local.nodes)
     width = fused.shape[1]
     rows = torch.cat([fused, facts.edges_along(fused), local.question[:, None]], 1).tolist()
-    scores = torch.cat([walks.scores for _, walks in queries if walks.scores is not None]).tolist()
+    scores = torch.cat([walks.scores for walks in found if walks.scores is not None]).tolist()
     results, first = [], 0
     for graph, walks in queries:
         best: dict[tuple[int, ...], int] = {}  # nodes -> row
-        for i in sorted(range(first, first + walks.paths.size), key=lambda i: (-scores[i], i)):
+        for i in sorted(range(first, first + walks.size), key=lambda i: (-scores[i], i)):
             nodes = tuple(node for node in rows[i][:width] if node >= 0)
             if nodes[::-1] not in best:
                 best.setdefault(nodes, i)
         ranked = sorted(best, key=lambda nodes: (-scores[best[nodes]], nodes))[:k]
-        kept = [(nodes, tuple(map(graph.members, nodes)), rows[best[nodes]]) for nodes in ranked]
+        members_of = cache(graph.members)
+        kept = [(nodes, tuple(map(members_of, nodes)), rows[best[nodes]]) for nodes in ranked]
         results.append(
-            [
-                in_words(kb, facts, nodes, members, row[width:], joined.orders[row[-1]].topics)
-                for nodes, members, row in kept
-            ]
+            [words.path(nodes, members, row[width:], joined.orders[row[-1]].topics) for nodes, members, row in kept]
         )
-        first += walks.paths.size
+        first += walks.size
     return results

@@ -368,15 +368,14 @@ def equal_nodes(facts: FactGraph, blocks: Blocks, alone: Ragged) -> tuple[torch.
     degree = inside.indptr.diff()
     sums = torch.zeros(size, 2, dtype=torch.int64, device=owner.device).index_add_(0, owner, facts.signatures[entry])
     topics = torch.isin(subgraph * WIDTH + nodes.values, row_of_value(alone) * WIDTH + alone.values)
-    label = torch.where(topics, nodes.values.long() + 1, 0)  # a topic differs from all other nodes
-    cluster = _equal_rows(subgraph, label, degree, sums[:, 0], sums[:, 1])
+    label = torch.where(topics, nodes.values.long() + WIDTH, degree)  # a topic differs from all other nodes
+    cluster = _equal_rows(subgraph * 2 * WIDTH + label, sums[:, 0], sums[:, 1])
     first = torch.full((size,), size, dtype=torch.int64, device=owner.device)
     place = torch.arange(size, device=owner.device)
     first = first.scatter_reduce(0, cluster, place, "amin")  # nodes ascend, so the first place is the smallest node
-    links = torch.zeros(nodes.batch, dtype=torch.int64, device=owner.device)
-    edges = links.index_add(0, subgraph[owner], torch.ones_like(owner)) // 2
-    triples = links.index_add(0, subgraph[owner], facts.n_triples[facts.graph.edge[entry].long()]) // 2
-    return nodes.values[first[cluster]].int(), edges, triples
+    cuts = inside.indptr[nodes.offsets]
+    triples = offsets_of(facts.n_triples[facts.graph.edge[entry].long()])[cuts]
+    return nodes.values[first[cluster]].int(), cuts.diff() // 2, triples.diff() // 2
 
 
 def _equal_rows(*columns: torch.Tensor) -> torch.Tensor:
