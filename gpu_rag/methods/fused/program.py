@@ -63,10 +63,10 @@ def config(index: Index, params: Params) -> dict[str, Any]:
 
 
 async def candidates(question: Question, run: Run, params: Params) -> Candidates:
-    """The first passages of `ppr` and their features; at least run.limit passages."""
+    """The first passages of `ppr` and their features; at least run.depth passages."""
     (vector,) = await embed([question.text])
     lists = await gather(*(_listed(question, run, name) for name in params.lists))
-    return await fused_candidates(Asked(question.text, vector, tuple(lists)), max(run.limit, DEPTH), len(lists))
+    return await fused_candidates(Asked(question.text, vector, tuple(lists)), max(run.depth, DEPTH), len(lists))
 
 
 async def _listed(question: Question, run: Run, name: str) -> Ranking:
@@ -78,5 +78,5 @@ async def _listed(question: Question, run: Run, name: str) -> Ranking:
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
     """The run.limit passages of highest score."""
     scored = await candidates(question, run, params)
-    ranking = model(run.index, params).ranked(scored.ranking, scored.values, scored.pairs, run.limit)
+    ranking = model(run.index, params).ranked(scored.ranking, scored.values, scored.pairs, run.depth)
     return Support(run.evidence(ranking, "weighed by several rankings", "fused"))
