@@ -34,7 +34,7 @@ from gpu_rag.models.fingerprint import file_sha256, identity
 from gpu_rag.models.set import ModelSet
 from gpu_rag.program.decide import RULE, decider_of
 from gpu_rag.program.models import Models
-from gpu_rag.program.reader import read, retrieved
+from gpu_rag.program.reader import read
 from gpu_rag.program.rerank import DEPTH, reranked
 from gpu_rag.program.run import Decider, OnChoice, Run
 from gpu_rag.program.steps import LLMCalls
@@ -447,7 +447,7 @@ def _retrieval(module: ProgramModule) -> Program:
     """The method's `retrieve` as a program, whose draft has evidence; its only text is a number counted exactly."""
 
     async def program(question: Question, run: Run, params: Any) -> Draft:
-        support = await retrieved(module.retrieve, question, run, params)
+        support = await module.retrieve(question, run, params)
         if run.keep:
             passages, paths = await reranked(run, question.text, support.evidence, support.paths, run.keep)
             support = replace(support, evidence=passages, paths=paths)
@@ -468,7 +468,7 @@ def _reading(module: ProgramModule) -> Program:
     """The method's `retrieve`, then the shared reader: the program of a method that defines none."""
 
     async def program(question: Question, run: Run, params: Any) -> Draft:
-        return await read(run, question.text, await retrieved(module.retrieve, question, run, params))
+        return await read(run, question.text, await module.retrieve(question, run, params))
 
     return program
 

@@ -15,7 +15,7 @@ A walk from all passages sees all of them, so `reached` is then determined by it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,16 +24,17 @@ from gpu_rag.errors import ContextOverflow, UsageError
 from gpu_rag.evaluation.kb import KbGold
 from gpu_rag.evaluation.metrics import ranked_documents, recall_at
 from gpu_rag.evaluation.spool import Spool
+from gpu_rag.index.index import Index
 from gpu_rag.methods.registry import load_method, needs
 from gpu_rag.models.llm.interface import LLM
 from gpu_rag.models.pack import pack
 from gpu_rag.program.decide import RULE
 from gpu_rag.program.oracle import Gold, Oracle
 from gpu_rag.program.reader import passage_block
-from gpu_rag.program.run import Run
+from gpu_rag.program.run import Run, content
 from gpu_rag.sources.questions import QuestionRow
 from gpu_rag.text.prompts import Prompt
-from gpu_rag.types import Answer, Draft, Question
+from gpu_rag.types import Answer, Draft, Evidence, Question
 
 REACHED = 100
 
@@ -101,13 +102,13 @@ def ceiling_scores(
         on_answer=spool.add,
         keep=False,
     )
-    document_of = dict(zip(engine.index.passage_ids, engine.index.passage_doc_ids))
+    documents_of = shown_documents(engine.index, rows)
     llm = None if retrieval_only or not engine.models.has_llm() else engine.models.llm()
     scores: dict[str, list[float]] = {}
     for answer, row in zip(spool, rows):
-        ranking = ranked_documents([document_of[e.passage_id] for e in answer.evidence])
+        ranking = documents_of(answer.evidence, row)
         seen = [*saw.get(row.question.id, ()), *ranking[:REACHED]]
-        shown = ranked_documents([document_of[e.passage_id] for e in answer.evidence[: n_shown(engine, answer, llm)]])
+        shown = documents_of(answer.evidence[: n_shown(engine, answer, llm)], row)
         stages = {"index": list(in_index.get(row.question.id, ()))}
         stages |= {"graph": list(saw.get(row.question.id, ()))} if saw else {}
         stages |= {"reached": seen, **{f"recall@{k}": ranking[:k] for k in at}, "prompt": shown}
@@ -116,6 +117,25 @@ def ceiling_scores(
         scores.setdefault("choices", []).append(oracle.n_decisions[row.question.id])
         scores.setdefault("failed", []).append(float(answer.status == "failed"))
     return scores
+
+
+def shown_documents(
+    index: Index, rows: Sequence[QuestionRow]
+) -> Callable[[Sequence[Evidence], QuestionRow], list[str]]:
+    """A function of evidence and its question: the documents of the passages, each at the place of its best one. A copy
+    of a passage of gold documents stands for these, since evidence holds one passage of each text and title."""
+    document_of = dict(zip(index.passage_ids, index.passage_doc_ids))
+    gold = {id for row in rows for id in row.gold_ids}
+    of_gold = [row for row, document in enumerate(index.passage_doc_ids) if document in gold]
+    holders: dict[tuple[str, str], list[str]] = {}
+    for passage in index.evidence(of_gold, [0.0] * len(of_gold), ""):
+        holders.setdefault(content(passage), []).append(document_of[passage.passage_id])
+
+    def documents(passage: Evidence, row: QuestionRow) -> list[str]:
+        same = [document for document in holders.get(content(passage), ()) if document in row.gold_ids]
+        return same or [document_of[passage.passage_id]]
+
+    return lambda evidence, row: ranked_documents([id for passage in evidence for id in documents(passage, row)])
 
 
 def n_shown(engine: Engine, answer: Answer, llm: LLM | None) -> int:

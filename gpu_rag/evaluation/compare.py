@@ -13,13 +13,12 @@ from gpu_rag_kernels.dispatch import spelled
 from gpu_rag.engine import Engine, check_unique
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.evaluation.bootstrap import intervals, paired_difference
-from gpu_rag.evaluation.ceiling import ceiling_scores, check_ceiling, oracle_of
+from gpu_rag.evaluation.ceiling import ceiling_scores, check_ceiling, oracle_of, shown_documents
 from gpu_rag.evaluation.choices import ChoiceShares
 from gpu_rag.evaluation.judge import Judge, check_rows, judge_answers
 from gpu_rag.evaluation.kb import DEPTH, KG_MEASURES, KbGold, by_hops, pool_shares
 from gpu_rag.evaluation.metrics import (
     exact_match,
-    ranked_documents,
     recall_at,
     retrieval_f1_at,
     token_f1,
@@ -204,12 +203,12 @@ def score(
 
     The questions of a measure do not depend on the method, so methods can be compared in pairs.
     """
-    document_of = dict(zip(engine.index.passage_ids, engine.index.passage_doc_ids))
+    documents_of = shown_documents(engine.index, rows)
     names = [f"{measure}@{k}" for measure in RETRIEVED for k in at]
     scores: dict[str, list[float]] = {name: [] for name in names}
     scores.update({"em": [], "f1": []} if not retrieval_only else {})
     for answer, row in zip(answers, rows):
-        ranking = ranked_documents([document_of[e.passage_id] for e in answer.evidence])
+        ranking = documents_of(answer.evidence, row)
         if row.gold_ids:
             for k in at:
                 for measure, at_k in RETRIEVED.items():

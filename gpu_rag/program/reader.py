@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import PurePath
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from gpu_rag.models.ask import Ask, Packed
 from gpu_rag.program.decide import decide
@@ -13,11 +11,9 @@ from gpu_rag.program.rerank import reranked
 from gpu_rag.program.run import Run
 from gpu_rag.text.lenient import spoken
 from gpu_rag.text.prompts import CLOSE, OPEN
-from gpu_rag.types import Draft, Evidence, Path, Question
+from gpu_rag.types import Draft, Evidence, Path
 
 UNKNOWN = "unknown"
-FURTHER = 4  # passages asked for in the place of a copy
-NAMED = 3  # copies named by the passage that is shown
 _NO_ANSWER = frozenset({"", UNKNOWN, "not known", "none", "no answer", "i don't know"})
 _LABELS = ("The answer is:", "The answer is ", "Short answer:", "Answer:")
 READ = Ask(
@@ -38,41 +34,6 @@ class Support:
 
     evidence: tuple[Evidence, ...]
     paths: tuple[Path, ...] = ()
-
-
-async def retrieved(
-    retrieve: Callable[[Question, Run, Any], Awaitable[Any]], question: Question, run: Run, params: Any
-) -> Any:
-    """The support of a method, where no passage takes the place of a copy. If there are copies, the method is asked
-    once more, for FURTHER passages in the place of each: of a text with more copies, fewer than run.limit may be left.
-    """
-    support = await retrieve(question, run, params)
-    different, n = _without_copies(support.evidence), len(support.evidence)
-    if len(different) == n:
-        return support
-    if n >= run.limit:
-        further = replace(run, limit=run.limit + FURTHER * (n - len(different)))
-        support = await retrieve(question, further, params)
-        different = _without_copies(support.evidence)
-    return replace(support, evidence=different[: run.limit])
-
-
-def _without_copies(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
-    """The first passage of each text and title, its `why` naming the others. A title that is the name of
-    the file tells no two copies apart."""
-    copies: dict[tuple[str, str], list[Evidence]] = {}
-    for passage in evidence:
-        title = passage.title.removeprefix(PurePath(passage.file).stem) if passage.file else passage.title
-        copies.setdefault((passage.text, title), []).append(passage)
-    return tuple(
-        replace(first, why=f"{first.why}; the same text is in {_some(others)}") if others else first
-        for first, *others in copies.values()
-    )
-
-
-def _some(copies: Sequence[Evidence]) -> str:
-    more = f" and {len(copies) - NAMED} others" if len(copies) > NAMED else ""
-    return ", ".join(e.passage_id for e in copies[:NAMED]) + more
 
 
 def passage_block(number: int, evidence: Evidence) -> str:

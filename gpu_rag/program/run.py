@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Any, Protocol
 
 from gpu_rag.index.index import Index
@@ -27,6 +28,8 @@ class Decider(Protocol):
         ...
 
 
+COPIES = 20  # places ranked beyond the limit, to be shown in the place of copies
+NAMED = 3  # copies named by the passage that is shown
 OnChoice = Callable[["Run", Choose, Fields, Sequence[int]], Awaitable[None]]
 
 
@@ -56,10 +59,26 @@ class Run:
         """Note a decision in the trace, with the hash of its reply."""
         self.ctx.note(name, n_candidates, chosen, "" if reply is None else reply.hash)
 
-    def evidence(self, ranking: Ranking, why: str, name: str = "search") -> tuple[Evidence, ...]:
-        """The passages of a ranking as evidence, noted in the trace."""
-        passages = self.index.evidence(ranking.rows, ranking.scores, why)
+    @property
+    def depth(self) -> int:
+        """The number of passages to rank, so that limit passages are left without copies."""
+        return self.limit + COPIES
+
+    def evidence(self, ranking: Ranking, why: str, name: str = "search", limit: int = 0) -> tuple[Evidence, ...]:
+        """The first passages of a ranking, see `different`, noted in the trace. limit: 0 for that of the run."""
+        passages = self.different(ranking.rows, ranking.scores, why, limit or self.limit)
         self.note(name, self.index.n_passages, tuple(f"{e.passage_id} {e.title}" for e in passages))
+        return passages
+
+    def different(
+        self, rows: Sequence[int], scores: Sequence[float], why: str | list[str], limit: int
+    ) -> tuple[Evidence, ...]:
+        """The first `limit` passages, where none takes the place of a copy: rows beyond are read if there are copies.
+        why: as of `Index.evidence`."""
+        whys = why if isinstance(why, str) else why[:limit]
+        passages = self.index.evidence(rows[:limit], scores[:limit], whys)
+        if len(set(map(content, passages))) < len(passages):
+            passages = _without_copies(self.index.evidence(rows, scores, why))[:limit]
         return passages
 
     def saw(self, passages: Callable[[], Iterable[int]]) -> None:
@@ -71,3 +90,26 @@ class Run:
         """(subject, label, object, ids of the passages that state it) of a relation row."""
         passages = self.index.relation_passages[row]
         return (*self.index.relation_text(row), tuple(self.index.passage_ids[p] for p in passages))
+
+
+def content(passage: Evidence) -> tuple[str, str]:
+    """The text and title of a passage, equal for copies. A title that is the name of the file tells no two copies
+    apart."""
+    title = passage.title.removeprefix(PurePath(passage.file).stem) if passage.file else passage.title
+    return passage.text, title
+
+
+def _without_copies(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
+    """The first passage of each text and title, its `why` naming the others."""
+    copies: dict[tuple[str, str], list[Evidence]] = {}
+    for passage in evidence:
+        copies.setdefault(content(passage), []).append(passage)
+    return tuple(
+        replace(first, why=f"{first.why}; the same text is in {_some(others)}") if others else first
+        for first, *others in copies.values()
+    )
+
+
+def _some(copies: Sequence[Evidence]) -> str:
+    more = f" and {len(copies) - NAMED} others" if len(copies) > NAMED else ""
+    return ", ".join(e.passage_id for e in copies[:NAMED]) + more

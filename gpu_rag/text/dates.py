@@ -23,39 +23,79 @@ december dec dez dezember décembre diciembre dicembre dezembro grudnia дека
 """
 _MONTH_OF = {name: number for number, line in enumerate(_NAMES.strip().splitlines(), 1) for name in line.split()}
 # Each begins with a set of characters, which is searched for fast; `_is_part` replaces a look-behind.
+_YEAR = r"([12][0-9]{3})(?![^\W_]|[./-]?\d)"
+_TO = r"(\s?[-–—/]\s?|\s(?:to|and|until|through|bis|und|au|al|a|tot|do|по)\s)"  # between the days of a range
 _NUMBERS = re.compile(r"([0-9]{1,4})([./-])([0-9]{1,2})\2([0-9]{1,4})(?![^\W_T]|T\D|[./-]?\d)")
+_CHARACTERS = re.compile(r"([12][0-9]{3})[年년]\s?([0-9]{1,2})[月월]\s?([0-9]{1,2})[日일]")
+_RANGE = re.compile(
+    rf"([0-9]{{1,2}})(?:st|nd|rd|th|\.)?(?:\s([^\W\d_]{{3,12}}))?{_TO}"
+    rf"([0-9]{{1,2}})(?:st|nd|rd|th|\.)?\s([^\W\d_]{{3,12}})[.,]?\s{_YEAR}"
+)
+_RANGE_IN_MONTH = re.compile(
+    rf"([JFMASONDjfmasond][a-z]{{2,8}})\.?\s([0-9]{{1,2}})(?:st|nd|rd|th)?{_TO}([0-9]{{1,2}})(?:st|nd|rd|th)?,?\s{_YEAR}"
+)
 _DAY_FIRST = re.compile(
     r"([0-9]{1,2})(?:st|nd|rd|th|er|[.º])?[ \n-](?:(?:of|de)\s)?([^\W\d_]{3,12})\b"
-    r"(?:[.,]?[ \n-](?:(?:of|de)\s)?([12][0-9]{3})(?![^\W_]|[./-]?\d))?"
+    rf"(?:[.,]?[ \n-](?:(?:of|de)\s)?{_YEAR})?"
 )
 _MONTH_FIRST = re.compile(
     r"([JFMASONDjfmasond](?:an|eb|ar|pr|ay|u[nlg]|ep|ct|ov|ec)[a-z]{0,6})\.?\s([0-9]{1,2})(?:st|nd|rd|th)?(?![^\W_]|[./-]?\d)"
-    r"(?:,?\s([12][0-9]{3})(?![^\W_]|[./-]?\d))?"
+    rf"(?:,?\s{_YEAR})?"
 )
+_GOES_ON = re.compile(r"\d[_.,:/-]$")
+_VERSION = re.compile(r"\b(?:versi\w+|release|v)\.?\s$", re.IGNORECASE)
+_FULL = re.compile(rf"\b[0-9]{{1,2}} (?:{'|'.join(map(str.capitalize, MONTHS))}) [12][0-9]{{3}}\b")
+
+
+def full_dates(text: str) -> frozenset[str]:
+    """The dates of a day, a month and a year in a text, as "5 March 2025"."""
+    return frozenset(_FULL.findall(plain_dates(text)))
 
 
 def plain_dates(text: str) -> str:
     """`text` with every date of a day and a month as day, English month and year: "5 March 2025".
 
     Numbers are read where only one date is meant: year first, day.month.year, or with a part above 12 or two equal
-    parts. 3/4/2025 stays. A month that is not the English name stands behind the date too.
+    parts. 3/4/2025 stays. A month that is not the English name stands behind the date too. Both ends of a range have
+    the year and a month.
 
     >>> plain_dates("on 2025-03-05, 25/3/2025, Mar 7th, 2025, and 9. März 2025")
     'on 5 March 2025, 25 March 2025, 7 March 2025, and 9 March 2025 März'
+    >>> plain_dates("from 3-5 April 2025, 30 May to 2 June 2025")
+    'from 3 April 2025 - 5 April 2025, 30 May 2025 to 2 June 2025'
     """
+    text = _CHARACTERS.sub(lambda match: f" {_written(match[3], int(match[2]), match[1]) or match[0]} ", text)
     text = _NUMBERS.sub(_of_numbers, text)
+    text = _RANGE.sub(lambda match: _of_range(match, match[1], match[2] or match[5], match[5]), text)
+    text = _RANGE_IN_MONTH.sub(lambda match: _of_range(match, match[2], match[1], match[1]), text)
     text = _DAY_FIRST.sub(lambda match: _named(match, match[1], match[2]), text)
     return _MONTH_FIRST.sub(lambda match: _named(match, match[2], match[1]), text)
 
 
+def _written(day: str, month: int, year: str) -> str:
+    """A date in words; "" if there is no such day or month."""
+    exists = 1 <= month <= 12 and 1 <= int(day) <= 31
+    return f"{int(day)} {MONTHS[month - 1].capitalize()} {year}".rstrip() if exists else ""
+
+
 def _named(match: re.Match[str], day: str, month: str) -> str:
-    number = _MONTH_OF.get(month.casefold())
+    date = _written(day, _MONTH_OF.get(month.casefold(), 0), match[3] or "")
     is_word = match[3] is None and month.islower()  # "may 3 times"
-    if number is None or is_word or not 1 <= int(day) <= 31 or _is_part(match):
+    return match[0] if not date or is_word or _is_part(match) else date + _foreign(month)
+
+
+def _of_range(match: re.Match[str], first_day: str, first_month: str, last_month: str) -> str:
+    months, year = [_MONTH_OF.get(name.casefold(), 0) for name in (first_month, last_month)], match.groups()[-1]
+    first, last = _written(first_day, months[0], year), _written(match[4], months[1], year)
+    is_order = months[0] != months[1] or int(first_day) < int(match[4])
+    if not (first and last and is_order) or _is_part(match):
         return match[0]
-    name = MONTHS[number - 1]
-    other = "" if name.startswith(month.casefold()) else month
-    return " ".join(filter(None, (day.lstrip("0"), name.capitalize(), match[3], other)))
+    return f"{first} {match[3].strip()} {last}{_foreign(last_month)}"
+
+
+def _foreign(month: str) -> str:
+    """The name of a month with a space before it; "" for an English one."""
+    return "" if MONTHS[_MONTH_OF[month.casefold()] - 1].startswith(month.casefold()) else f" {month}"
 
 
 def _of_numbers(match: re.Match[str]) -> str:
@@ -66,14 +106,18 @@ def _of_numbers(match: re.Match[str]) -> str:
         day, month = month, day
     elif mark != "." and not by_year and int(day) <= 12 and int(day) != int(month):
         return match[0]  # the day or the month may be first
-    is_date = len(day) <= 2 and len(year) == 4 and year[0] in "12" and 1 <= int(month) <= 12 and 1 <= int(day) <= 31
-    if not is_date or _is_part(match):
+    date = _written(day, int(month), year) if len(day) <= 2 and len(year) == 4 and year[0] in "12" else ""
+    is_version = (
+        mark == "." and not by_year and _VERSION.search(match.string, max(match.start() - 12, 0), match.start())
+    )
+    if not date or is_version or _is_part(match, by_year):
         return match[0]
-    end = " " if match.string.startswith("T", match.end()) else ""  # a time follows
-    return f"{int(day)} {MONTHS[int(month) - 1].capitalize()} {year}{end}"
+    return date + " " * match.string.startswith("T", match.end())  # a time follows
 
 
-def _is_part(match: re.Match[str]) -> bool:
+def _is_part(match: re.Match[str], by_year: bool = False) -> bool:
     """Whether the match is the end of a longer word or number."""
-    before = match.string[match.start() - 1 : match.start()] if match.start() else ""
-    return before.isalnum() or before in {"_", ".", ",", ":", "/", "-"}
+    before = match.string[max(match.start() - 2, 0) : match.start()]
+    return bool(before) and (
+        before[-1].isalnum() or before[-1] in ("" if by_year else "_./-") or bool(_GOES_ON.search(before))
+    )

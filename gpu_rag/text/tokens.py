@@ -16,7 +16,7 @@ from gpu_rag.text.sentences import word_lists
 if TYPE_CHECKING:
     import Stemmer
 
-TOKENS_VERSION = 2  # increased when `tokenize` changes its tokens; saved with a BM25 index and compared on load
+TOKENS_VERSION = 3  # increased when `tokenize` changes its tokens; saved with a BM25 index and compared on load
 MAX_TOKEN_CHARS = 64
 
 STOP_WORDS = word_lists(Path(__file__).with_suffix(".toml"))["stop_words"]

@@ -13,7 +13,8 @@ from gpu_rag.errors import UsageError
 from gpu_rag.evaluation import ceiling as ceilings
 from gpu_rag.evaluation.ceiling import ceiling_scores, oracle_of
 from gpu_rag.evaluation.choices import ChoiceShares
-from gpu_rag.evaluation.compare import compare
+from gpu_rag.evaluation.compare import compare, score
+from gpu_rag.evaluation.kb import KbGold
 from gpu_rag.methods.bubblerag.asks import ENOUGH, GROUPS, Grouping, Sorted, stated_by_gold
 from gpu_rag.methods.bubblerag.graph import node_texts
 from gpu_rag.methods.bubblerag.rules import Keyword
@@ -63,8 +64,18 @@ def asked(*gold: str, text: str = BORN, id: str = "q") -> QuestionRow:
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> gpu_rag.Index:
     """The tiny corpus with facts by hand, of every method over a corpus."""
-    folder = tmp_path_factory.mktemp("ceiling")
-    rows = [{"id": f"d{i}", "title": title, "text": text} for i, (title, text) in enumerate(ARTICLES)]
+    return built(tmp_path_factory.mktemp("ceiling"))
+
+
+@pytest.fixture(scope="module")
+def with_copies(tmp_path_factory: pytest.TempPathFactory) -> gpu_rag.Index:
+    """The tiny corpus with four copies of its first article, and one of its second under another title."""
+    copies = [{"id": f"c{i}", "title": ARTICLES[0][0], "text": ARTICLES[0][1]} for i in range(4)]
+    return built(tmp_path_factory.mktemp("copies"), [*copies, {"id": "n", "title": "Who?", "text": ARTICLES[1][1]}])
+
+
+def built(folder: Path, more: Sequence[dict[str, str]] = ()) -> gpu_rag.Index:
+    rows = [{"id": f"d{i}", "title": title, "text": text} for i, (title, text) in enumerate(ARTICLES)] + [*more]
     facts = {
         "d0": [("Halden Bridge", "designed by", "Marta Orlo"), ("Halden Bridge", "crosses", "Ves")],
         "d1": [("Marta Orlo", "born in", "Tamsin"), ("Marta Orlo", "studied under", "Piet Ruyven")],
@@ -73,6 +84,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> gpu_rag.Index:
         "d4": [("lighthouse of Tamsin", "built in", "1902")],
         "d5": [("University of Loss", "founded by", "Hugo Brandt")],
     }
+    facts |= {row["id"]: facts["d1" if row["id"] == "n" else "d0"] for row in more}
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = [
         {"id": name, "entities": [*dict.fromkeys(end for s, _, o in triples for end in (s, o))], "triples": triples}
@@ -349,3 +361,23 @@ def test_an_evaluation_tells_how_often_the_model_chose_right(index: gpu_rag.Inde
         assert entry["n"] > 0 and entry["right"] == 0.0 < entry["chance"]
     without = compare(index.engine(SETTINGS), ["hoprag"], [asked("d0")], at=(2,)).document
     assert "choice_shares" not in without["methods"]["hoprag"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_copy_takes_a_place_and_gold_whose_copy_is_shown_is_retrieved(
+    with_copies: gpu_rag.Index, method: str
+) -> None:
+    """Retrieval alone, and with a reader, whichever program a method has."""
+    (retrieved,) = with_copies.retrieve([BORN], method=method, settings=SETTINGS, k=3)
+    by_rule = {"models": {**SETTINGS["models"], "decider": "rule"}}
+    (answered,) = with_copies.answer([BORN], method=method, settings=by_rule, llm=ScriptedLLM(lambda _: "Tamsin"))
+    for answer in (retrieved, answered):
+        contents = [(e.text, e.title) for e in answer.evidence]
+        assert len(contents) == len(set(contents)) >= 3, answer.error
+        (bridge,) = (e for e in answer.evidence if e.title == "Halden Bridge")
+        assert "the same text is in" in bridge.why and bridge.why.endswith(" and 1 others")
+    assert len(retrieved.evidence) == 3
+    rows = [asked("d0", "c0", "c3", "d4"), asked("n")]
+    gold, engine = KbGold(with_copies, rows), with_copies.engine(SETTINGS)
+    scores = score(engine, [retrieved, replace(retrieved, evidence=answered.evidence[:1])], rows, (8,), True, gold)
+    assert scores["recall@8"][0] >= 0.75 and scores["recall@8"][1] == float(answered.evidence[0].title == "Who?")

@@ -91,12 +91,15 @@ def test_broken_contexts_are_rejects_and_the_others_stay(tmp_path):
     assert [d.title for d in documents] == ["A"] and len(rejects) == 3
 
 
+CODE = "```a``` b\n````md\n# code\n```\n# code\n~~~~~\n# code\n````py\n# code\n`````"  # only the last mark closes
+
+
 def test_folder_of_text_files(tmp_path):
     (tmp_path / "b").mkdir()
     (tmp_path / ".git").mkdir()
     for name, text in {
         "z.txt": "# not a heading in a text file",
-        "b/two.md": "intro\n\n```\n# code\n```\n  ## The *second* ##  \nbody",
+        "b/two.md": f"intro\n\n{CODE}\n  ## The *second* ##  \nbody",
         "b/Ünï.MD": "no heading #here\n#nor here\n",
         "a.md": "\ufeff# First\r\nbody\r\n",
         ".hidden.md": "x",
@@ -107,7 +110,7 @@ def test_folder_of_text_files(tmp_path):
     documents, rejects = read(tmp_path)
     assert plain(documents) == [
         ("a.md", "First", "# First\r\nbody\r\n"),
-        ("b/two.md", "The *second*", "intro\n\n```\n# code\n```\n  ## The *second* ##  \nbody"),
+        ("b/two.md", "The *second*", f"intro\n\n{CODE}\n  ## The *second* ##  \nbody"),
         ("b/Ünï.MD", "Ünï", "no heading #here\n#nor here\n"),
         ("z.txt", "z", "# not a heading in a text file"),
     ]

@@ -372,11 +372,14 @@ MARKED = """# Doses
 | Ortan | 9 mg |
 end
 
+````
 ```
+~~~~
+````py
 a | b
 --|--
 1 | 2
-```
+````
 """
 GRID = """Doses
 =====

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpu_rag.program.support import _points_back, _statements
 from gpu_rag.text.chunk import MAX_WORD_CHARS, chunk_spans
-from gpu_rag.text.dates import plain_dates
+from gpu_rag.text.dates import full_dates, plain_dates
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.normalise import clean_text, normalise_name
 from gpu_rag.text.sentences import front_matter, split_sentences
@@ -192,10 +192,31 @@ def test_dates_of_other_languages_share_the_day_and_month() -> None:
     assert plain_dates("3/25/2025, 25/3/2025 and 4/4/2025") == "25 March 2025, 25 March 2025 and 4 April 2025"
 
 
+RANGES = (
+    "3-5 March 2025",
+    "3. bis 5. März 2025",
+    "3rd to 5th Mar. 2025",
+    "March 3–5, 2025",
+    "3 March and\n5 March 2025",
+)
+
+
+@pytest.mark.parametrize("dates", RANGES)
+def test_both_ends_of_a_range_are_full_dates(dates: str) -> None:
+    assert full_dates(f"Fair (open {dates})") == {"3 March 2025", "5 March 2025"}
+    assert full_dates("30 May to 2 June 2025") == {"30 May 2025", "2 June 2025"}
+    assert full_dates("5-3 March 2025, 3 to 5 miles 2025, v3 to 9 May 2025") == {"3 March 2025", "9 May 2025"}
+    assert (
+        tokenize("会议2025年3月5日在") == tokenize("会议2025년 3월 5일在") == ["会", "议", "5", "march", "2025", "在"]
+    )
+
+
 def test_other_figures_are_left_alone() -> None:
     other = (
         "3/4/2025 5/3/25 2025-13-05 1.2.3.2025 12.12.2012.1 2025-03-05x 0/0/2000 40 March, x5 May, 5 miles, May 2025"
+        " version 1.2.2025, Release 1.2.2025, COVID-19 May 2025, 12:05.03.2025, 7,2025-03-05"
     )
     assert plain_dates(other) == other
     assert plain_dates("he may 3 times, 12-12-3456") == "he may 3 times, 12-12-3456"
+    assert plain_dates("since:2025-03-05, log-2025-03-05") == "since:5 March 2025, log-5 March 2025"
     assert plain_dates("2025-03-05T10:11") == "5 March 2025 T10:11"

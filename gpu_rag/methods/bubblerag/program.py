@@ -31,7 +31,7 @@ from gpu_rag.program.decide import decide
 from gpu_rag.program.embed import embed
 from gpu_rag.program.reader import Support, clean_answer, is_answer, read
 from gpu_rag.program.rerank import reranked
-from gpu_rag.program.run import Run
+from gpu_rag.program.run import COPIES, Run
 from gpu_rag.program.search import Ranking, search_dense
 from gpu_rag.runtime.gather import gather
 from gpu_rag.types import Draft, Evidence, Path, Question
@@ -62,8 +62,9 @@ async def pre_retrieval(run: Run, question: Question, params: Params, limit: int
     ranking = await search_dense(vector, max(params.n_before, limit, DEPTH))
     rows, index = ranking.rows[: params.n_before], run.index
     titles = tuple(f"{index.passage_ids[row]} {index.passage_titles[row]}" for row in rows)
+    shown = ranking.rows, ranking.scores, "nearest by vector", params.n_before
     run.note("pre_retrieval", index.n_passages, titles)
-    return Before(vector, ranking, partial(index.evidence, rows, ranking.scores[: len(rows)], "nearest by vector"))
+    return Before(vector, ranking, partial(run.different, *shown))
 
 
 async def evidence_graphs(run: Run, question: str, before: Before, params: Params) -> Grown:
@@ -165,17 +166,18 @@ async def read_passages(
     k = limit if order == "trees" else DEPTH
     passages = await bubble_passages((before.vector, tree_of), order, k)
     if order == "walk":
-        walked = without = await _walked(question, before, grown, max(limit, DEPTH))
+        depth = max(limit + COPIES, DEPTH)
+        walked = without = await _walked(question, before, grown, depth)
         if grown.choices.made:
             ruled = await evidence_graphs(by_rules(run), question, before, params)
-            without = await _walked(question, before, ruled, max(limit, DEPTH))
-        ranking = grown.choices.ranked(without, walked, limit)
+            without = await _walked(question, before, ruled, depth)
+        ranking = grown.choices.ranked(without, walked, limit + COPIES)
         rows = list(zip(ranking.rows, ranking.scores))
     else:
-        rows = appended(passages, before.ranking, limit)
+        rows = appended(passages, before.ranking, limit + COPIES)
     of_graphs = {passage.row: passage for passage in passages}
     why = [_why(of_graphs.get(row), len(graphs), order) for row, _ in rows]
-    evidence = run.index.evidence([row for row, _ in rows], [value for _, value in rows], why)
+    evidence = run.different([row for row, _ in rows], [value for _, value in rows], why, limit)
     titles = tuple(f"{e.passage_id} {e.title}" for e in evidence)
     run.note("bubble_passages", len({*of_graphs, *before.ranking.rows}), titles)
     return evidence

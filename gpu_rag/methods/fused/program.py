@@ -1,5 +1,8 @@
 """The first passages of `ppr`, reranked by a small model over features from several methods; then the reader.
 
+Passages that state a full date of the question come before all others, in the order of BM25: the model knows
+multi-hop questions, and gives shared words little weight.
+
 `batched` describes the features of a passage, `model` the model. The package brings weights, made by
 scripts/train_fused.py. Weights that `gpu-rag tune` fitted to an index are stored in it and take precedence.
 """
@@ -18,9 +21,10 @@ from gpu_rag.methods.registry import load_method
 from gpu_rag.program.embed import embed
 from gpu_rag.program.reader import Support
 from gpu_rag.program.run import Run
-from gpu_rag.program.search import Ranking
+from gpu_rag.program.search import Ranking, search_bm25
 from gpu_rag.runtime.gather import gather
 from gpu_rag.settings.check import Declared
+from gpu_rag.text.dates import full_dates
 from gpu_rag.types import Question
 
 LISTS = {"bubblerag": {"depth": 0}}  # parameters: trees without growth cost a fifth less, and rank as well
@@ -63,10 +67,10 @@ def config(index: Index, params: Params) -> dict[str, Any]:
 
 
 async def candidates(question: Question, run: Run, params: Params) -> Candidates:
-    """The first passages of `ppr` and their features; at least run.limit passages."""
+    """The first passages of `ppr` and their features; at least run.depth passages."""
     (vector,) = await embed([question.text])
     lists = await gather(*(_listed(question, run, name) for name in params.lists))
-    return await fused_candidates(Asked(question.text, vector, tuple(lists)), max(run.limit, DEPTH), len(lists))
+    return await fused_candidates(Asked(question.text, vector, tuple(lists)), max(run.depth, DEPTH), len(lists))
 
 
 async def _listed(question: Question, run: Run, name: str) -> Ranking:
@@ -78,5 +82,18 @@ async def _listed(question: Question, run: Run, name: str) -> Ranking:
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
     """The run.limit passages of highest score."""
     scored = await candidates(question, run, params)
-    ranking = model(run.index, params).ranked(scored.ranking, scored.values, scored.pairs, run.limit)
+    ranking = model(run.index, params).ranked(scored.ranking, scored.values, scored.pairs, run.depth)
+    if dates := full_dates(question.text):
+        ranking = await _with_dated_first(ranking, question.text, dates, run)
     return Support(run.evidence(ranking, "weighed by several rankings", "fused"))
+
+
+async def _with_dated_first(ranking: Ranking, text: str, dates: frozenset[str], run: Run) -> Ranking:
+    """The passages high by BM25 that state one of the dates, then the others of the ranking."""
+    by_words = await search_bm25(text, DEPTH)
+    passages = zip(by_words.rows, run.index.passage_rows(by_words.rows))
+    dated = [row for row, passage in passages if dates & full_dates(f"{passage['title']}\n{passage['text']}")]
+    best = ranking.scores[0] if ranking.scores else 0.0
+    above = {row: best + len(dated) - place for place, row in enumerate(dated)}
+    ordered = {**above, **{row: score for row, score in zip(ranking.rows, ranking.scores) if row not in above}}
+    return Ranking(tuple(ordered), tuple(ordered.values()))

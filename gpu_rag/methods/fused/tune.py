@@ -11,6 +11,7 @@ import numpy as np
 from gpu_rag.engine import Engine
 from gpu_rag.errors import BadInput, GpuRagError, UsageError
 from gpu_rag.evaluation.bootstrap import paired_difference
+from gpu_rag.evaluation.ceiling import shown_documents
 from gpu_rag.evaluation.compare import DEFAULT_AT, check_gold
 from gpu_rag.evaluation.metrics import ranked_documents, recall_at
 from gpu_rag.index.folder import sha256_text
@@ -187,8 +188,8 @@ def _recalls(engine: Engine, method: str, rows: Sequence[QuestionRow]) -> np.nda
     """f64[Q, 3]: recall of a method without a language model."""
     options: dict[str, Any] = {"limit": max(DEFAULT_AT), "retrieval_only": True, "decider": RULE}
     answers = engine.run(method, [row.question for row in rows], **options).answers
-    doc_of = dict(zip(engine.index.passage_ids, engine.index.passage_doc_ids))
-    rankings = [ranked_documents([doc_of[evidence.passage_id] for evidence in answer.evidence]) for answer in answers]
+    documents_of = shown_documents(engine.index, rows)
+    rankings = [documents_of(answer.evidence, row) for answer, row in zip(answers, rows)]
     return np.array([[recall_at(r, row.gold_ids, k) for k in DEFAULT_AT] for r, row in zip(rankings, rows)])
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 from gpu_rag.methods.higra.seeker import converse
 from gpu_rag.program.embed import embed
 from gpu_rag.program.reader import Support
-from gpu_rag.program.run import Run
+from gpu_rag.program.run import COPIES, Run
 from gpu_rag.program.search import search_hybrid
 from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import COUNT
@@ -40,5 +40,6 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
 
 async def _find(run: Run, text: str, params: Params, k: int) -> Support:
     (vector,) = await embed([text])
-    ranking = await search_hybrid((text, vector), k, depth=max(params.depth, k), constant=params.constant)
-    return Support(run.evidence(ranking, "high in both the vector and the word ranking", "search_hybrid"))
+    n = k + COPIES
+    ranking = await search_hybrid((text, vector), n, depth=max(params.depth, n), constant=params.constant)
+    return Support(run.evidence(ranking, "high in both the vector and the word ranking", "search_hybrid", k))

@@ -24,7 +24,7 @@ from gpu_rag.program.choose import best
 from gpu_rag.program.decide import decide, only_rules
 from gpu_rag.program.embed import embed
 from gpu_rag.program.reader import Support
-from gpu_rag.program.run import Run
+from gpu_rag.program.run import COPIES, Run
 from gpu_rag.types import Draft, Question
 
 Begun = tuple[np.ndarray, HigraFound, list[int]]  # a text's vector, its similar rows, and its seed entity rows
@@ -50,9 +50,10 @@ async def ranked_from(run: Run, text: str, begun: Begun, params: Params, limit: 
     fused = dict(zip(ranking.passages.rows, ranking.passages.scores))
     rows = list(fused)[: params.n_passages]
     rows += [row for row in similar.passages.rows[: params.n_similar] if row not in rows]
-    rows += [row for row in fused if row not in rows][: max(0, limit - len(rows))]
+    n = max(limit, len(rows))
+    rows += [row for row in fused if row not in rows]
     scores = [fused.get(row, 0.0) for row in rows]
-    evidence = run.index.evidence(rows, scores, "high in the ranking of graph and similarity")
+    evidence = run.different(rows[: n + COPIES], scores, "high in the ranking of graph and similarity", n)
     titles = tuple(f"{e.passage_id} {e.title}" for e in evidence)
     run.note("higra_rank", ranking.n_entities + ranking.n_passages, titles)
     read = ranking.relations.rows[: params.n_relations]

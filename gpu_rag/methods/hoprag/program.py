@@ -135,7 +135,7 @@ async def retrieve(question: Question, run: Run, params: Params) -> Support:
         sims = await near_vertices((query, tuple(counted)), params.about) if counted else []
         scores = helpfulness(walk.counts, dict(zip(counted, sims)))
     walked = pruned(scores, {v: vertex_passage(run.index, v) for v in scores})
-    ranking = choices.ranked(walked, walked, min(params.top_k, run.limit))
+    ranking = choices.ranked(walked, walked, min(params.top_k, run.depth))
     return Support(run.evidence(ranking, "visited on a walk along questions, and near", "hop_prune"))
 
 

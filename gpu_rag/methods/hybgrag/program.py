@@ -115,9 +115,9 @@ async def supported(outcome: Refined, run: Run) -> Draft:
     """A draft without a text: nodes of a result, at most run.limit passages of them, and paths to the first nodes."""
     kb, best, result = kb_of(run.index), dict[int, float](), outcome.result
     for row, score in zip(result.rows, result.scores):
-        for passage in node_passages(kb, row, run.limit):
+        for passage in node_passages(kb, row, run.depth):
             best.setdefault(passage, score)
-    shown = Ranking(tuple(best)[: run.limit], tuple(best.values())[: run.limit])
+    shown = Ranking(tuple(best)[: run.depth], tuple(best.values())[: run.depth])
     evidence = run.evidence(shown, "of a node that the question's entities lead to", "hybgrag_nodes")
     paths = await edge_paths(outcome.action, result, N_PATHS, kb)
     counts = outcome.action.operations.aggregate == "count" and outcome.action.sure and result.n_answers > 0

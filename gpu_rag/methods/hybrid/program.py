@@ -25,6 +25,6 @@ async def retrieve(question: Question, run: Run, params: Params) -> Support:
     """The run.limit best passages of the fused ranking."""
     (vector,) = await embed([question.text])
     ranking = await search_hybrid(
-        (question.text, vector), run.limit, depth=max(params.depth, run.limit), constant=params.constant
+        (question.text, vector), run.depth, depth=max(params.depth, run.depth), constant=params.constant
     )
     return Support(run.evidence(ranking, "high in both the vector and the word ranking", "search_hybrid"))

@@ -82,5 +82,5 @@ def evidence_of(chosen: Sequence[FoundPath], search: Search, limit: int) -> tupl
             passages.setdefault(row, (path.scores.cross, "a path that was kept is from it"))
     for row, score in sorted(search.documents.items(), key=lambda item: (-item[1], item[0])):
         passages.setdefault(row, (score, "it speaks of a topic of the question"))
-    rows = list(passages.items())[:limit]
-    return tuple(search.run.index.evidence([row], [score], why)[0] for row, (score, why) in rows)
+    scores, whys = [score for score, _ in passages.values()], [why for _, why in passages.values()]
+    return search.run.different(list(passages), scores, whys, limit)

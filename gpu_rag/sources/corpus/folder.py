@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpu_rag.errors import BadInput, MissingBackend
 from gpu_rag.sources.charset import decode_text
-from gpu_rag.sources.corpus.marked import FENCE, with_named_tables
+from gpu_rag.sources.corpus.marked import fence_after, with_named_tables
 from gpu_rag.sources.corpus.parser import PARSED_SUFFIXES, Parsed, Parser, is_parsed, require_reader
 from gpu_rag.sources.formats import leads_out
 from gpu_rag.sources.lines import read_whole
@@ -150,10 +150,6 @@ def _headings(text: str) -> Iterator[tuple[int, str]]:
     fence, end = "", 0
     for written in text.splitlines(keepends=True):
         start, end, line = end, end + len(written), written.rstrip()
-        mark = FENCE.match(line)
-        if mark and not fence:
-            fence = mark[1]
-        elif mark and mark[1][0] == fence[0] and len(mark[1]) >= len(fence):
-            fence = ""
-        elif not fence and (heading := _HEADING.fullmatch(line)) and heading[1].strip():
+        fence = fence_after(line, fence)
+        if not fence and (heading := _HEADING.fullmatch(line)) and heading[1].strip():
             yield start, heading[1].strip()

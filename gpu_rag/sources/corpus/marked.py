@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from gpu_rag.sources.columns import with_names
 
-FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})(.*)", re.DOTALL)
 _RULE = re.compile(r" {0,3}(?=.*\|)\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*")
 _PIPE = re.compile(r"(?<!\\)\|")
 _GRID = re.compile(r"\+(?:[-=]+\+)+[ \t]*")
@@ -38,12 +38,20 @@ def with_named_tables(text: str, is_rst: bool, max_chars: int) -> str:
     return "\n".join(lines)
 
 
+def fence_after(line: str, fence: str) -> str:
+    """The mark of the code fence that is open after a line, "" for none. fence: the one before it, which only a mark
+    of its character closes, at least as long and without a word behind it, as in CommonMark."""
+    mark = _FENCE.match(line)
+    if mark is None or not fence:
+        return mark[1] if mark else fence
+    return "" if mark[1].startswith(fence) and not mark[2].strip() else fence
+
+
 def _pipes(lines: Sequence[str]) -> Iterator[tuple[int, int, list[_Row], int]]:
     """(first line, end, rows, number of rows of names) of each Markdown table outside code fences."""
     fence, end = "", 0
     for i, line in enumerate(lines):
-        if mark := FENCE.match(line):
-            fence = "" if fence and mark[1].startswith(fence) else fence or mark[1]
+        fence = fence_after(line, fence)
         if fence or i <= end or "|" not in lines[i - 1] or not _RULE.fullmatch(line):
             continue
         end = next((n for n in range(i + 1, len(lines)) if "|" not in lines[n]), len(lines))

@@ -15,7 +15,7 @@ import gpu_rag
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.index.folder import TUNED
 from gpu_rag.index.tuned import keep, tuned
-from gpu_rag.methods.fused import batched
+from gpu_rag.methods.fused import batched, program
 from gpu_rag.methods.fused import tune as tuning
 from gpu_rag.methods.fused.batched import (
     ABSENT,
@@ -34,6 +34,7 @@ from gpu_rag.methods.ppr.batched import rank_by_graph
 from gpu_rag.program.search import Ranking
 from gpu_rag.program.walk import Seeds
 from gpu_rag.sources.questions import QuestionRow
+from gpu_rag.text.dates import full_dates
 from gpu_rag.text.mentions import mentioned_names
 from gpu_rag.text.tokens import tokenize
 from gpu_rag.types import Question
@@ -430,3 +431,34 @@ def test_the_order_of_the_file_changes_nothing(index: gpu_rag.Index, fast: Any) 
     engine = index.engine({**fast, "method": {"fused": {"bubblerag": False}}})
     first, second = (tuning.fitted(engine, given, ["ppr"]) for given in (rows(50), rows(50)[::-1]))
     assert first.document["recall"]["fused"] == pytest.approx(second.document["recall"]["fused"])
+
+
+def test_passages_that_state_the_date_of_a_question_come_first(
+    tmp_path: Path, fast: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """48 notes, minutes and logs with dates in mixed forms; 30 questions by date, then 20 without."""
+    notes, asked = (
+        [line.split("\t") for line in (Path(__file__).parent / "data" / name).read_text("utf-8").splitlines()]
+        for name in ("dates.tsv", "dates_questions.tsv")
+    )
+    rows = [{"id": id, "title": title, "text": text} for id, title, text in notes]
+    (tmp_path / "notes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    index = gpu_rag.build(tmp_path / "notes.jsonl", tmp_path / "ix", methods=("fused",), settings=fast)
+    golds, questions = zip(*asked)
+
+    def rankings() -> list[list[str]]:
+        answers = index.retrieve(list(questions), method="fused", settings=fast, k=10)
+        assert all(
+            [e.score for e in a.evidence] == sorted((e.score for e in a.evidence), reverse=True) for a in answers
+        )
+        return [[e.passage_id for e in answer.evidence] for answer in answers]
+
+    ranked, dates_of = rankings(), {id: full_dates(text) for id, _, text in notes}
+    for question, ranking in zip(questions[:30], ranked):
+        states = [not full_dates(question).isdisjoint(dates_of[id]) for id in ranking]
+        assert states == sorted(states, reverse=True) and any(states)
+    assert sum(gold == ranking[0] for gold, ranking in zip(golds[:30], ranked)) >= 27
+    monkeypatch.setattr(program, "full_dates", lambda text: frozenset())
+    plain = rankings()
+    assert ranked[30:] == plain[30:]
+    assert sum(gold == ranking[0] for gold, ranking in zip(golds[:30], plain)) <= 24

@@ -53,7 +53,7 @@ async def material_of(question: Question, run: Run, params: Params) -> Material:
     pages, evidence = question.pages, tuple[Evidence, ...]()
     if not pages:
         ranking = await search_dense(vector, max(run.limit, params.batch * params.iterations))
-        evidence = run.evidence(ranking, "near the question", "crag_passages")
+        evidence = run.evidence(ranking, "near the question", "crag_passages", len(ranking.rows))
         if run.keep:
             evidence, _ = await reranked(run, question.text, evidence, (), run.keep)
         pages = tuple(Page(passage.passage_id, passage.title, passage.text) for passage in evidence)
