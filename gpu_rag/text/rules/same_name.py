@@ -254,7 +254,10 @@ def _may_begin(written: str, firsts: set[str]) -> bool:
 
 
 def _acronym(written: str) -> tuple[str, ...]:
-    words = [word for word in written.split() if word[:1].isupper()]
+    words = written.split()
+    if len(words) < _MIN_ACRONYM:  # most names, and this runs on all of an index
+        return ()
+    words = [word for word in words if word[0].isupper()]
     letters = "".join(word[0] for word in words).casefold()
     return (letters,) if len(words) >= _MIN_ACRONYM and letters.isalpha() else ()
 
