@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +55,17 @@ def question_rows(side: str, folder: Path) -> TextRows:
     return TextRows(len(texts), lambda rows: texts.slice(rows.start, rows.stop - rows.start).to_pylist())
 
 
+def same_texts(side: str, now: Path, before: Path) -> np.ndarray:
+    """i64[Q]: the row of an earlier in- or out-question with the text of each, -1 if there is none. now, before:
+    folders of the stage `hop_questions`."""
+    new, old = (one_array(read_questions(folder, side)["text"]) for folder in (now, before))
+    rows, middle, _ = _same_ends([new], [old])
+    wanted = new[middle]
+    known = np.flatnonzero(pc.is_in(old, value_set=wanted).to_numpy(zero_copy_only=False))
+    rows[middle] = np.append(known, -1)[rows_of(wanted, old.take(pa.array(known)))]
+    return rows
+
+
 def same_questions(side: str, now: Mapping[str, Path], before: Mapping[str, Path]) -> np.ndarray:
     """i64[Q]: the row of each in- or out-question in an earlier run, -1 if its vertex did not have it. now, before:
     folders of the stages `hop_vertices` and `hop_questions`."""
@@ -64,11 +75,35 @@ def same_questions(side: str, now: Mapping[str, Path], before: Mapping[str, Path
     )
     texts, old_texts = (one_array(table["text"]) for table in (questions, old_questions))
     vertex, old_vertex = rows_of(ids, old_ids)[questions["vertex"].to_numpy()], old_questions["vertex"].to_numpy()
+    old_vertex = old_vertex.astype(np.int64)
+    rows, middle, old_middle = _same_ends([texts, pa.array(vertex)], [old_texts, pa.array(old_vertex)])
+    texts, old_texts = texts[middle], old_texts[old_middle]
     keys, old_keys = (
-        np.stack([owners.astype(np.int64), rows_of(given, old_texts)], 1).view(np.uint64)
-        for owners, given in ((vertex, texts), (old_vertex, old_texts))
+        np.stack([owners, rows_of(given, old_texts)], 1).view(np.uint64)
+        for owners, given in ((vertex[middle], texts), (old_vertex[old_middle], old_texts))
     )
-    return rows_by_key(keys, old_keys)
+    known = np.append(np.arange(len(old_vertex))[old_middle], -1)
+    rows[middle] = known[rows_by_key(keys, old_keys)]
+    return rows
+
+
+def _same_ends(new: Sequence[pa.Array], old: Sequence[pa.Array]) -> tuple[np.ndarray, slice, slice]:
+    """(i64[n]: the old row of each row of the equal beginnings and ends of two tables, the new rows between, the old
+    ones). A change of few documents leaves long ones, which need no hash of a text."""
+    n, n_old = len(new[0]), len(old[0])
+
+    def n_equal(most: int, from_end: bool) -> int:
+        step = -1 if from_end else 1
+        first, first_old = (n - most, n_old - most) if from_end else (0, 0)
+        sides = zip((part.slice(first, most) for part in new), (part.slice(first_old, most) for part in old))
+        equal = np.logical_and.reduce([pc.equal(*pair).to_numpy(zero_copy_only=False) for pair in sides])
+        return int(np.append(equal[::step], False).argmin())
+
+    head = n_equal(min(n, n_old), False)
+    tail = n_equal(min(n, n_old) - head, True)
+    rows = np.arange(n)
+    rows[n - tail :] += n_old - n
+    return rows, slice(head, n - tail), slice(head, n_old - tail)
 
 
 def _vertex_ids(folders: Mapping[str, Path]) -> pa.LargeStringArray:
