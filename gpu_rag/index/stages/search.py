@@ -50,10 +50,6 @@ class TextRows(Sequence[str]):
             return self.make(slice(start, stop))
         return self.make(slice(index, index + 1))[0]
 
-    def blocks(self) -> Iterator[list[str]]:
-        """The texts, a row group at a time."""
-        return (self[start : start + tables.ROWS_A_GROUP] for start in range(0, self.n, tables.ROWS_A_GROUP))
-
 
 def passage_texts(folder: Path) -> TextRows:
     """Title and text of each passage, as both searches use them."""

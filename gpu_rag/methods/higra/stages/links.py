@@ -42,7 +42,6 @@ from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.replies import canonical_schema, object_of
 
 _WORD = re.compile(r"\w+")
-_WORDS = pa.list_(pa.string())
 _COUNTS = pa.schema([("values", pa.string()), ("counts", pa.int64())])
 MAX_RELATIONS = 20  # maximum per reply
 
@@ -233,13 +232,12 @@ def common_words(texts: Iterable[pa.Array], k: int) -> list[str]:
     Texts are split at white space first, so that each distinct part is folded once."""
     parts, weight = _counted([pc.list_flatten(pc.utf8_split_whitespace(part)).value_counts() for part in texts])
     plain = pc.string_is_ascii(parts)
+    order = pc.sort_indices(pc.invert(plain))  # the ASCII parts first
     words = pc.split_pattern_regex(pc.ascii_lower(parts.filter(plain)), "[^a-z0-9_]+")
-    others = pa.array([_WORD.findall(fold(part)) for part in parts.filter(pc.invert(plain)).to_pylist()], _WORDS)
-    counts = []
-    for lists, mask in ((words, plain), (others, pc.invert(plain))):
-        n = weight.filter(mask).take(pc.list_parent_indices(lists))
-        counts.append(pa.StructArray.from_arrays([pc.list_flatten(lists), n], ["values", "counts"]))
-    words, n = _counted(counts)
+    others = [_WORD.findall(fold(part)) for part in parts.filter(pc.invert(plain)).to_pylist()]
+    words = pa.concat_arrays([words, pa.array(others, words.type)])
+    n = weight.take(order).take(pc.list_parent_indices(words))
+    words, n = _counted([pa.StructArray.from_arrays([words.flatten(), n], ["values", "counts"])])
     table = pa.table({"word": words, "n": n}).filter(pc.not_equal(words, ""))
     order = pc.select_k_unstable(table, k, [("n", "descending"), ("word", "ascending")])
     return table["word"].take(order).to_pylist()  # type: ignore[no-any-return]

@@ -101,13 +101,9 @@ def types_of_triples(triples: Iterable[Sequence[str]]) -> Iterator[tuple[str, st
     >>> list(types_of_triples([("Kerling", "is", "a small town on the river Ves"), ("Kerling", "lies on", "Ves")]))
     [('kerling', 'small town')]
     """
-    kinds: dict[str, str] = {}
     for subject, relation, object_ in triples:
-        if states_type(relation) and (key := normalise_name(subject)):
-            if object_ not in kinds:
-                kinds[object_] = _kind(object_)
-            if kinds[object_]:
-                yield key, kinds[object_]
+        if states_type(relation) and (key := normalise_name(subject)) and (kind := _kind(object_)):
+            yield key, kind
 
 
 def states_type(relation: str) -> bool:

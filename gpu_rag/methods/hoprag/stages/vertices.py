@@ -164,15 +164,11 @@ def _numbered(work: Work, side: str, texts: TextRows, numbers: dict[str, int], e
     earlier: the texts of an earlier run."""
     rows, known = np.full(len(texts), -1), read_lists(work.previous / f"{side}.parquet") if work.previous else None
     values, sizes = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
-    if (
-        earlier is not None
-        and known
-        and known.batch == len(earlier)
-        and not outside(known.values.numpy(), len(numbers))
-    ):
-        folders = (of["hop_questions"] for of in (work.stage_folders, work.previous_inputs))
-        is_text = side == "vertex"
-        rows = rows_by_key(text_hashes(texts), text_hashes(earlier)) if is_text else same_texts(side, *folders)
+    if earlier and known and known.batch == len(earlier) and not outside(known.values.numpy(), len(numbers)):
+        if side == "vertex":
+            rows = rows_by_key(text_hashes(texts), text_hashes(earlier))
+        else:
+            rows = same_texts(side, *(of["hop_questions"] for of in (work.stage_folders, work.previous_inputs)))
         values, sizes = [known.values.numpy()], [np.diff(known.offsets.numpy())]
     is_new = rows < 0
     rows[is_new] = len(sizes[0]) + np.arange(is_new.sum())
