@@ -50,10 +50,6 @@ class TextRows(Sequence[str]):
             return self.make(slice(start, stop))
         return self.make(slice(index, index + 1))[0]
 
-    def blocks(self) -> Iterator[list[str]]:
-        """The texts, a row group at a time."""
-        return (self[start : start + tables.ROWS_A_GROUP] for start in range(0, self.n, tables.ROWS_A_GROUP))
-
 
 def passage_texts(folder: Path) -> TextRows:
     """Title and text of each passage, as both searches use them."""
@@ -169,6 +165,14 @@ def rows_by_key(keys: np.ndarray, known: np.ndarray) -> np.ndarray:
     place = np.searchsorted(mixed[order], wanted)
     rows = order[np.minimum(place, len(order) - 1)]
     return np.where((known[rows] == keys).all(1), rows, -1)
+
+
+def drop_changed(rows: np.ndarray, now: np.ndarray, before: np.ndarray) -> None:
+    """Set the earlier row of each vector to -1 in place where its bits have changed. now, before: f16[N, D]."""
+    for start in range(0, len(rows) if len(before) else 0, tables.ROWS_A_GROUP):
+        part = rows[start : start + tables.ROWS_A_GROUP]  # a view
+        bits, known = (array.view(np.uint16) for array in (now[start : start + len(part)], before[part]))
+        part[(bits != known).any(1)] = -1  # numpy compares f16 in five times as long
 
 
 def _embed(work: Work, texts: Sequence[str]) -> np.ndarray:

@@ -144,8 +144,9 @@ def _graphs(index: Index) -> Iterator[str]:
         (ints(relations, "subject"), ints(relations, "object")),
         (ints(links, "entity"), ints(links, "passage") + n),
     ]
-    yield from wrong_walk(index, "higra_graph", WALK, ends, n, *known_names(entities))
-    yield from wrong_arrays(index, "higra_graph", NAMES, names_of(entities).arrays)
+    names = known_names(entities)
+    yield from wrong_walk(index, "higra_graph", WALK, ends, n, *names)
+    yield from wrong_arrays(index, "higra_graph", NAMES, names_of(entities, *names).arrays)
     statistics = json.loads((index.folder("higra_graph") / "statistics.json").read_text("utf-8"))
     n_relations = sum(statistics["relations"][origin] for origin in ("extracted", "inferred"))
     if (statistics["entities"]["semantic"], n_relations) != (entities.num_rows, relations.num_rows):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -55,24 +55,57 @@ def question_rows(side: str, folder: Path) -> TextRows:
     return TextRows(len(texts), lambda rows: texts.slice(rows.start, rows.stop - rows.start).to_pylist())
 
 
+def same_texts(side: str, now: Path, before: Path) -> np.ndarray:
+    """i64[Q]: the row of an earlier in- or out-question with the text of each, -1 if there is none. now, before:
+    folders of the stage `hop_questions`."""
+    new, old = (one_array(read_questions(folder, side)["text"]) for folder in (now, before))
+    rows, middle, _ = _same_ends([new], [old])
+    wanted = new[middle]
+    known = np.flatnonzero(pc.is_in(old, value_set=wanted).to_numpy(zero_copy_only=False))
+    rows[middle] = np.append(known, -1)[rows_of(wanted, old.take(pa.array(known)))]
+    return rows
+
+
 def same_questions(side: str, now: Mapping[str, Path], before: Mapping[str, Path]) -> np.ndarray:
     """i64[Q]: the row of each in- or out-question in an earlier run, -1 if its vertex did not have it. now, before:
     folders of the stages `hop_vertices` and `hop_questions`."""
-    (ids, old_ids), (questions, old_questions) = (
+    (ids, old_ids), (numbers, old_vertex), (texts, old_texts) = (
         [read(folders) for folders in (now, before)]
-        for read in (_vertex_ids, lambda folders: read_questions(folders["hop_questions"], side))
+        for read in (
+            lambda of: one_array(tables.read_table(of["hop_vertices"] / "vertices.parquet", VERTICES, ["id"])["id"]),
+            lambda of: read_questions(of["hop_questions"], side)["vertex"].to_numpy().astype(np.int64),
+            lambda of: one_array(read_questions(of["hop_questions"], side)["text"]),
+        )
     )
-    texts, old_texts = (one_array(table["text"]) for table in (questions, old_questions))
-    vertex, old_vertex = rows_of(ids, old_ids)[questions["vertex"].to_numpy()], old_questions["vertex"].to_numpy()
+    vertex = rows_of(ids, old_ids)[numbers]
+    rows, middle, old_middle = _same_ends([texts, pa.array(vertex)], [old_texts, pa.array(old_vertex)])
+    texts, old_texts = texts[middle], old_texts[old_middle]
     keys, old_keys = (
-        np.stack([owners.astype(np.int64), rows_of(given, old_texts)], 1).view(np.uint64)
-        for owners, given in ((vertex, texts), (old_vertex, old_texts))
+        np.stack([owners, rows_of(given, old_texts)], 1).view(np.uint64)
+        for owners, given in ((vertex[middle], texts), (old_vertex[old_middle], old_texts))
     )
-    return rows_by_key(keys, old_keys)
+    known = np.append(np.arange(len(old_vertex))[old_middle], -1)
+    rows[middle] = known[rows_by_key(keys, old_keys)]
+    return rows
 
 
-def _vertex_ids(folders: Mapping[str, Path]) -> pa.LargeStringArray:
-    return one_array(tables.read_table(folders["hop_vertices"] / "vertices.parquet", VERTICES, ["id"])["id"])
+def _same_ends(new: Sequence[pa.Array], old: Sequence[pa.Array]) -> tuple[np.ndarray, slice, slice]:
+    """(i64[n]: the old row of each row of the equal beginnings and ends of two tables, the new rows between, the old
+    ones). A change of few documents leaves long ones, which need no hash of a text."""
+    n, n_old = len(new[0]), len(old[0])
+    most = min(n, n_old)
+
+    def are_equal(first: int, first_old: int) -> np.ndarray:
+        sides = ((a.slice(first, most), b.slice(first_old, most)) for a, b in zip(new, old))
+        equal = [pc.equal(*pair).to_numpy(zero_copy_only=False) for pair in sides]
+        return np.logical_and.reduce(equal)  # type: ignore[no-any-return]
+
+    head = int(np.append(are_equal(0, 0), False).argmin())
+    most -= head
+    tail = int(np.append(are_equal(n - most, n_old - most)[::-1], False).argmin())
+    rows = np.arange(n)
+    rows[n - tail :] += n_old - n
+    return rows, slice(head, n - tail), slice(head, n_old - tail)
 
 
 def write_lists(path: Path, lists: Ragged) -> None:

@@ -80,7 +80,7 @@ class NameRules:
         firsts = {form[0] for form in wanted}
         for way in chain.from_iterable(chain(names.values(), others) if others is not None else ()):
             acronym = _acronym(way)
-            if acronym not in wanted and not _may_begin(way, firsts):
+            if acronym not in wanted and not _may_be_longer(way, wanted, firsts):
                 continue
             name = _name(way)
             for longer, form in (
@@ -246,15 +246,24 @@ def _tells_apart(word: str) -> bool:
     return word in DIRECTIONS or (len(word) > 1 and _ROMAN.fullmatch(word) is not None)
 
 
-def _may_begin(written: str, firsts: set[str]) -> bool:
-    """Whether the first token of a name may be among `firsts`; much faster than `_name`."""
+def _may_be_longer(written: str, wanted: set[tuple[str, ...]], firsts: set[str]) -> bool:
+    """Whether a name may be the longer name of a form in `wanted`; much faster than `_name`. firsts: the first tokens
+    of these forms."""
     first = _TOKEN.search(written)
-    is_plain = written.isascii() and not written.endswith(("'s", "'S"))
-    return not is_plain or (first is not None and first[0].lower() in firsts)
+    if not written.isascii() or written.endswith(("'s", "'S")):
+        return True
+    if first is None or first[0].lower() not in firsts:
+        return False
+    head, comma, _ = written.partition(",")
+    tokens = _tokens(written)
+    return (bool(comma) and _tokens(head) in wanted) or (len(tokens) > 2 and (tokens[0], tokens[-1]) in wanted)
 
 
 def _acronym(written: str) -> tuple[str, ...]:
-    words = [word for word in written.split() if word[:1].isupper()]
+    words = written.split()
+    if len(words) < _MIN_ACRONYM:  # most names, and this runs on all of an index
+        return ()
+    words = [word for word in words if word[0].isupper()]
     letters = "".join(word[0] for word in words).casefold()
     return (letters,) if len(words) >= _MIN_ACRONYM and letters.isalpha() else ()
 

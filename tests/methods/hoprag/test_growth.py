@@ -22,10 +22,11 @@ from gpu_rag.index.verify import verify
 from gpu_rag.index.work import Silent, Sources, StageReport, Work
 from gpu_rag.methods.hoprag.stages import edges as hop_edges
 from gpu_rag.methods.hoprag.stages import matching as hop_matching
-from gpu_rag.methods.hoprag.stages import questions
+from gpu_rag.methods.hoprag.stages import questions, words
 from gpu_rag.methods.hoprag.stages.matching import Previous, Side, best_matches, carry_over, match_exactly
 from gpu_rag.methods.hoprag.stages.questions import questions_stage
 from gpu_rag.methods.hoprag.stages.vertices import vertices_stage
+from gpu_rag.methods.hoprag.tables import QUESTIONS, VERTICES, questions_file, same_questions, same_texts
 from gpu_rag.methods.registry import stage_checks
 from gpu_rag.models.set import ModelSet
 from gpu_rag.settings import make_settings
@@ -105,6 +106,18 @@ def test_a_changed_corpus_gives_the_bytes_of_a_rebuild(build_hops: Any, old: Any
         assert n_before * 0.5 < stage.reused <= n_before  # questions whose type words changed are new
     else:
         assert 0 < stage.reused < n_before
+
+
+def test_titles_that_stayed_keep_their_keywords(
+    build_hops: Any, old: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong version keeps those of the changed title too."""
+    corpus, wrong = write(tmp_path / "c.jsonl", CHANGES["one changed"][0]), tmp_path / "wrong"
+    shutil.copytree(old[1], wrong)
+    assert build_hops(corpus, old[1]).stages["hop_words"].reused == len(OLD) - 1
+    monkeypatch.setattr(words, "unchanged_rows", lambda *_: np.arange(len(OLD)))
+    build_hops(corpus, wrong)
+    assert files_of(wrong) != files_of(old[1])
 
 
 def test_added_passages_are_compared_and_nothing_else(
@@ -351,6 +364,31 @@ def test_a_name_whose_type_changed_is_asked_about_anew(
         return
     with pytest.raises(AssertionError):
         check_questions(benches, old, new, ("passage", "passage"))
+
+
+def put_pairs(bench: Any, pairs: list[tuple[str, str]]) -> dict[str, Path]:
+    """Questions as pairs of a vertex and a text. Returns the folders of both stages."""
+    ids, folders = sorted(dict(pairs)), {name: bench.folder(name) for name in ("hop_vertices", "hop_questions")}
+    rows = [{"id": id, "passage": row, "start": 0, "end": 0} for row, id in enumerate(ids)]
+    tables.write_rows(folders["hop_vertices"] / "vertices.parquet", VERTICES, rows)
+    questions = [{"vertex": ids.index(id), "text": text} for id, text in pairs]
+    tables.write_rows(questions_file(folders["hop_questions"], "in"), QUESTIONS, questions)
+    return folders
+
+
+PAIRS = st.sets(st.tuples(st.sampled_from("abcd"), st.sampled_from("xyz")))
+
+
+@given(PAIRS, PAIRS, PAIRS)
+@FREE
+def test_rows_of_earlier_questions(benches: Iterator[Any], both: Any, only_old: Any, only_new: Any) -> None:
+    old, new = sorted(both | only_old), sorted(both | only_new)
+    before, now = put_pairs(next(benches), old), put_pairs(next(benches), new)
+    assert same_questions("in", now, before).tolist() == [old.index(pair) if pair in old else -1 for pair in new]
+    rows = same_texts("in", now["hop_questions"], before["hop_questions"]).tolist()
+    assert [old[row][1] if row >= 0 else "" for row in rows] == [
+        t if t in dict(map(reversed, old)) else "" for _, t in new
+    ]
 
 
 def test_rows_by_key() -> None:

@@ -131,7 +131,7 @@ def graph_stage(work: Work) -> dict[str, int]:
     walk = walk_arrays(work, lambda: edges, n, known, owner)
     parts = graph_parts(walk, n)
     tables.write_arrays(work.out / WALK, stored(**walk))
-    tables.write_arrays(work.out / NAMES, names_of(entities).arrays)
+    tables.write_arrays(work.out / NAMES, names_of(entities, known, owner).arrays)
     entity, full = (CSR(*map(torch.from_numpy, parts[name])) for name in ("entity", "full"))
     document = {"passages": full.n - n, **statistics(folders, relations, links, entity)}
     document["components_with_passages"] = _n_components(full)
@@ -148,9 +148,9 @@ def known_names(entities: pa.Table) -> tuple[pa.LargeStringArray, np.ndarray]:
     return normalised(one_array(names)), np.concatenate([np.arange(len(entities)), owner])
 
 
-def names_of(entities: pa.Table) -> NameTable:
-    """Entity rows by name, and by aliases that belong to only one entity."""
-    (known, owner), n = known_names(entities), len(entities)
+def names_of(entities: pa.Table, known: pa.LargeStringArray, owner: np.ndarray) -> NameTable:
+    """Entity rows by name, and by aliases that belong to only one entity. known, owner: `known_names` of them."""
+    n = len(entities)
     also, rows = of_one(known.slice(n), owner[n:], known.slice(0, n))
     return NameTable.of(pa.chunked_array([one_array(entities["name"]), also]), np.concatenate([np.arange(n), rows]))
 

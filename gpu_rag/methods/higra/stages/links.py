@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +42,7 @@ from gpu_rag.text.normalise import normalise_name
 from gpu_rag.text.replies import canonical_schema, object_of
 
 _WORD = re.compile(r"\w+")
+_COUNTS = pa.schema([("values", pa.string()), ("counts", pa.int64())])
 MAX_RELATIONS = 20  # maximum per reply
 
 
@@ -228,18 +228,26 @@ def mentions_stage(work: Work) -> dict[str, int]:
 
 
 def common_words(texts: Iterable[pa.Array], k: int) -> list[str]:
-    """The k commonest words (runs of letters, digits and "_") of the texts, after `fold`; ties in alphabetical
-    order."""
-    counts: Counter[str] = Counter()
-    for part in texts:
-        plain = pc.string_is_ascii(part)
-        words = pc.split_pattern_regex(pc.ascii_lower(part.filter(plain)), "[^a-z0-9_]+")
-        counted = pc.list_flatten(words).value_counts()
-        counts.update(dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist())))
-        for text in part.filter(pc.invert(plain)).to_pylist():
-            counts.update(_WORD.findall(fold(text)))
-    del counts[""]
-    return sorted(counts, key=lambda word: (-counts[word], word))[:k]
+    """The k commonest words (runs of letters, digits and "_") of the texts, after `fold`; ties in alphabetical order.
+    Texts are split at white space first, so that each distinct part is folded once."""
+    parts, weight = _counted([pc.list_flatten(pc.utf8_split_whitespace(part)).value_counts() for part in texts])
+    plain = pc.string_is_ascii(parts)
+    order = pc.sort_indices(pc.invert(plain))  # the ASCII parts first
+    words = pc.split_pattern_regex(pc.ascii_lower(parts.filter(plain)), "[^a-z0-9_]+")
+    others = [_WORD.findall(fold(part)) for part in parts.filter(pc.invert(plain)).to_pylist()]
+    words = pa.concat_arrays([words, pa.array(others, words.type)])
+    n = weight.take(order).take(pc.list_parent_indices(words))
+    words, n = _counted([pa.StructArray.from_arrays([words.flatten(), n], ["values", "counts"])])
+    table = pa.table({"word": words, "n": n}).filter(pc.not_equal(words, ""))
+    order = pc.select_k_unstable(table, k, [("n", "descending"), ("word", "ascending")])
+    return table["word"].take(order).to_pylist()  # type: ignore[no-any-return]
+
+
+def _counted(parts: Sequence[pa.StructArray]) -> tuple[pa.StringArray, pa.Int64Array]:
+    """(the distinct values of all parts, their counts in all)."""
+    table = pa.Table.from_batches(map(pa.RecordBatch.from_struct_array, parts), _COUNTS)
+    summed = table.group_by("values", use_threads=False).aggregate([("counts", "sum")]).combine_chunks()
+    return summed["values"].combine_chunks(), summed["counts_sum"].combine_chunks()
 
 
 def fold(text: str) -> str:

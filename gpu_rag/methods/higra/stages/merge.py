@@ -14,19 +14,20 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from gpu_rag.graph.common.dots import exact_dots
-from gpu_rag.graph.nearest.pairs import comparisons
+from gpu_rag.graph.nearest.pairs import comparisons, distinct
 from gpu_rag.index import tables
 from gpu_rag.index.checks import outside
 from gpu_rag.index.memory import release_memory
 from gpu_rag.index.names import SortedRows, normalised, one_array
 from gpu_rag.index.stage import Pairs, stage, where_capable
+from gpu_rag.index.stages.search import drop_changed
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.lazy import torch
 from gpu_rag.methods.higra import merges
 from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.methods.higra.stages.asks import PROMPTS, ask_windows, is_left_to_the_model, roles_of
 from gpu_rag.methods.higra.stages.graph import same_exact
-from gpu_rag.methods.higra.stages.windows import Clusters, KeptPairs, entity_windows, window_params
+from gpu_rag.methods.higra.stages.windows import Clusters, KeptPairs, entity_windows, window_pairs, window_params
 from gpu_rag.methods.higra.tables import (
     EXACT_ENTITIES,
     HIGRA_BECAME,
@@ -45,7 +46,7 @@ from gpu_rag.text.rules.extraction import title_name
 from gpu_rag.text.rules.same_name import NameRules, numbers_differ
 
 BY_HAND, BY_LLM = "by hand", "the model's group"
-_WINDOWS, _PAIRS = 1 << 10, 1 << 16  # windows compared, and pairs whose names are read, at a time: they bound memory
+_PAIRS = 1 << 16  # pairs whose names are read at a time: it bounds memory
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
@@ -166,9 +167,7 @@ def _earlier(work: Work, vectors: torch.Tensor) -> tuple[KeptPairs, np.ndarray] 
     rows = same_exact(work.stage_folders["higra_exact"], before["higra_exact"])
     if vectors.shape[1] != known.shape[1] or outside(sides, len(known)) or outside(rows + 1, len(known) + 1):
         return None
-    for start in range(0, len(rows), _PAIRS):
-        part = rows[start : start + _PAIRS]
-        part[(vectors[start : start + _PAIRS].numpy() != known[part]).any(1)] = -1
+    drop_changed(rows, vectors.numpy(), known)
     now = np.full(len(known), -1)
     now[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
     sides, kind = now[sides], carried & 3
@@ -219,13 +218,11 @@ def near_enough(vectors: torch.Tensor, windows: Clusters, least: float) -> tuple
     """The pairs a < b within a window whose cosine, rounded to six digits, is at least `least`, and their cosines:
     i64[2, P], ascending, and f64[P].
 
-    Memory: 40 bytes a pair of _WINDOWS windows, and 50 a pair that is returned.
+    Memory: 40 bytes a pair of WINDOWS windows, and 50 a pair that is returned.
     """
     n, keys, cosines = max(len(vectors), 1), [np.zeros(0, np.int64)], [np.zeros(0)]
-    for start in range(0, len(windows), _WINDOWS):
-        shown = map(np.array, windows[start : start + _WINDOWS])
-        sides = [rows[np.stack(np.triu_indices(len(rows), 1))] for rows in shown]
-        key = np.unique(np.concatenate(sides, 1).T @ [n, 1])
+    for a, b in window_pairs(windows):
+        key = distinct(a * n + b)
         left, right = map(torch.from_numpy, np.divmod(key, n))
         cosine = exact_dots(vectors, left, vectors, right).numpy()
         is_near = cosine.round(6) >= least

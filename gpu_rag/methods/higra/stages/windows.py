@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ from gpu_rag.models.set import pick_device
 _log = logging.getLogger(__name__)
 MAX_NEAR = 128  # neighbours counted per row: a dense cloud takes requests by its size, not by its square
 _TILE = 2048
+WINDOWS = 1 << 10  # windows whose pairs are made at a time: it bounds memory
 _FEW = 0.2  # share of new rows; above, all pairs are searched faster by tiles
 SMALLEST_EPS = 1e-4  # stored vectors are rounded: smaller distances mean nothing
 Clusters = list[list[int]]  # rows of entities
@@ -204,12 +205,21 @@ def n_together(pairs: np.ndarray, windows: Clusters) -> int:
     if not len(pairs):
         return 0
     n = int(pairs.max()) + 1
-    seen = np.zeros(len(pairs), bool)
-    keys = pairs[:, 0] * n + pairs[:, 1]
-    for window in windows:
-        rows = np.asarray(window)
-        rows = rows[rows < n]
-        wanted = (rows[:, None] * n + rows[None, :])[np.triu_indices(len(rows), 1)]
+    seen, keys = np.zeros(len(pairs), bool), pairs @ [n, 1]
+    for a, b in window_pairs(windows):
+        wanted = (a * n + b)[b < n]
         position = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
         seen[position[keys[position] == wanted]] = True
     return int(seen.sum())
+
+
+def window_pairs(windows: Clusters) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The pairs a < b of rows in one window, of at most WINDOWS windows at a time: i64[P] each."""
+    of_size: dict[int, Clusters] = defaultdict(list)
+    for window in windows:
+        of_size[len(window)].append(window)
+    for size, alike in of_size.items():
+        i, j = np.triu_indices(size, 1)
+        for start in range(0, len(alike), WINDOWS):
+            rows = np.array(alike[start : start + WINDOWS])
+            yield rows[:, i].ravel(), rows[:, j].ravel()

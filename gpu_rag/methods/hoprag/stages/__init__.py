@@ -10,7 +10,7 @@ from gpu_rag.methods.hoprag.stages.edges import edges_stage
 from gpu_rag.methods.hoprag.stages.questions import questions_stage
 from gpu_rag.methods.hoprag.stages.vertices import keywords_stage, vertex_vectors_stage, vertices_stage
 from gpu_rag.methods.hoprag.stages.words import words_stage
-from gpu_rag.methods.hoprag.tables import question_rows
+from gpu_rag.methods.hoprag.tables import question_rows, same_texts
 
 
 def stages() -> list[Stage]:
@@ -19,9 +19,14 @@ def stages() -> list[Stage]:
         vertices_stage,
         questions_stage,
         keywords_stage,
-        vector_stage("hop_in_vectors", ("hop_questions",), partial(question_rows, "in")),
-        vector_stage("hop_out_vectors", ("hop_questions",), partial(question_rows, "out")),
+        _questions_stage("in"),
+        _questions_stage("out"),
         vertex_vectors_stage,
         edges_stage,
         words_stage,
     ]
+
+
+def _questions_stage(side: str) -> Stage:
+    texts, same = partial(question_rows, side), partial(same_texts, side)
+    return vector_stage(f"hop_{side}_vectors", ("hop_questions",), texts, same=same)

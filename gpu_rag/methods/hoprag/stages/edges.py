@@ -16,6 +16,7 @@ import pyarrow as pa
 from gpu_rag.graph.join.candidates import BUCKET, DRAWS, bucket_bits
 from gpu_rag.index import tables
 from gpu_rag.index.stage import Pairs, stage
+from gpu_rag.index.stages.search import drop_changed
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.lazy import torch
 from gpu_rag.methods.hoprag.settings import HopSettings
@@ -136,9 +137,7 @@ def read_previous(work: Work, outs: Side, ins: Side) -> Previous | None:
         )
         if now.shape[1:] != then.shape[1:]:  # of another embedder
             return None
-        for first in range(0, len(row) if len(then) else 0, tables.ROWS_A_GROUP):
-            part = row[first : first + tables.ROWS_A_GROUP]  # a view
-            part[(now[first : first + len(part)] != then[part]).any(1)] = -1
+        drop_changed(row, now, then)
         rows.append(row)
     matches = tables.read_table(work.previous / "matches.parquet", MATCHES)
     return rows[0], rows[1], matches["question"].to_numpy(), matches["sim"].to_numpy()

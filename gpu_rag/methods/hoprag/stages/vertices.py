@@ -20,7 +20,7 @@ from gpu_rag.index.stages.search import TextRows, embed_blocks, rows_by_key, tex
 from gpu_rag.index.work import Work
 from gpu_rag.lazy import torch
 from gpu_rag.methods.hoprag.settings import HopSettings
-from gpu_rag.methods.hoprag.tables import KEYWORDS, VERTICES, question_rows, read_lists, write_lists
+from gpu_rag.methods.hoprag.tables import KEYWORDS, VERTICES, question_rows, read_lists, same_texts, write_lists
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.sentences import split_sentences
 from gpu_rag.types import Ragged
@@ -164,23 +164,22 @@ def _numbered(work: Work, side: str, texts: TextRows, numbers: dict[str, int], e
     earlier: the texts of an earlier run."""
     rows, known = np.full(len(texts), -1), read_lists(work.previous / f"{side}.parquet") if work.previous else None
     values, sizes = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
-    if (
-        earlier is not None
-        and known
-        and known.batch == len(earlier)
-        and not outside(known.values.numpy(), len(numbers))
-    ):
-        rows = rows_by_key(text_hashes(texts), text_hashes(earlier))
+    if earlier and known and known.batch == len(earlier) and not outside(known.values.numpy(), len(numbers)):
+        if side == "vertex":
+            rows = rows_by_key(text_hashes(texts), text_hashes(earlier))
+        else:
+            rows = same_texts(side, *(of["hop_questions"] for of in (work.stage_folders, work.previous_inputs)))
         values, sizes = [known.values.numpy()], [np.diff(known.offsets.numpy())]
     is_new = rows < 0
     rows[is_new] = len(sizes[0]) + np.arange(is_new.sum())
-    for first, block in zip(range(0, len(texts), tables.ROWS_A_GROUP), texts.blocks()):
-        new = [*compress(block, is_new[first : first + len(block)])]
+    for first in range(0, len(texts), tables.ROWS_A_GROUP):
+        mask = is_new[first : first + tables.ROWS_A_GROUP]
+        new = [*compress(texts[first : first + len(mask)], mask)] if mask.any() else []
         keywords_of = {text: keywords(text) for text in set(new)}  # neighbouring vertices share many questions
         lists = [keywords_of[text] for text in new]
         values.append(np.array([numbers.setdefault(word, len(numbers)) for words in lists for word in words], np.int32))
         sizes.append(np.array([len(words) for words in lists], np.int64))
-        work.progress.advance(len(block))
+        work.progress.advance(len(mask))
     work.report.reused += int((~is_new).sum())
     starts = tables.starts_of(np.concatenate(sizes))
     lists_of_both = Ragged(torch.from_numpy(np.concatenate(values)), torch.from_numpy(starts))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag.graph.ragged import ragged_of_keys, row_of_value, some_lists
 from gpu_rag.index import tables
+from gpu_rag.index.checks import outside
 from gpu_rag.index.names import one_array, rows_of
 from gpu_rag.index.stage import stage
+from gpu_rag.index.tables import unchanged_rows
 from gpu_rag.index.work import Work
 from gpu_rag.lazy import torch
 from gpu_rag.methods.hoprag.stages.vertices import read_vertices
@@ -47,6 +51,7 @@ def _edge_keywords(work: Work, n: int) -> Ragged:
 def _topics(work: Work, vocabulary: pa.LargeStringArray) -> tuple[pa.LargeStringArray, Ragged]:
     """(topics that are not in the vocabulary, sorted; the numbers of the topics of each passage)."""
     folders = work.stage_folders
+    n_passages = tables.n_rows(folders["passages"] / "passages.parquet")
     title_words, passage_of_word = _title_words(work)
     passage_of_triple, subject = _subjects(work)
     subjects, subject_row = np.unique(subject, return_inverse=True)
@@ -57,10 +62,11 @@ def _topics(work: Work, vocabulary: pa.LargeStringArray) -> tuple[pa.LargeString
     others = others.take(pc.sort_indices(others))
     number = np.where(number < 0, len(vocabulary) + rows_of(words, others), number)
     of_title_words, of_subjects = np.split(number, [len(title_words)])
+    sizes = np.bincount(passage_of_word, minlength=n_passages)
+    work.carry(np.concatenate([sizes, np.sort(passage_of_word << 32 | of_title_words) & 0xFFFFFFFF]))
     passage = np.concatenate([passage_of_word, passage_of_triple])
     n_words = max(len(vocabulary) + len(others), 1)
     keys = np.unique(passage * n_words + np.concatenate([of_title_words, of_subjects[subject_row]]))
-    n_passages = tables.n_rows(folders["passages"] / "passages.parquet")
     return others, ragged_of_keys(torch.from_numpy(keys), n_passages, n_words)
 
 
@@ -74,17 +80,39 @@ def union_of_rows(*sides: tuple[Ragged, torch.Tensor], n: int) -> Ragged:
 
 
 def _title_words(work: Work) -> tuple[pa.LargeStringArray, np.ndarray]:
-    """(the keywords of titles, the passage of each)."""
-    words, sizes = [pa.array([], pa.large_string())], [np.zeros(0, np.int64)]
-    path = work.stage_folders["passages"] / "passages.parquet"
+    """(the keywords of titles, the passage of each). Titles that an earlier run had keep theirs."""
+    path, first = work.stage_folders["passages"] / "passages.parquet", 0
     work.progress.start("hop_words", tables.n_rows(path), "titles")
+    is_new, known, known_passage = _earlier_words(work, path)
+    words, passages = [known], [known_passage]
     for batch in tables.read_batches(path, tables.PASSAGES, ("title",)):
-        lists = [keywords(title) for title in batch["title"].to_pylist()]
+        new = first + np.flatnonzero(is_new[first : first + batch.num_rows])
+        lists = [keywords(title) for title in batch["title"].take(pa.array(new - first)).to_pylist()]
         words.append(pa.array([word for title_words in lists for word in title_words], pa.large_string()))
-        sizes.append(np.array(list(map(len, lists)), np.int64))
-        work.progress.advance(len(lists))
-    counts = np.concatenate(sizes)
-    return pa.concat_arrays(words), np.repeat(np.arange(len(counts)), counts)
+        passages.append(np.repeat(new, np.array(list(map(len, lists)), np.int64)))
+        first += batch.num_rows
+        work.progress.advance(batch.num_rows)
+    work.report.reused += int((~is_new).sum())
+    return pa.concat_arrays(words), np.concatenate(passages)
+
+
+def _earlier_words(work: Work, path: Path) -> tuple[np.ndarray, pa.LargeStringArray, np.ndarray]:
+    """(whether each title is new, the keywords of the other titles, the passage of each)."""
+    none = np.ones(tables.n_rows(path), bool), pa.array([], pa.large_string()), np.zeros(0, np.int64)
+    carried, before = work.carried(np.int64), work.previous_inputs
+    if carried is None or not work.previous or not before:
+        return none
+    path_before = before["passages"] / path.name
+    sizes, number = np.split(carried, [tables.n_rows(path_before)])
+    files = before["hop_keywords"] / "keywords.parquet", work.previous / "topic_words.parquet"
+    words = pa.concat_arrays([one_array(tables.read_table(file, KEYWORDS)["keyword"]) for file in files])
+    rows = unchanged_rows(path, path_before, tables.PASSAGES, ("id", "title"))
+    if outside(rows + 1, len(sizes) + 1) or sizes.sum() != len(number) or outside(number, len(words)):
+        return none
+    now = np.full(len(sizes), -1)
+    now[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
+    passage = np.repeat(now, sizes)
+    return rows < 0, words.take(pa.array(number[passage >= 0])), passage[passage >= 0]
 
 
 def _subjects(work: Work) -> tuple[np.ndarray, np.ndarray]:
