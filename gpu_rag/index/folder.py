@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import time
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -241,19 +242,15 @@ class Reading:
     """
 
     def __init__(self, folder: Path):
-        self._descriptor = -1
         with contextlib.suppress(OSError):  # no folder, or no locks here
-            self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            weakref.finalize(self, os.close, descriptor)  # unlike __del__, it runs before the interpreter ends
             for _ in range(_TRIES):  # a build looks for readers by an exclusive lock, for a moment
                 try:
-                    fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
                     time.sleep(_PAUSE_S)
-
-    def __del__(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
 
 
 def has_readers(folder: Path) -> bool:

@@ -499,6 +499,13 @@ def test_ready_triples_that_name_a_removed_document_are_found(tmp_path: Path) ->
     assert not files_with(out, re.compile(rb"(?i)stroud1|tamsin1|\br1\b"))
 
 
+def test_a_reader_ends_with_the_interpreter_in_silence(tmp_path: Path) -> None:
+    """The interpreter may clear a module before an object that outlives it."""
+    code = f"from gpu_rag.index import folder; kept = folder.Reading({str(tmp_path)!r}); folder.os = None"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stderr == ""
+
+
 def test_readers_see_the_old_index_or_the_new_one(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,3 +148,59 @@ def import_one(bench: Any, tmp_path: Path, chunks: Chunks, row: Row) -> Shares:
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_against_the_rule(benches: Iterator[Any], tmp_path: Path, chunks: Chunks, row: Row) -> None:
     assert import_one(next(benches), tmp_path, chunks, row) == by_rule(chunks, row)
+
+
+IDS = ["a", "a#1", "b", "c", "d"]
+DOCUMENTS = st.dictionaries(st.sampled_from(IDS), st.lists(st.sampled_from(["Ann.", "Bo."]), min_size=1, max_size=3))
+READY = st.lists(
+    st.fixed_dictionaries(
+        {"id": st.sampled_from([*IDS, "b#0", "b#1"]), "entities": st.lists(st.sampled_from(["Ann", "Bo", ""]))},
+        optional={"triples": st.just([["Ann", "knows", "Bo"], ["Ann"]])},
+    ),
+    max_size=5,
+)
+
+
+def import_files(
+    bench: Any, documents: dict[str, Chunks], paths: Sequence[Path], before: Any = None
+) -> dict[str, bytes]:
+    """Files of an import into these documents, for which an earlier one is on the bench `before`."""
+    claimed = {f"{id}#{k}" for id, chunks in documents.items() for k in range(len(chunks)) if len(chunks) > 1}
+    put_documents(bench, {id: chunks for id, chunks in documents.items() if len(chunks) > 1 or id not in claimed})
+    bench.run(extraction_stage, IMPORT, sources=Sources(openie=tuple(paths)), before=before)
+    return {path.name: path.read_bytes() for path in bench.folder("extraction").iterdir() if path.stem != "carried"}
+
+
+@given(st.lists(DOCUMENTS, min_size=2, max_size=4), READY, READY)
+@settings(
+    max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_an_import_after_others_equals_one_from_nothing(
+    benches: Iterator[Any], tmp_path: Path, states: list[dict[str, Chunks]], one: list[Row], two: list[Row]
+) -> None:
+    paths = [write_openie(tmp_path / name, rows) for name, rows in (("one.jsonl", one), ("two.jsonl", two))]
+    before = None
+    for documents in states:
+        bench = next(benches)
+        assert import_files(bench, documents, paths, before) == import_files(next(benches), documents, paths)
+        before = bench
+
+
+def test_ready_rows_are_read_again_only_where_one_comes_to_a_passage(benches: Iterator[Any], tmp_path: Path) -> None:
+    rows = [{"id": name, "entities": ["Ann"], "triples": []} for name in ("x", "a", "b")]
+    path = write_openie(tmp_path / "o.jsonl", rows)
+    old, states = (
+        {"a": ["Ann."], "b": ["Bo."], "c": ["Cy."]},
+        {
+            "added": ({"d": ["Di."]}, 3),
+            "changed": ({"a": ["Ann and Bo."]}, 3),
+            "left": ({"a": []}, 2),
+            "came": ({"x": ["Ex."]}, 0),
+        },
+    )
+    before = next(benches)
+    import_files(before, old, [path])
+    for change, reused in states.values():
+        bench = next(benches)
+        import_files(bench, {**old, **change}, [path], before)
+        assert bench.report.reused == reused

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import chain, groupby, islice, repeat
 from operator import itemgetter
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 from msgspec import Meta, Struct
 
 from gpu_rag.errors import GpuRagError, UsageError
@@ -22,7 +25,7 @@ from gpu_rag.index.names import one_array, rows_of
 from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.coreference import coreference_params, resolved
 from gpu_rag.index.stages.passages import are_english, are_of_nodes, content_hash
-from gpu_rag.index.stages.rejected import Rejects
+from gpu_rag.index.stages.rejected import Rejects, read_rejects
 from gpu_rag.index.stages.requests import decided
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.models.ask import Ask, read_prompt
@@ -207,11 +210,17 @@ def _status(extraction: Extraction) -> str:
 def by_patterns(work: Work, passages: pa.Table) -> Iterator[pa.RecordBatch]:
     """Batches of extractions by the rule, as EXTRACTED. A passage whose title and text an earlier run had keeps its
     extraction."""
-    earlier, known = _earlier(work, passages)
+    return _spliced(work, passages, extract_batch, *_earlier(work, passages, _same_texts))
+
+
+def _spliced(
+    work: Work, passages: pa.Table, extract: Callable[[pa.RecordBatch], pa.RecordBatch], earlier: pa.Table, known: Any
+) -> Iterator[pa.RecordBatch]:
+    """Batches as EXTRACTED: the rows `known` of earlier extractions, i64[n], where that is -1 those of `extract`."""
     for batch in passages.to_batches(max_chunksize=work.settings.index.block):
         rows, known = known[: len(batch)], known[len(batch) :]
         is_new = rows < 0
-        new = extract_batch(batch.take(pa.array(np.flatnonzero(is_new))))
+        new = extract(batch.take(pa.array(np.flatnonzero(is_new))))
         order = np.empty(len(rows), np.int64)
         order[is_new], order[~is_new] = np.arange(len(new)), len(new) + np.arange(len(rows) - len(new))
         kept = earlier.take(pa.array(rows[~is_new]))
@@ -221,15 +230,17 @@ def by_patterns(work: Work, passages: pa.Table) -> Iterator[pa.RecordBatch]:
         work.progress.advance(len(batch))
 
 
-def _earlier(work: Work, passages: pa.Table) -> tuple[pa.Table, np.ndarray]:
-    """(earlier extractions as EXTRACTED, i64[n]: the row of each passage among them, -1 if its title or text is new). A
+def _earlier(
+    work: Work, passages: pa.Table, same: Callable[[pa.Table, pa.Table], np.ndarray]
+) -> tuple[pa.Table, np.ndarray]:
+    """(earlier extractions as EXTRACTED, i64[n]: the row of each passage among them by `same`, -1 if it is new). A
     passage that was skipped in the earlier run counts as new, and so do all if the extractions have more than 2 GiB of
     text, which Arrow does not join."""
     none = EXTRACTED.empty_table(), np.full(passages.num_rows, -1)
     if not work.previous or not work.previous_inputs or work.settings.index.coref != "none":
         return none
     before = tables.read_table(work.previous_inputs["passages"] / "passages.parquet", tables.PASSAGES)
-    rows = rows_of(*map(_titled, (passages, before)))
+    rows = same(passages, before)
     table = tables.read_table(work.previous / "extractions.parquet", tables.EXTRACTIONS).drop_columns(["passage"])
     profiles = tables.read_table(work.previous / "profiles.parquet", tables.PROFILES)
     if any(column.num_chunks > 1 for column in (*table.columns, *profiles.columns)):
@@ -240,6 +251,11 @@ def _earlier(work: Work, passages: pa.Table) -> tuple[pa.Table, np.ndarray]:
     table = table.append_column("profiles", pa.ListArray.from_arrays(pa.array(ends), structs)).cast(EXTRACTED)
     skipped = np.append(pc.equal(table["status"], "skipped").to_numpy(), True)
     return table, np.where(skipped[rows], -1, rows)
+
+
+def _same_texts(passages: pa.Table, before: pa.Table) -> np.ndarray:
+    """The row of each passage among earlier ones, by its title and text; -1 if it is new."""
+    return rows_of(_titled(passages), _titled(before))
 
 
 def _titled(passages: pa.Table) -> pa.LargeStringArray:
@@ -256,18 +272,23 @@ def by_import(work: Work, passages: pa.Table) -> Iterator[pa.RecordBatch]:
     """Ready OpenIE results, matched by passage id or document id. Rows that match nothing become rejects.
 
     In a document of several passages, each name and triple goes to the passages that hold it verbatim, else to the
-    first.
+    first. If each row still goes to the passages of an earlier run, or to one that left, the files are not read again.
     """
-    n = 0
+    earlier, known = _earlier(work, passages, _same_parts)
+    if _are_imported(work, passages, known):
+        yield from _spliced(work, passages, lambda new: _batch([(_NOTHING, "absent")] * len(new)), earlier, known)
+        return
+    n, carried = 0, array("q")
     with database(work) as db:
         db.create("imported", _IMPORTED)
         with Rejects(work, work.sources.openie) as rejects:
-            matched = _matched(work, passages, rejects)
+            matched = _matched(work, passages, rejects, carried)
             while part := list(islice(matched, tables.ROWS_A_GROUP)):
                 numbered = [(row, seq, e.entities, e.triples) for seq, (row, e) in enumerate(part, n)]
                 columns = [pa.array(column, field.type) for column, field in zip(zip(*numbered), _IMPORTED)]
                 db.add("imported", pa.table(columns, _IMPORTED))
                 n += len(part)
+        work.carry(np.array(carried))
         yield from _batches(_in_order(db, passages.num_rows))
 
 
@@ -276,9 +297,67 @@ _IMPORTED = pa.schema(
 )
 
 
-def _matched(work: Work, passages: pa.Table, rejects: Rejects) -> Iterator[tuple[int, Extraction]]:
-    """(passage, its part) of each ready row, in the order of the files."""
+_BEGIN = 1  # in the array carried: a file begins
+
+
+def _hash_of(id: str) -> int:
+    """Hash of an id, from 2 to 2^63 - 1."""
+    return xxhash.xxh3_64_intdigest(id.encode("utf-8", "surrogatepass")) >> 1 | 2
+
+
+def _same_parts(passages: pa.Table, before: pa.Table) -> np.ndarray:
+    """The row of each passage among earlier ones, by its ids, and by its title and text too if it is a part of its
+    document; -1 if it is new."""
+    rows = rows_of(one_array(passages["id"]), one_array(before["id"]))
+    places = pa.array(rows, mask=rows < 0)
+
+    def are_same(name: str) -> pa.Array:
+        return pc.fill_null(pc.equal(passages[name], before[name].take(places)), False)
+
+    is_same, are_parts = are_same("doc_id"), pc.not_equal(passages["id"], passages["doc_id"])
+    if pc.any(are_parts).as_py():
+        is_same = pc.and_(is_same, pc.or_(pc.invert(are_parts), pc.and_(are_same("title"), are_same("text"))))
+    return np.where(is_same.to_numpy(), rows, -1)
+
+
+def _are_imported(work: Work, passages: pa.Table, known: np.ndarray) -> bool:
+    """Whether an earlier import holds: ready rows go to passages that it knows, i64[n] with -1 for new ones, or to ones
+    that left. If so, writes the rejects: the earlier ones, and rows whose passages left.
+
+    The array carried has the hash of each row's id, negative without a passage; 0 for another reject."""
+    rows = work.carried(np.int64, values=range(-(1 << 63), 1 << 63))
+    if not work.previous or not work.previous_inputs or rows is None or work.sources.strict:
+        return False
+    columns = ["id", "doc_id"]
+    before = tables.read_table(work.previous_inputs["passages"] / "passages.parquet", tables.PASSAGES, columns)
+    is_gone = np.ones(len(before), bool)
+    is_gone[known[known >= 0]] = False
+    changed = pa.concat_tables([passages.select(columns).filter(pa.array(known < 0)), before.filter(pa.array(is_gone))])
+    ids = {_hash_of(id): id for name in columns for id in changed[name].to_pylist()}
+    hashes, names = np.array([*ids], np.int64), pa.array(ids.values(), pa.string())
+    stay = pc.or_(*(pc.is_in(names, value_set=passages[name]) for name in columns)).to_numpy(zero_copy_only=False)
+    earlier = list(read_rejects(work.previous / "rejects.jsonl"))
+    if np.isin(abs(rows), hashes[stay]).any() or np.count_nonzero(rows <= 0) != len(earlier):
+        return False
+    is_lost, files = np.isin(rows, hashes), np.cumsum(rows == _BEGIN) - 1
+    with Rejects(work, work.sources.openie) as rejects:
+        waiting = iter(earlier)
+        for place in np.flatnonzero((rows <= 0) | is_lost).tolist():
+            if is_lost[place]:
+                rejects.add(_unmatched(work, work.sources.openie[files[place]], ids[int(rows[place])]))
+            else:
+                rejects.write(next(waiting))
+    work.carry(np.where(is_lost, -rows, rows))
+    return True
+
+
+def _unmatched(work: Work, path: Path, id: str) -> Reject:
     among = "" if work.settings.index.extract_nodes else ", texts of nodes left out (index.extract_nodes is false)"
+    return Reject(str(path), 0, f"openie: no passage has this id{among}", id)
+
+
+def _matched(work: Work, passages: pa.Table, rejects: Rejects, carried: array[int]) -> Iterator[tuple[int, Extraction]]:
+    """(passage, its part) of each ready row, in the order of the files. carried: gets the rows, see `_are_imported`."""
     ids, doc_ids = one_array(passages["id"]), one_array(passages["doc_id"])
     is_part = pc.not_equal(ids, doc_ids).to_numpy(zero_copy_only=False)
     sorted_ = pa.table({"id": doc_ids, "start": passages["start"], "row": np.arange(len(ids))})
@@ -286,6 +365,7 @@ def _matched(work: Work, passages: pa.Table, rejects: Rejects) -> Iterator[tuple
     documents, sizes = sorted_["id"].combine_chunks().value_counts().flatten()  # in order of first use
     ends, order = np.cumsum(np.append(0, sizes.to_numpy())), sorted_["row"].to_numpy()
     for path in work.sources.openie:
+        carried.append(_BEGIN)
         items = iter(read_openie(path))
         while block := list(islice(items, tables.ROWS_A_GROUP)):
             wanted = pa.array([item.id if isinstance(item, OpenIERow) else "" for item in block], pa.large_string())
@@ -295,11 +375,14 @@ def _matched(work: Work, passages: pa.Table, rejects: Rejects) -> Iterator[tuple
                     rows = [row]
                 if isinstance(item, Reject):
                     rejects.add(item)
+                    carried.append(0)
                 elif rows:
                     yield from _distribute(item, rows, passages)
+                    carried.append(_hash_of(item.id))
                     work.progress.advance(1)
                 else:
-                    rejects.add(Reject(str(path), 0, f"openie: no passage has this id{among}", item.id))
+                    rejects.add(_unmatched(work, path, item.id))
+                    carried.append(-_hash_of(item.id))
 
 
 def _in_order(db: Database, n: int) -> Iterator[Row]:
