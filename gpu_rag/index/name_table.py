@@ -110,7 +110,7 @@ def _hashed(keys: pa.LargeStringArray) -> Iterator[tuple[np.ndarray, ...]]:
     """(the hash of each key, the hash of its first word, the number of its words), a block of keys at a time."""
     for start in range(0, len(keys), _BLOCK):
         block = keys.slice(start, _BLOCK)
-        first = pc.replace_substring_regex(block, " .*", "").dictionary_encode()
+        first = pc.list_element(pc.split_pattern(block, " ", max_splits=1), 0).dictionary_encode()
         begins = _hashes(first.dictionary.to_pylist())[first.indices.to_numpy()]
         yield _hashes(block.to_pylist()), begins, pc.count_substring(block, " ").to_numpy().astype(np.int32) + 1
 
@@ -129,7 +129,10 @@ def _places(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 def _folded(names: pa.LargeStringArray) -> pa.LargeStringArray:
     """The folded words of each name, joined by spaces: array operations for ASCII names, one by one for others."""
-    keys = pc.utf8_trim_whitespace(pc.replace_substring_regex(pc.utf8_lower(names), "[^0-9a-z]+", " "))
+    keys = pc.utf8_lower(names)
+    odd = pc.match_substring_regex(keys, "[^0-9a-z ]|^ |  | $")
+    plain = pc.utf8_trim_whitespace(pc.replace_substring_regex(keys.filter(odd), "[^0-9a-z]+", " "))
+    keys = pc.replace_with_mask(keys, odd, plain)
     return changed(keys, names, pc.invert(pc.string_is_ascii(names)), lambda name: " ".join(words_of(name).folded))
 
 

@@ -172,9 +172,7 @@ def import_files(
 
 
 @given(st.lists(DOCUMENTS, min_size=2, max_size=4), READY, READY)
-@settings(
-    max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_an_import_after_others_equals_one_from_nothing(
     benches: Iterator[Any], tmp_path: Path, states: list[dict[str, Chunks]], one: list[Row], two: list[Row]
 ) -> None:
@@ -186,21 +184,15 @@ def test_an_import_after_others_equals_one_from_nothing(
         before = bench
 
 
-def test_ready_rows_are_read_again_only_where_one_comes_to_a_passage(benches: Iterator[Any], tmp_path: Path) -> None:
+def test_ready_rows_are_read_again_only_where_one_names_a_changed_passage(
+    benches: Iterator[Any], tmp_path: Path
+) -> None:
     rows = [{"id": name, "entities": ["Ann"], "triples": []} for name in ("x", "a", "b")]
     path = write_openie(tmp_path / "o.jsonl", rows)
-    old, states = (
-        {"a": ["Ann."], "b": ["Bo."], "c": ["Cy."]},
-        {
-            "added": ({"d": ["Di."]}, 3),
-            "changed": ({"a": ["Ann and Bo."]}, 3),
-            "left": ({"a": []}, 2),
-            "came": ({"x": ["Ex."]}, 0),
-        },
-    )
+    old = {"a": ["Ann."], "b": ["Bo."], "c": ["Cy."]}
     before = next(benches)
     import_files(before, old, [path])
-    for change, reused in states.values():
+    for change, reused in (({"d": ["Di."]}, 3), ({"a": ["Ann and Bo."]}, 3), ({"a": []}, 0), ({"x": ["Ex."]}, 0)):
         bench = next(benches)
         import_files(bench, {**old, **change}, [path], before)
         assert bench.report.reused == reused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,7 +10,6 @@ from dataclasses import replace
 from functools import reduce
 from itertools import chain, groupby, islice, repeat
 from operator import itemgetter
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from gpu_rag.index.names import one_array, rows_of
 from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.coreference import coreference_params, resolved
 from gpu_rag.index.stages.passages import are_english, are_of_nodes, content_hash
-from gpu_rag.index.stages.rejected import Rejects, read_rejects
+from gpu_rag.index.stages.rejected import Rejects
 from gpu_rag.index.stages.requests import decided
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.models.ask import Ask, read_prompt
@@ -272,7 +272,7 @@ def by_import(work: Work, passages: pa.Table) -> Iterator[pa.RecordBatch]:
     """Ready OpenIE results, matched by passage id or document id. Rows that match nothing become rejects.
 
     In a document of several passages, each name and triple goes to the passages that hold it verbatim, else to the
-    first. If each row still goes to the passages of an earlier run, or to one that left, the files are not read again.
+    first. The files are not read again where no row names a passage that came or left since an earlier run.
     """
     earlier, known = _earlier(work, passages, _same_parts)
     if _are_imported(work, passages, known):
@@ -297,12 +297,9 @@ _IMPORTED = pa.schema(
 )
 
 
-_BEGIN = 1  # in the array carried: a file begins
-
-
 def _hash_of(id: str) -> int:
-    """Hash of an id, from 2 to 2^63 - 1."""
-    return xxhash.xxh3_64_intdigest(id.encode("utf-8", "surrogatepass")) >> 1 | 2
+    """Hash of an id, below 2^63."""
+    return xxhash.xxh3_64_intdigest(id.encode("utf-8", "surrogatepass")) >> 1
 
 
 def _same_parts(passages: pa.Table, before: pa.Table) -> np.ndarray:
@@ -321,11 +318,9 @@ def _same_parts(passages: pa.Table, before: pa.Table) -> np.ndarray:
 
 
 def _are_imported(work: Work, passages: pa.Table, known: np.ndarray) -> bool:
-    """Whether an earlier import holds: ready rows go to passages that it knows, i64[n] with -1 for new ones, or to ones
-    that left. If so, writes the rejects: the earlier ones, and rows whose passages left.
-
-    The array carried has the hash of each row's id, negative without a passage; 0 for another reject."""
-    rows = work.carried(np.int64, values=range(-(1 << 63), 1 << 63))
+    """Whether no ready row names a passage or document that came or left since an earlier import, whose passages
+    `known` stay. If so, its rejects are copied. The array carried has the hash of each row's id."""
+    rows = work.carried(np.int64, values=range(1 << 63))
     if not work.previous or not work.previous_inputs or rows is None or work.sources.strict:
         return False
     columns = ["id", "doc_id"]
@@ -333,31 +328,17 @@ def _are_imported(work: Work, passages: pa.Table, known: np.ndarray) -> bool:
     is_gone = np.ones(len(before), bool)
     is_gone[known[known >= 0]] = False
     changed = pa.concat_tables([passages.select(columns).filter(pa.array(known < 0)), before.filter(pa.array(is_gone))])
-    ids = {_hash_of(id): id for name in columns for id in changed[name].to_pylist()}
-    hashes, names = np.array([*ids], np.int64), pa.array(ids.values(), pa.string())
-    stay = pc.or_(*(pc.is_in(names, value_set=passages[name]) for name in columns)).to_numpy(zero_copy_only=False)
-    earlier = list(read_rejects(work.previous / "rejects.jsonl"))
-    if np.isin(abs(rows), hashes[stay]).any() or np.count_nonzero(rows <= 0) != len(earlier):
+    ids = [_hash_of(id) for name in columns for id in changed[name].to_pylist()]
+    if np.isin(rows, np.array(ids, np.int64)).any():
         return False
-    is_lost, files = np.isin(rows, hashes), np.cumsum(rows == _BEGIN) - 1
-    with Rejects(work, work.sources.openie) as rejects:
-        waiting = iter(earlier)
-        for place in np.flatnonzero((rows <= 0) | is_lost).tolist():
-            if is_lost[place]:
-                rejects.add(_unmatched(work, work.sources.openie[files[place]], ids[int(rows[place])]))
-            else:
-                rejects.write(next(waiting))
-    work.carry(np.where(is_lost, -rows, rows))
+    shutil.copyfile(work.previous / "rejects.jsonl", work.out / "rejects.jsonl")
+    work.carry(rows)
     return True
 
 
-def _unmatched(work: Work, path: Path, id: str) -> Reject:
-    among = "" if work.settings.index.extract_nodes else ", texts of nodes left out (index.extract_nodes is false)"
-    return Reject(str(path), 0, f"openie: no passage has this id{among}", id)
-
-
 def _matched(work: Work, passages: pa.Table, rejects: Rejects, carried: array[int]) -> Iterator[tuple[int, Extraction]]:
-    """(passage, its part) of each ready row, in the order of the files. carried: gets the rows, see `_are_imported`."""
+    """(passage, its part) of each ready row, in the order of the files. carried: gets the hash of each row's id."""
+    among = "" if work.settings.index.extract_nodes else ", texts of nodes left out (index.extract_nodes is false)"
     ids, doc_ids = one_array(passages["id"]), one_array(passages["doc_id"])
     is_part = pc.not_equal(ids, doc_ids).to_numpy(zero_copy_only=False)
     sorted_ = pa.table({"id": doc_ids, "start": passages["start"], "row": np.arange(len(ids))})
@@ -365,7 +346,6 @@ def _matched(work: Work, passages: pa.Table, rejects: Rejects, carried: array[in
     documents, sizes = sorted_["id"].combine_chunks().value_counts().flatten()  # in order of first use
     ends, order = np.cumsum(np.append(0, sizes.to_numpy())), sorted_["row"].to_numpy()
     for path in work.sources.openie:
-        carried.append(_BEGIN)
         items = iter(read_openie(path))
         while block := list(islice(items, tables.ROWS_A_GROUP)):
             wanted = pa.array([item.id if isinstance(item, OpenIERow) else "" for item in block], pa.large_string())
@@ -375,14 +355,13 @@ def _matched(work: Work, passages: pa.Table, rejects: Rejects, carried: array[in
                     rows = [row]
                 if isinstance(item, Reject):
                     rejects.add(item)
-                    carried.append(0)
-                elif rows:
+                    continue
+                carried.append(_hash_of(item.id))
+                if rows:
                     yield from _distribute(item, rows, passages)
-                    carried.append(_hash_of(item.id))
                     work.progress.advance(1)
                 else:
-                    rejects.add(_unmatched(work, path, item.id))
-                    carried.append(-_hash_of(item.id))
+                    rejects.add(Reject(str(path), 0, f"openie: no passage has this id{among}", item.id))
 
 
 def _in_order(db: Database, n: int) -> Iterator[Row]:
