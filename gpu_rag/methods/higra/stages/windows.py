@@ -149,11 +149,10 @@ def near_pairs(vectors: torch.Tensor, eps: float, kept: KeptPairs | None = None)
 def _with_new(vectors: torch.Tensor, eps: float, kept: KeptPairs) -> tuple[np.ndarray, np.ndarray]:
     """`near_pairs`, where only the pairs of new rows are searched."""
     n, new = len(vectors), torch.from_numpy(np.flatnonzero(kept.is_new)).to(vectors.device)
-    queries, least = vectors[new], 1 - eps - products_slack(vectors)
-    keys = [kept.pairs @ [n, 1]]
-    for start in range(0, n, _TILE):
-        row, column = (products(vectors[start : start + _TILE], queries) >= least).nonzero(as_tuple=True)
-        a, b = row + start, new[column]
+    keys, least = [kept.pairs @ [n, 1]], 1 - eps - products_slack(vectors)
+    for part, start in ((part, start) for part in new.split(_TILE) for start in range(0, n, _TILE)):
+        row, column = (products(vectors[start : start + _TILE], vectors[part]) >= least).nonzero(as_tuple=True)
+        a, b = row + start, part[column]
         keys.append((torch.minimum(a, b) * n + torch.maximum(a, b))[a != b].cpu().numpy())
     pairs, cosines = np.stack(np.divmod(distinct(np.concatenate(keys)), n), 1), [np.zeros(0)]
     for start in range(0, len(pairs), _TILE**2):
