@@ -21,7 +21,7 @@ from gpu_rag.text.supporting import (
     SUFFIX,
     Sentence,
     Span,
-    has_names,
+    evidence_of,
     has_run,
     question_of,
     sentences_of,
@@ -111,7 +111,7 @@ def _readings(question: str, passages: Passages) -> list[_Reading]:
     asked = question_of(question)
     if _ORIGIN.search(question):
         return list(_origins(question, passages))[:1]
-    named = [(n, s) for n, passage in enumerate(passages) for s in sentences_of(*passage) if has_names(asked, [s])]
+    _, named, _ = evidence_of(question, tuple(passages))
     if asked.kind == "date":
         return _dates(question, named, passages)
     judged, read = dict[str, Sequence[Span]](), dict[str, Span]()
