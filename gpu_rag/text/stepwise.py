@@ -13,12 +13,15 @@ from dataclasses import replace
 
 from gpu_rag.text.rules.decomposition import Compared, fill, plan_by_rules
 from gpu_rag.text.rules.decomposition.compare import decide
-from gpu_rag.text.rules.extraction.lexicon import AUXILIARIES, PREPOSITIONS
+from gpu_rag.text.rules.extraction.lexicon import AUXILIARIES, POSSESSIVES, PREPOSITIONS, is_verb
 from gpu_rag.text.rules.extraction.relations import is_adjective
-from gpu_rag.text.rules.extraction.tokens import AMOUNT, DATE
+from gpu_rag.text.rules.extraction.tokens import AMOUNT, DATE, Mention
+from gpu_rag.text.rules.relations import says_inverse
 from gpu_rag.text.supporting import (
+    BOUNDARIES,
     NEGATIONS,
     SUFFIX,
+    Question,
     Sentence,
     Span,
     evidence_of,
@@ -42,6 +45,9 @@ _COPULAS = frozenset({"is", "was", "are", "were"})
 _MAX_READINGS, _MAX_CHAINS, _MAX_ADJECTIVE = 3, 9, 6
 _MAX_NAMED = 32  # sentences read for a step, so that time grows with the evidence and not with its square
 _NEGATION = re.compile(rf"\b(?:{'|'.join(sorted(NEGATIONS))})\b|n['’]t\b", re.IGNORECASE)
+_UNREAL = NEGATIONS | {"almost", "nearly", "wrongly", "falsely", "former"}
+_PLACED, _TOWARDS = frozenset({"in", "at", "on"}), frozenset({"to", "from"})
+_GOVERNORS = PREPOSITIONS | AUXILIARIES | BOUNDARIES
 _MIN_PREFIX = 4  # letters that a country and its adjective share
 
 
@@ -114,27 +120,86 @@ def _readings(question: str, passages: Passages) -> list[_Reading]:
     _, named, _ = evidence_of(question, tuple(passages))
     if asked.kind == "date":
         return _dates(question, named, passages)
-    judged, read = dict[str, Sequence[Span]](), dict[str, Span]()
-    other: dict[str, Span] = {}
-    near: dict[str, Span] = {}
+    about = _about(question, passages)
+    if not asked.names and not about:
+        return []
+    judged = dict[str, bool]()
+    read, near, other = dict[str, Span](), dict[str, Span](), dict[str, Span]()
     for number, sentence in named[:_MAX_NAMED]:
+        span = Span(number, sentence.start, sentence.end, None)
+        if not asked.names and number not in about:
+            continue
         for mention in sentence.mentions:
-            if mention.kind in (DATE, AMOUNT) or is_adjective(sentence.tokens, mention):
+            is_name = mention.kind not in (DATE, AMOUNT) and not is_adjective(sentence.tokens, mention)
+            if not is_name or not _states(asked, sentence, mention):
                 continue
             text = _text(sentence, mention.first, mention.last, passages[number][1])
             terms = sequence_of(question)
             titles = [title for title in _titles(text, passages) if not has_run(terms, sequence_of(title))]
             if text not in judged:
-                judged[text] = supporting(question, text, passages)
-            spans = judged[text]
+                judged[text] = bool(supporting(question, text, passages))
             for title in titles:
-                if spans:
-                    read.setdefault(title, spans[0])
+                if judged[text]:
+                    read.setdefault(title, span)
                 elif 2 * sum(bool(sentence.places(word)) for word, _ in asked.words) >= len(asked.words):
-                    near.setdefault(title, Span(number, sentence.start, sentence.end, None))
-            if spans and not titles:
-                other.setdefault(text, spans[0])
+                    near.setdefault(title, span)
+            if judged[text] and not titles:
+                other.setdefault(text, span)
     return list((read or (near if len(near) == 1 else {}) or other).items())[:_MAX_READINGS]
+
+
+def _states(asked: Question, sentence: Sentence, mention: Mention) -> bool:
+    """Whether a sentence says of a name or date what a step asks: without a negation or a plan ("was to direct"), and
+    neither of a relative ("the brother of NAME") nor by another verb ("written by NAME and directed by")."""
+    tokens, lows, first, last = sentence.tokens, [t.low for t in sentence.tokens], mention.first, mention.last
+    words = {i for word, _ in asked.words for i in sentence.places(word) if not first <= i < last}
+    if (asked.words and not words) or tokens[last - 1].possessive:
+        return False
+    verbs = [i for i, low in enumerate(lows) if low not in AUXILIARIES and is_verb(low, lows[i - 1] if i else "")]
+    verbs = sorted({*verbs, *(i for i in words if lows[i].endswith("ing"))})
+    word = min(words, key=lambda i: sentence.distance(i, (first, last)), default=first)
+    begin = max((i for i in range(min(word, first)) if lows[i] in BOUNDARIES), default=0)
+    is_denied = any(low in _UNREAL or low.endswith(("n't", "n’t")) for low in lows[begin : max(word, last)])
+    if is_denied is not asked.is_negated or not {"to", "be"}.isdisjoint(lows[max(word - 2, 0) : word]):
+        return False
+
+    def tells(verb: int) -> bool:
+        """Whether a verb is one of the words, or joined to one: "directed and written by"."""
+        while verb >= 0 and verb not in words:
+            before = next((i for i in range(verb - 1, -1, -1) if lows[i] not in {"and", ",", "by"}), -1)
+            verb = before if before in verbs and before < verb - 1 else -1
+        return verb >= 0
+
+    known = {*sequence_of(SUFFIX.sub("", sentence.title))}.union(*asked.names)
+    others = [m for m in sentence.mentions if m.kind not in (DATE, AMOUNT) and not is_adjective(tokens, m)]
+    i = next((i for i in range(first - 1, -1, -1) if i in verbs or lows[i] in _GOVERNORS), -1)
+    verb = max((v for v in verbs if v < first), default=-1)
+    if i in verbs:
+        return tells(i)
+    if i + 2 < first and lows[i + 1] in POSSESSIVES and first - 1 in words:
+        return True  # "its director NAME"
+    low = lows[i] if i >= 0 else ""
+    if low == "of":
+        said = [unit for place, unit in sentence.units if place == i - 1]
+        return i - 1 in words and any(
+            unit not in asked.relations or any(says_inverse(word, unit) for word in asked.relations) for unit in said
+        )
+    if low == "by":
+        return verb < 0 or tells(verb)
+    if low in PREPOSITIONS:
+        if low in _PLACED:
+            return verb < 0 or tells(verb) or not asked.words
+        begin = max((b for b in range(i) if lows[b] in BOUNDARIES), default=0)
+        return low in _TOWARDS and i - 1 in words and (verb < begin or verb == i - 1)
+    if low in AUXILIARIES:
+        return True
+    after = next((v for v in verbs if v >= last), -1)
+    if after >= 0 and all(m.first >= after or m.last <= last for m in others):
+        objects = [m for m in others if m.first > after]
+        is_known = not objects or any(known & {*sentence.terms[m.first : m.last]} for m in objects)
+        return tells(after) and is_known
+    before = next((m for m in others if m.last == i), None)
+    return before is None or known >= {*sentence.terms[before.first : before.last]} or _states(asked, sentence, before)
 
 
 def _dates(question: str, named: Sequence[tuple[int, Sentence]], passages: Passages) -> list[_Reading]:

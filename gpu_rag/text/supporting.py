@@ -67,7 +67,7 @@ _EMPTY = word_set("place year date day month century time people person man woma
 _PLACED = word_set(
     "lie lies lay stand stands stood live lives lived located situated placed found"
 )  # verbs that a sentence may leave out
-_BOUNDARIES = word_set(", ; : ( ) – — and but while who which whom whose where when after before although though")
+BOUNDARIES = word_set(", ; : ( ) – — and but while who which whom whose where when after before although though")
 _REFERS = PRONOUNS | POSSESSIVES | {"both"}
 _RELATIVES = word_set("who which whose")
 _JOINS = word_set("and or to until")  # "in 1898 and 1903", "from 710 to 745": the first alone is not an answer
@@ -112,7 +112,7 @@ class Sentence:
         self._places: dict[Unit, list[int]] = {}
         self.tokens = _tokens(text, start, end)
         self.terms = _terms_of(self.tokens)
-        steps = (_BOUNDARY if token.low in _BOUNDARIES else token.kind != MARK for token in self.tokens)
+        steps = (_BOUNDARY if token.low in BOUNDARIES else token.kind != MARK for token in self.tokens)
         self._steps = list(accumulate(steps, initial=0))
         self.mentions: list[Mention] = find_mentions_in(text, self.tokens, passage_words("", [], [self.tokens]))
         lows = [*(token.low for token in self.tokens), ""]
