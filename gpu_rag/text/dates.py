@@ -23,7 +23,7 @@ december dec dez dezember décembre diciembre dicembre dezembro grudnia дека
 """
 _MONTH_OF = {name: number for number, line in enumerate(_NAMES.strip().splitlines(), 1) for name in line.split()}
 # Each begins with a set of characters, which is searched for fast; `_is_part` replaces a look-behind.
-_NUMBERS = re.compile(r"([0-9]{1,4})([./-])([0-9]{1,2})\2([0-9]{1,4})(?![^\W_T]|T\D|[./-]?\d)")
+NUMERIC = re.compile(r"([0-9]{1,4})([./-])([0-9]{1,2})\2([0-9]{1,4})(?![^\W_T]|T\D|[./-]?\d)")
 _DAY_FIRST = re.compile(
     r"([0-9]{1,2})(?:st|nd|rd|th|er|[.º])?[ \n-](?:(?:of|de)\s)?([^\W\d_]{3,12})\b"
     r"(?:[.,]?[ \n-](?:(?:of|de)\s)?([12][0-9]{3})(?![^\W_]|[./-]?\d))?"
@@ -43,7 +43,7 @@ def plain_dates(text: str) -> str:
     >>> plain_dates("on 2025-03-05, 25/3/2025, Mar 7th, 2025, and 9. März 2025")
     'on 5 March 2025, 25 March 2025, 7 March 2025, and 9 March 2025 März'
     """
-    text = _NUMBERS.sub(_of_numbers, text)
+    text = NUMERIC.sub(_of_numbers, text)
     text = _DAY_FIRST.sub(lambda match: _named(match, match[1], match[2]), text)
     return _MONTH_FIRST.sub(lambda match: _named(match, match[2], match[1]), text)
 

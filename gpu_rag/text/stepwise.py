@@ -15,7 +15,7 @@ from gpu_rag.text.rules.decomposition import Compared, fill, plan_by_rules
 from gpu_rag.text.rules.decomposition.compare import decide
 from gpu_rag.text.rules.extraction.lexicon import AUXILIARIES, POSSESSIVES, PREPOSITIONS, is_verb
 from gpu_rag.text.rules.extraction.relations import is_adjective
-from gpu_rag.text.rules.extraction.tokens import AMOUNT, DATE, Mention
+from gpu_rag.text.rules.extraction.tokens import DATE, NAMED, QUOTED, TITLE, Mention
 from gpu_rag.text.rules.relations import says_inverse
 from gpu_rag.text.supporting import (
     BOUNDARIES,
@@ -39,7 +39,8 @@ _Chain = tuple[dict[int, str], tuple[Span, ...]]
 """The answers of the first steps by number, and their sentences, the last first."""
 
 _ORIGIN = re.compile(r"\b(?:nationality|country)\b", re.IGNORECASE)
-_LIFE = re.compile(r"\b(?:born|birth|die|died|death)\b", re.IGNORECASE)
+_OUT = re.compile(r"\b(?:come out|released?|published|appear|launched)\b", re.IGNORECASE)
+_COME_OUT = re.compile(r"\bdid (.+) come out\b", re.IGNORECASE)
 _YEAR = re.compile(r"1\d{3}|20\d{2}")
 _COPULAS = frozenset({"is", "was", "are", "were"})
 _MAX_READINGS, _MAX_CHAINS, _MAX_ADJECTIVE = 3, 9, 6
@@ -48,7 +49,10 @@ _NEGATION = re.compile(rf"\b(?:{'|'.join(sorted(NEGATIONS))})\b|n['’]t\b", re.
 _UNREAL = NEGATIONS | {"almost", "nearly", "wrongly", "falsely", "former"}
 _PLACED, _TOWARDS = frozenset({"in", "at", "on"}), frozenset({"to", "from"})
 _GOVERNORS = PREPOSITIONS | AUXILIARIES | BOUNDARIES
-_MIN_PREFIX = 4  # letters that a country and its adjective share
+# A country is its stem and a final; its adjective is the stem and an ending, or the country without "land".
+_FINAL, _ADJECTIVE = re.compile(r"(?:[aeoy]+|en|al)$"), re.compile(r"a?n|[ei]an|u?ese|ish|i|ic|e")
+_LAND = re.compile(r"y|land|i?stan")
+_SHARED = frozenset({"niger", "dominica"})  # "Nigerian" and "Dominican" are also formed from another country
 
 
 def supporting_steps(question: str, answer: str, passages: Passages) -> tuple[Span, ...] | None:
@@ -108,8 +112,11 @@ def _last(question: str, answer: str, passages: Passages) -> tuple[Span, ...]:
 
 
 def _same_country(country: str, adjective: str) -> bool:
-    n = max(_MIN_PREFIX, min(len(country), len(adjective)) - 2)
-    return country == adjective or country[:n] == adjective[:n]
+    """Whether an adjective is formed from the name of a country by an ending: "Mexican", "Chinese", "German"."""
+    stems = [country, _FINAL.sub("", country)]
+    is_formed = any(adjective.startswith(stem) and _ADJECTIVE.fullmatch(adjective[len(stem) :]) for stem in stems)
+    is_shorter = _LAND.fullmatch(country.removeprefix(adjective)) is not None
+    return country == adjective or ((is_formed or is_shorter) and country not in _SHARED)
 
 
 def _readings(question: str, passages: Passages) -> list[_Reading]:
@@ -130,7 +137,7 @@ def _readings(question: str, passages: Passages) -> list[_Reading]:
         if not asked.names and number not in about:
             continue
         for mention in sentence.mentions:
-            is_name = mention.kind not in (DATE, AMOUNT) and not is_adjective(sentence.tokens, mention)
+            is_name = mention.kind in (NAMED, QUOTED, TITLE) and not is_adjective(sentence.tokens, mention)
             if not is_name or not _states(asked, sentence, mention):
                 continue
             text = _text(sentence, mention.first, mention.last, passages[number][1])
@@ -152,8 +159,9 @@ def _states(asked: Question, sentence: Sentence, mention: Mention) -> bool:
     """Whether a sentence says of a name or date what a step asks: without a negation or a plan ("was to direct"), and
     neither of a relative ("the brother of NAME") nor by another verb ("written by NAME and directed by")."""
     tokens, lows, first, last = sentence.tokens, [t.low for t in sentence.tokens], mention.first, mention.last
-    words = {i for word, _ in asked.words for i in sentence.places(word) if not first <= i < last}
-    if (asked.words and not words) or tokens[last - 1].possessive:
+    places = {i for word, _ in asked.words for i in sentence.places(word)}
+    words = places - {*range(first, last)}
+    if (asked.words and not places) or tokens[last - 1].possessive:
         return False
     verbs = [i for i, low in enumerate(lows) if low not in AUXILIARIES and is_verb(low, lows[i - 1] if i else "")]
     verbs = sorted({*verbs, *(i for i in words if lows[i].endswith("ing"))})
@@ -171,7 +179,8 @@ def _states(asked: Question, sentence: Sentence, mention: Mention) -> bool:
         return verb >= 0
 
     known = {*sequence_of(SUFFIX.sub("", sentence.title))}.union(*asked.names)
-    others = [m for m in sentence.mentions if m.kind not in (DATE, AMOUNT) and not is_adjective(tokens, m)]
+    kinds = {DATE} if mention.kind == DATE else {NAMED, QUOTED, TITLE}
+    others = [m for m in sentence.mentions if m.kind in kinds and not is_adjective(tokens, m)]
     i = next((i for i in range(first - 1, -1, -1) if i in verbs or lows[i] in _GOVERNORS), -1)
     verb = max((v for v in verbs if v < first), default=-1)
     if i in verbs:
@@ -188,12 +197,12 @@ def _states(asked: Question, sentence: Sentence, mention: Mention) -> bool:
         return verb < 0 or tells(verb)
     if low in PREPOSITIONS:
         if low in _PLACED:
-            return verb < 0 or tells(verb) or not asked.words
+            return verb < 0 or tells(verb) or not words
         begin = max((b for b in range(i) if lows[b] in BOUNDARIES), default=0)
         return low in _TOWARDS and i - 1 in words and (verb < begin or verb == i - 1)
     if low in AUXILIARIES:
         return True
-    after = next((v for v in verbs if v >= last), -1)
+    after = next((v for v in verbs if v >= last and mention.kind != DATE), -1)
     if after >= 0 and all(m.first >= after or m.last <= last for m in others):
         objects = [m for m in others if m.first > after]
         is_known = not objects or any(known & {*sentence.terms[m.first : m.last]} for m in objects)
@@ -203,17 +212,21 @@ def _states(asked: Question, sentence: Sentence, mention: Mention) -> bool:
 
 
 def _dates(question: str, named: Sequence[tuple[int, Sentence]], passages: Passages) -> list[_Reading]:
-    """The date that a question asks for; else, unless of a life, the first year of the passage about its thing."""
-    about = _about(question, passages)
+    """The date that a question asks for; else the year in "is a 1951 film", if it asks when something came out."""
+    is_release = _OUT.search(question) is not None
+    question = _COME_OUT.sub(r"was \1 released", question)
+    asked, about = question_of(question), _about(question, passages)
     for number, sentence in named:
         for mention in sentence.mentions if not about or number in about else ():
+            if mention.kind != DATE or not _states(asked, sentence, mention):
+                continue
             text = _text(sentence, mention.first, mention.last, passages[number][1])
-            if mention.kind == DATE and (spans := supporting(question, text, passages[number : number + 1])):
+            if spans := supporting(question, text, passages[number : number + 1]):
                 return [(text, replace(spans[0], passage=number))]
-    for number in about if not _LIFE.search(question) else ():
-        for sentence in sentences_of(*passages[number]):
-            for token in sentence.tokens:
-                if _YEAR.fullmatch(token.text):
+    for number in about if is_release else ():
+        for sentence in sentences_of(*passages[number])[:1]:
+            for verb, token in zip(sentence.tokens, sentence.tokens[2:]):
+                if verb.low in _COPULAS and _YEAR.fullmatch(token.text):
                     return [(token.text, Span(number, sentence.start, sentence.end, None))]
     return []
 

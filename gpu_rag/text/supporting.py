@@ -22,11 +22,12 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from itertools import accumulate, pairwise
 from pathlib import Path
 
+from gpu_rag.text.dates import NUMERIC, plain_dates
 from gpu_rag.text.figures import MONTHS, NUMERAL, SCALES, UNITS, one_form
 from gpu_rag.text.rules.extraction.entities import find_mentions_in
 from gpu_rag.text.rules.extraction.lexicon import (
@@ -231,12 +232,19 @@ def sequence_of(text: str) -> tuple[str, ...]:
 
 
 def _tokens(text: str, start: int, end: int) -> list[Token]:
-    """Tokens of text[start:end]; a numeral of several words, such as "two hundred and twelve", is one number."""
+    """Tokens of text[start:end]. A numeral of several words, such as "two hundred and twelve", is one number, and a
+    date in figures ("2025-03-05") is a day, a month and a year."""
     tokens = tokenise(text, start, end)
     for numeral in reversed(list(NUMERAL.finditer(text, start, end))):
         inside = [i for i, token in enumerate(tokens) if numeral.start() <= token.start < numeral.end()]
         if len(inside) > 1 and any(tokens[i].low in SCALES for i in inside):
             tokens[inside[0] : inside[-1] + 1] = [Token(numeral[0], numeral[0].casefold(), *numeral.span(), NUMBER)]
+    for match in reversed(list(NUMERIC.finditer(text, start, end))):
+        inside = [i for i, token in enumerate(tokens) if match.start() <= token.start < match.end()]
+        plain = plain_dates(match[0])
+        if inside and plain != match[0]:
+            date = [replace(t, start=match.start(), end=match.end()) for t in tokenise(plain, 0, len(plain))]
+            tokens[inside[0] : inside[-1] + 1] = date
     return tokens
 
 
