@@ -39,7 +39,7 @@ _Chain = tuple[dict[int, str], tuple[Span, ...]]
 """The answers of the first steps by number, and their sentences, the last first."""
 
 _ORIGIN = re.compile(r"\b(?:nationality|country)\b", re.IGNORECASE)
-_OUT = re.compile(r"\b(?:come out|released?|published|appear|launched)\b", re.IGNORECASE)
+_OUT = re.compile(r"\b(?:released?|published|appear|launched)\b", re.IGNORECASE)
 _COME_OUT = re.compile(r"\bdid (.+) come out\b", re.IGNORECASE)
 _YEAR = re.compile(r"1\d{3}|20\d{2}")
 _COPULAS = frozenset({"is", "was", "are", "were"})
@@ -47,7 +47,7 @@ _MAX_READINGS, _MAX_CHAINS, _MAX_ADJECTIVE = 3, 9, 6
 _MAX_NAMED = 32  # sentences read for a step, so that time grows with the evidence and not with its square
 _NEGATION = re.compile(rf"\b(?:{'|'.join(sorted(NEGATIONS))})\b|n['’]t\b", re.IGNORECASE)
 _UNREAL = NEGATIONS | {"almost", "nearly", "wrongly", "falsely", "former"}
-_PLACED, _TOWARDS = frozenset({"in", "at", "on"}), frozenset({"to", "from"})
+_PLACED, _TOWARDS = frozenset({"by", "in", "at", "on"}), frozenset({"to", "from"})
 _GOVERNORS = PREPOSITIONS | AUXILIARIES | BOUNDARIES
 # A country is its stem and a final; its adjective is the stem and an ending, or the country without "land".
 _FINAL, _ADJECTIVE = re.compile(r"(?:[aeoy]+|en|al)$"), re.compile(r"a?n|[ei]an|u?ese|ish|i|ic|e")
@@ -128,14 +128,9 @@ def _readings(question: str, passages: Passages) -> list[_Reading]:
     if asked.kind == "date":
         return _dates(question, named, passages)
     about = _about(question, passages)
-    if not asked.names and not about:
-        return []
-    judged = dict[str, bool]()
     read, near, other = dict[str, Span](), dict[str, Span](), dict[str, Span]()
-    for number, sentence in named[:_MAX_NAMED]:
+    for number, sentence in [pair for pair in named if asked.names or pair[0] in about][:_MAX_NAMED]:
         span = Span(number, sentence.start, sentence.end, None)
-        if not asked.names and number not in about:
-            continue
         for mention in sentence.mentions:
             is_name = mention.kind in (NAMED, QUOTED, TITLE) and not is_adjective(sentence.tokens, mention)
             if not is_name or not _states(asked, sentence, mention):
@@ -143,14 +138,13 @@ def _readings(question: str, passages: Passages) -> list[_Reading]:
             text = _text(sentence, mention.first, mention.last, passages[number][1])
             terms = sequence_of(question)
             titles = [title for title in _titles(text, passages) if not has_run(terms, sequence_of(title))]
-            if text not in judged:
-                judged[text] = bool(supporting(question, text, passages))
+            is_supported = bool(supporting(question, text, passages))
             for title in titles:
-                if judged[text]:
+                if is_supported:
                     read.setdefault(title, span)
                 elif 2 * sum(bool(sentence.places(word)) for word, _ in asked.words) >= len(asked.words):
                     near.setdefault(title, span)
-            if judged[text] and not titles:
+            if is_supported and not titles:
                 other.setdefault(text, span)
     return list((read or (near if len(near) == 1 else {}) or other).items())[:_MAX_READINGS]
 
@@ -172,11 +166,9 @@ def _states(asked: Question, sentence: Sentence, mention: Mention) -> bool:
         return False
 
     def tells(verb: int) -> bool:
-        """Whether a verb is one of the words, or joined to one: "directed and written by"."""
-        while verb >= 0 and verb not in words:
-            before = next((i for i in range(verb - 1, -1, -1) if lows[i] not in {"and", ",", "by"}), -1)
-            verb = before if before in verbs and before < verb - 1 else -1
-        return verb >= 0
+        """Whether there is no verb, or it is one of the words or joined to one: "directed and written by"."""
+        before = next((i for i in range(verb - 1, -1, -1) if lows[i] not in {"and", ",", "by"}), -1)
+        return verb < 0 or verb in words or (before in verbs and before < verb - 1 and tells(before))
 
     known = {*sequence_of(SUFFIX.sub("", sentence.title))}.union(*asked.names)
     kinds = {DATE} if mention.kind == DATE else {NAMED, QUOTED, TITLE}
@@ -185,45 +177,37 @@ def _states(asked: Question, sentence: Sentence, mention: Mention) -> bool:
     verb = max((v for v in verbs if v < first), default=-1)
     if i in verbs:
         return tells(i)
-    if i + 2 < first and lows[i + 1] in POSSESSIVES and first - 1 in words:
-        return True  # "its director NAME"
     low = lows[i] if i >= 0 else ""
+    if low in AUXILIARIES or (lows[i + 1] in POSSESSIVES and first - 1 in words):  # "its director NAME"
+        return True
     if low == "of":
-        said = [unit for place, unit in sentence.units if place == i - 1]
-        return i - 1 in words and any(
-            unit not in asked.relations or any(says_inverse(word, unit) for word in asked.relations) for unit in said
-        )
-    if low == "by":
-        return verb < 0 or tells(verb)
+        said = [unit for place, unit in sentence.units if place == i - 1 in words]
+        known_as = (unit not in asked.relations or any(says_inverse(u, unit) for u in asked.relations) for unit in said)
+        return any(known_as)
+    if low in _PLACED:
+        return tells(verb) or not words
     if low in PREPOSITIONS:
-        if low in _PLACED:
-            return verb < 0 or tells(verb) or not words
         begin = max((b for b in range(i) if lows[b] in BOUNDARIES), default=0)
         return low in _TOWARDS and i - 1 in words and (verb < begin or verb == i - 1)
-    if low in AUXILIARIES:
-        return True
     after = next((v for v in verbs if v >= last and mention.kind != DATE), -1)
     if after >= 0 and all(m.first >= after or m.last <= last for m in others):
-        objects = [m for m in others if m.first > after]
-        is_known = not objects or any(known & {*sentence.terms[m.first : m.last]} for m in objects)
-        return tells(after) and is_known
+        objects = [known & {*sentence.terms[m.first : m.last]} for m in others if m.first > after]
+        return tells(after) and (not objects or any(objects))
     before = next((m for m in others if m.last == i), None)
     return before is None or known >= {*sentence.terms[before.first : before.last]} or _states(asked, sentence, before)
 
 
 def _dates(question: str, named: Sequence[tuple[int, Sentence]], passages: Passages) -> list[_Reading]:
     """The date that a question asks for; else the year in "is a 1951 film", if it asks when something came out."""
-    is_release = _OUT.search(question) is not None
     question = _COME_OUT.sub(r"was \1 released", question)
     asked, about = question_of(question), _about(question, passages)
     for number, sentence in named:
         for mention in sentence.mentions if not about or number in about else ():
-            if mention.kind != DATE or not _states(asked, sentence, mention):
-                continue
             text = _text(sentence, mention.first, mention.last, passages[number][1])
-            if spans := supporting(question, text, passages[number : number + 1]):
+            is_stated = mention.kind == DATE and _states(asked, sentence, mention)
+            if is_stated and (spans := supporting(question, text, passages[number : number + 1])):
                 return [(text, replace(spans[0], passage=number))]
-    for number in about if is_release else ():
+    for number in about if _OUT.search(question) else ():
         for sentence in sentences_of(*passages[number])[:1]:
             for verb, token in zip(sentence.tokens, sentence.tokens[2:]):
                 if verb.low in _COPULAS and _YEAR.fullmatch(token.text):
