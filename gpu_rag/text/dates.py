@@ -25,7 +25,7 @@ _MONTH_OF = {name: number for number, line in enumerate(_NAMES.strip().splitline
 # Each begins with a set of characters, which is searched for fast; `_is_part` replaces a look-behind.
 _YEAR = r"([12][0-9]{3})(?![^\W_]|[./-]?\d)"
 _TO = r"(\s?[-–—/]\s?|\s(?:to|and|until|through|bis|und|au|al|a|tot|do|по)\s)"  # between the days of a range
-_NUMBERS = re.compile(r"([0-9]{1,4})([./-])([0-9]{1,2})\2([0-9]{1,4})(?![^\W_T]|T\D|[./-]?\d)")
+NUMERIC = re.compile(r"([0-9]{1,4})([./-])([0-9]{1,2})\2([0-9]{1,4})(?![^\W_T]|T\D|[./-]?\d)")
 _CHARACTERS = re.compile(r"([12][0-9]{3})[年년]\s?([0-9]{1,2})[月월]\s?([0-9]{1,2})[日일]")
 _RANGE = re.compile(
     rf"([0-9]{{1,2}})(?:st|nd|rd|th|\.)?(?:\s([^\W\d_]{{3,12}}))?{_TO}"
@@ -65,7 +65,7 @@ def plain_dates(text: str) -> str:
     'from 3 April 2025 - 5 April 2025, 30 May 2025 to 2 June 2025'
     """
     text = _CHARACTERS.sub(lambda match: f" {_written(match[3], int(match[2]), match[1]) or match[0]} ", text)
-    text = _NUMBERS.sub(_of_numbers, text)
+    text = NUMERIC.sub(_of_numbers, text)
     text = _RANGE.sub(lambda match: _of_range(match, match[1], match[2] or match[5], match[5]), text)
     text = _RANGE_IN_MONTH.sub(lambda match: _of_range(match, match[2], match[1], match[1]), text)
     text = _DAY_FIRST.sub(lambda match: _named(match, match[1], match[2]), text)

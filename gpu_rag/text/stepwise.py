@@ -13,15 +13,18 @@ from dataclasses import replace
 
 from gpu_rag.text.rules.decomposition import Compared, fill, plan_by_rules
 from gpu_rag.text.rules.decomposition.compare import decide
-from gpu_rag.text.rules.extraction.lexicon import AUXILIARIES, PREPOSITIONS
+from gpu_rag.text.rules.extraction.lexicon import AUXILIARIES, POSSESSIVES, PREPOSITIONS, is_verb
 from gpu_rag.text.rules.extraction.relations import is_adjective
-from gpu_rag.text.rules.extraction.tokens import AMOUNT, DATE
+from gpu_rag.text.rules.extraction.tokens import DATE, NAMED, QUOTED, TITLE, Mention
+from gpu_rag.text.rules.relations import says_inverse
 from gpu_rag.text.supporting import (
+    BOUNDARIES,
     NEGATIONS,
     SUFFIX,
+    Question,
     Sentence,
     Span,
-    has_names,
+    evidence_of,
     has_run,
     question_of,
     sentences_of,
@@ -36,13 +39,20 @@ _Chain = tuple[dict[int, str], tuple[Span, ...]]
 """The answers of the first steps by number, and their sentences, the last first."""
 
 _ORIGIN = re.compile(r"\b(?:nationality|country)\b", re.IGNORECASE)
-_LIFE = re.compile(r"\b(?:born|birth|die|died|death)\b", re.IGNORECASE)
+_OUT = re.compile(r"\b(?:released?|published|appear|launched)\b", re.IGNORECASE)
+_COME_OUT = re.compile(r"\bdid (.+) come out\b", re.IGNORECASE)
 _YEAR = re.compile(r"1\d{3}|20\d{2}")
 _COPULAS = frozenset({"is", "was", "are", "were"})
 _MAX_READINGS, _MAX_CHAINS, _MAX_ADJECTIVE = 3, 9, 6
 _MAX_NAMED = 32  # sentences read for a step, so that time grows with the evidence and not with its square
 _NEGATION = re.compile(rf"\b(?:{'|'.join(sorted(NEGATIONS))})\b|n['’]t\b", re.IGNORECASE)
-_MIN_PREFIX = 4  # letters that a country and its adjective share
+_UNREAL = NEGATIONS | {"almost", "nearly", "wrongly", "falsely", "former"}
+_PLACED, _TOWARDS = frozenset({"by", "in", "at", "on"}), frozenset({"to", "from"})
+_GOVERNORS = PREPOSITIONS | AUXILIARIES | BOUNDARIES
+# A country is its stem and a final; its adjective is the stem and an ending, or the country without "land".
+_FINAL, _ADJECTIVE = re.compile(r"(?:[aeoy]+|en|al)$"), re.compile(r"a?n|[ei]an|u?ese|ish|i|ic|e")
+_LAND = re.compile(r"y|land|i?stan")
+_SHARED = frozenset({"niger", "dominica"})  # "Nigerian" and "Dominican" are also formed from another country
 
 
 def supporting_steps(question: str, answer: str, passages: Passages) -> tuple[Span, ...] | None:
@@ -102,8 +112,11 @@ def _last(question: str, answer: str, passages: Passages) -> tuple[Span, ...]:
 
 
 def _same_country(country: str, adjective: str) -> bool:
-    n = max(_MIN_PREFIX, min(len(country), len(adjective)) - 2)
-    return country == adjective or country[:n] == adjective[:n]
+    """Whether an adjective is formed from the name of a country by an ending: "Mexican", "Chinese", "German"."""
+    stems = [country, _FINAL.sub("", country)]
+    is_formed = any(adjective.startswith(stem) and _ADJECTIVE.fullmatch(adjective[len(stem) :]) for stem in stems)
+    is_shorter = _LAND.fullmatch(country.removeprefix(adjective)) is not None
+    return country == adjective or ((is_formed or is_shorter) and country not in _SHARED)
 
 
 def _readings(question: str, passages: Passages) -> list[_Reading]:
@@ -111,44 +124,93 @@ def _readings(question: str, passages: Passages) -> list[_Reading]:
     asked = question_of(question)
     if _ORIGIN.search(question):
         return list(_origins(question, passages))[:1]
-    named = [(n, s) for n, passage in enumerate(passages) for s in sentences_of(*passage) if has_names(asked, [s])]
+    _, named, _ = evidence_of(question, tuple(passages))
     if asked.kind == "date":
         return _dates(question, named, passages)
-    judged, read = dict[str, Sequence[Span]](), dict[str, Span]()
-    other: dict[str, Span] = {}
-    near: dict[str, Span] = {}
-    for number, sentence in named[:_MAX_NAMED]:
+    about = _about(question, passages)
+    read, near, other = dict[str, Span](), dict[str, Span](), dict[str, Span]()
+    for number, sentence in [pair for pair in named if asked.names or pair[0] in about][:_MAX_NAMED]:
+        span = Span(number, sentence.start, sentence.end, None)
         for mention in sentence.mentions:
-            if mention.kind in (DATE, AMOUNT) or is_adjective(sentence.tokens, mention):
+            is_name = mention.kind in (NAMED, QUOTED, TITLE) and not is_adjective(sentence.tokens, mention)
+            if not is_name or not _states(asked, sentence, mention):
                 continue
             text = _text(sentence, mention.first, mention.last, passages[number][1])
             terms = sequence_of(question)
             titles = [title for title in _titles(text, passages) if not has_run(terms, sequence_of(title))]
-            if text not in judged:
-                judged[text] = supporting(question, text, passages)
-            spans = judged[text]
+            is_supported = bool(supporting(question, text, passages))
             for title in titles:
-                if spans:
-                    read.setdefault(title, spans[0])
+                if is_supported:
+                    read.setdefault(title, span)
                 elif 2 * sum(bool(sentence.places(word)) for word, _ in asked.words) >= len(asked.words):
-                    near.setdefault(title, Span(number, sentence.start, sentence.end, None))
-            if spans and not titles:
-                other.setdefault(text, spans[0])
+                    near.setdefault(title, span)
+            if is_supported and not titles:
+                other.setdefault(text, span)
     return list((read or (near if len(near) == 1 else {}) or other).items())[:_MAX_READINGS]
 
 
+def _states(asked: Question, sentence: Sentence, mention: Mention) -> bool:
+    """Whether a sentence says of a name or date what a step asks: without a negation or a plan ("was to direct"), and
+    neither of a relative ("the brother of NAME") nor by another verb ("written by NAME and directed by")."""
+    tokens, lows, first, last = sentence.tokens, [t.low for t in sentence.tokens], mention.first, mention.last
+    places = {i for word, _ in asked.words for i in sentence.places(word)}
+    words = places - {*range(first, last)}
+    if (asked.words and not places) or tokens[last - 1].possessive:
+        return False
+    verbs = [i for i, low in enumerate(lows) if low not in AUXILIARIES and is_verb(low, lows[i - 1] if i else "")]
+    verbs = sorted({*verbs, *(i for i in words if lows[i].endswith("ing"))})
+    word = min(words, key=lambda i: sentence.distance(i, (first, last)), default=first)
+    begin = max((i for i in range(min(word, first)) if lows[i] in BOUNDARIES), default=0)
+    is_denied = any(low in _UNREAL or low.endswith(("n't", "n’t")) for low in lows[begin : max(word, last)])
+    if is_denied is not asked.is_negated or not {"to", "be"}.isdisjoint(lows[max(word - 2, 0) : word]):
+        return False
+
+    def tells(verb: int) -> bool:
+        """Whether there is no verb, or it is one of the words or joined to one: "directed and written by"."""
+        before = next((i for i in range(verb - 1, -1, -1) if lows[i] not in {"and", ",", "by"}), -1)
+        return verb < 0 or verb in words or (before in verbs and before < verb - 1 and tells(before))
+
+    known = {*sequence_of(SUFFIX.sub("", sentence.title))}.union(*asked.names)
+    kinds = {DATE} if mention.kind == DATE else {NAMED, QUOTED, TITLE}
+    others = [m for m in sentence.mentions if m.kind in kinds and not is_adjective(tokens, m)]
+    i = next((i for i in range(first - 1, -1, -1) if i in verbs or lows[i] in _GOVERNORS), -1)
+    verb = max((v for v in verbs if v < first), default=-1)
+    if i in verbs:
+        return tells(i)
+    low = lows[i] if i >= 0 else ""
+    if low in AUXILIARIES or (lows[i + 1] in POSSESSIVES and first - 1 in words):  # "its director NAME"
+        return True
+    if low == "of":
+        said = [unit for place, unit in sentence.units if place == i - 1 in words]
+        known_as = (unit not in asked.relations or any(says_inverse(u, unit) for u in asked.relations) for unit in said)
+        return any(known_as)
+    if low in _PLACED:
+        return tells(verb) or not words
+    if low in PREPOSITIONS:
+        begin = max((b for b in range(i) if lows[b] in BOUNDARIES), default=0)
+        return low in _TOWARDS and i - 1 in words and (verb < begin or verb == i - 1)
+    after = next((v for v in verbs if v >= last and mention.kind != DATE), -1)
+    if after >= 0 and all(m.first >= after or m.last <= last for m in others):
+        objects = [known & {*sentence.terms[m.first : m.last]} for m in others if m.first > after]
+        return tells(after) and (not objects or any(objects))
+    before = next((m for m in others if m.last == i), None)
+    return before is None or known >= {*sentence.terms[before.first : before.last]} or _states(asked, sentence, before)
+
+
 def _dates(question: str, named: Sequence[tuple[int, Sentence]], passages: Passages) -> list[_Reading]:
-    """The date that a question asks for; else, unless of a life, the first year of the passage about its thing."""
-    about = _about(question, passages)
+    """The date that a question asks for; else the year in "is a 1951 film", if it asks when something came out."""
+    question = _COME_OUT.sub(r"was \1 released", question)
+    asked, about = question_of(question), _about(question, passages)
     for number, sentence in named:
         for mention in sentence.mentions if not about or number in about else ():
             text = _text(sentence, mention.first, mention.last, passages[number][1])
-            if mention.kind == DATE and (spans := supporting(question, text, passages[number : number + 1])):
+            is_stated = mention.kind == DATE and _states(asked, sentence, mention)
+            if is_stated and (spans := supporting(question, text, passages[number : number + 1])):
                 return [(text, replace(spans[0], passage=number))]
-    for number in about if not _LIFE.search(question) else ():
-        for sentence in sentences_of(*passages[number]):
-            for token in sentence.tokens:
-                if _YEAR.fullmatch(token.text):
+    for number in about if _OUT.search(question) else ():
+        for sentence in sentences_of(*passages[number])[:1]:
+            for verb, token in zip(sentence.tokens, sentence.tokens[2:]):
+                if verb.low in _COPULAS and _YEAR.fullmatch(token.text):
                     return [(token.text, Span(number, sentence.start, sentence.end, None))]
     return []
 

@@ -22,11 +22,12 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from itertools import accumulate, pairwise
 from pathlib import Path
 
+from gpu_rag.text.dates import NUMERIC, plain_dates
 from gpu_rag.text.figures import MONTHS, NUMERAL, SCALES, UNITS, one_form
 from gpu_rag.text.rules.extraction.entities import find_mentions_in
 from gpu_rag.text.rules.extraction.lexicon import (
@@ -67,7 +68,7 @@ _EMPTY = word_set("place year date day month century time people person man woma
 _PLACED = word_set(
     "lie lies lay stand stands stood live lives lived located situated placed found"
 )  # verbs that a sentence may leave out
-_BOUNDARIES = word_set(", ; : ( ) – — and but while who which whom whose where when after before although though")
+BOUNDARIES = word_set(", ; : ( ) – — and but while who which whom whose where when after before although though")
 _REFERS = PRONOUNS | POSSESSIVES | {"both"}
 _RELATIVES = word_set("who which whose")
 _JOINS = word_set("and or to until")  # "in 1898 and 1903", "from 710 to 745": the first alone is not an answer
@@ -105,13 +106,14 @@ class Span:
 
 
 class Sentence:
-    """A sentence of a passage: its tokens, and a term for each ("" for a stop word)."""
+    """A sentence of a passage: its tokens, a term for each ("" for a stop word), and the sentences before it."""
 
-    def __init__(self, title: str, text: str, start: int, end: int):
-        self.start, self.end, self.title, self.before = start, end, title, text[:start]
+    def __init__(self, title: str, text: str, start: int, end: int, earlier: Sequence[Sentence]):
+        self.start, self.end, self.title, self.before, self.earlier = start, end, title, text[:start], earlier
+        self._places: dict[Unit, list[int]] = {}
         self.tokens = _tokens(text, start, end)
         self.terms = _terms_of(self.tokens)
-        steps = (_BOUNDARY if token.low in _BOUNDARIES else token.kind != MARK for token in self.tokens)
+        steps = (_BOUNDARY if token.low in BOUNDARIES else token.kind != MARK for token in self.tokens)
         self._steps = list(accumulate(steps, initial=0))
         self.mentions: list[Mention] = find_mentions_in(text, self.tokens, passage_words("", [], [self.tokens]))
         lows = [*(token.low for token in self.tokens), ""]
@@ -132,10 +134,8 @@ class Sentence:
         return (end, closing) if closing else (0, 0)
 
     @cached_property
-    def previous(self) -> str:
-        """The sentence before it; "" for the first one."""
-        spans = split_sentences(self.before)
-        return self.before[slice(*spans[-1])] if spans else ""
+    def terms_before(self) -> list[str]:
+        return [term for sentence in self.earlier for term in sentence.terms]
 
     @cached_property
     def units(self) -> list[tuple[int, Unit]]:
@@ -151,8 +151,12 @@ class Sentence:
 
     def places(self, word: Unit) -> list[int]:
         """Tokens that say the same as a word of a question. "daughter of" says the same as "father"."""
-        followed = [*(token.low for token in self.tokens[1:]), "", ""]
-        return [i for i, u in self.units if _same(word, u) or (says_inverse(word, u) and followed[i] == "of")]
+        if word not in self._places:
+            followed = [*(token.low for token in self.tokens[1:]), "", ""]
+            self._places[word] = [
+                i for i, u in self.units if _same(word, u) or (followed[i] == "of" and says_inverse(word, u))
+            ]
+        return self._places[word]
 
     def refers(self, asked: Question) -> bool:
         """Whether it begins with "the" and a noun of the question, so that the text before may say more of it: "the
@@ -228,12 +232,19 @@ def sequence_of(text: str) -> tuple[str, ...]:
 
 
 def _tokens(text: str, start: int, end: int) -> list[Token]:
-    """Tokens of text[start:end]; a numeral of several words, such as "two hundred and twelve", is one number."""
+    """Tokens of text[start:end]. A numeral of several words, such as "two hundred and twelve", is one number, and a
+    date in figures ("2025-03-05") is a day, a month and a year."""
     tokens = tokenise(text, start, end)
     for numeral in reversed(list(NUMERAL.finditer(text, start, end))):
         inside = [i for i, token in enumerate(tokens) if numeral.start() <= token.start < numeral.end()]
         if len(inside) > 1 and any(tokens[i].low in SCALES for i in inside):
             tokens[inside[0] : inside[-1] + 1] = [Token(numeral[0], numeral[0].casefold(), *numeral.span(), NUMBER)]
+    for match in reversed(list(NUMERIC.finditer(text, start, end))):
+        inside = [i for i, token in enumerate(tokens) if match.start() <= token.start < match.end()]
+        plain = plain_dates(match[0])
+        if inside and plain != match[0]:
+            date = [replace(t, start=match.start(), end=match.end()) for t in tokenise(plain, 0, len(plain))]
+            tokens[inside[0] : inside[-1] + 1] = date
     return tokens
 
 
@@ -257,7 +268,9 @@ def _units(word: str) -> list[Unit]:
 
 @lru_cache(maxsize=2048)
 def sentences_of(title: str, text: str) -> list[Sentence]:
-    sentences = (Sentence(title, text, start, end) for start, end in split_sentences(text))
+    sentences: list[Sentence] = []
+    for start, end in split_sentences(text):
+        sentences.append(Sentence(title, text, start, end, sentences[:]))
     return [sentence for sentence in sentences if len(sentence.tokens) <= _MAX_TOKENS]
 
 
@@ -308,11 +321,8 @@ def supporting(
     ()
     """
     asked = question_of(question)
-    sentences = [(number, s) for number, passage in enumerate(passages) for s in sentences_of(*passage)]
-    named = [(number, s) for number, s in sentences if has_names(asked, [s])]
-    free = [word for word, _ in asked.words if word not in asked.relations]
-    absent = frozenset(word for word in free if not any(s.places(word) for _, s in sentences))
-    for wanted in _wanted(asked, answer, {term for _, s in sentences for term in s.terms}):
+    terms, named, absent = evidence_of(question, tuple(passages))
+    for wanted in _wanted(asked, answer, terms):
         for number, sentence in named:
             for place in _places(sentence, wanted, asked.kind == "number"):
                 if _fits(asked, wanted, sentence, place, absent):
@@ -320,6 +330,20 @@ def supporting(
         if spans := next(filter(None, (_of_path(asked, wanted, passages, path) for path in paths)), ()):
             return spans
     return ()
+
+
+@lru_cache(maxsize=64)
+def evidence_of(
+    question: str, passages: tuple[tuple[str, str], ...]
+) -> tuple[Set[str], list[tuple[int, Sentence]], Set[Unit]]:
+    """The terms of all sentences, (passage, sentence) for those with the question's names, and the words of the
+    question, without words before "of", that no sentence has."""
+    asked = question_of(question)
+    sentences = [(number, s) for number, passage in enumerate(passages) for s in sentences_of(*passage)]
+    free = [word for word, _ in asked.words if word not in asked.relations]
+    absent = frozenset(word for word in free if not any(s.places(word) for _, s in sentences))
+    named = [(number, s) for number, s in sentences if has_names(asked, [s])]
+    return {term for _, s in sentences for term in s.terms}, named, absent
 
 
 def _span(number: int, sentence: Sentence, place: Place) -> Span:
@@ -382,16 +406,18 @@ def has_names(asked: Question, sentences: Sequence[Sentence]) -> bool:
     """Whether the question's names stand in the sentences, their titles, or what their first words may refer to, with
     no word in between: Robert Louis Stevenson is not Robert Stevenson. A last name is enough if the whole name comes
     earlier in the passage."""
-    terms_of = [sentence.terms for sentence in sentences]
-    titles = [sequence_of(sentence.title) for sentence in sentences]
-    before = [sequence_of(sentence.before) for sentence in sentences]
-    around = [*terms_of, *titles, *(b for s, b in zip(sentences, before) if s.is_pronominal or s.is_definite)]
-    around += [sequence_of(s.previous) for s in sentences if s.has_pronoun]
-    for name in asked.names:
-        last = any(name[-1] in terms for terms in terms_of)
-        if not any(has_run(terms, name) for terms in (*around, *(before if last else ()))):
-            return False
-    return True
+
+    def around(name: Sequence[str]) -> Iterator[Sequence[str]]:
+        has_last = any(name[-1] in sentence.terms for sentence in sentences)
+        for sentence in sentences:
+            yield from (sentence.terms, sequence_of(sentence.title))
+        for sentence in sentences:  # the text before is read last, since it costs most
+            if has_last or sentence.is_pronominal or sentence.is_definite:
+                yield sentence.terms_before
+            elif sentence.has_pronoun and sentence.earlier:
+                yield sentence.earlier[-1].terms
+
+    return all(any(has_run(terms, name) for terms in around(name)) for name in asked.names)
 
 
 def has_run(terms: Sequence[str], name: Sequence[str]) -> bool:

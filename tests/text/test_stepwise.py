@@ -1,13 +1,16 @@
 """Support over the steps of a question: chains, comparisons, and wrong rules that the pairs must catch."""
 
+from pathlib import Path
+
 import pytest
 
 from gpu_rag.text import stepwise
-from gpu_rag.text.stepwise import supporting_steps
+from gpu_rag.text.stepwise import _same_country, supporting_steps
+from gpu_rag.text.supporting import supporting
 
 PASSAGES = (
     ("Black Bread (film)", "Black Bread is a 1951 Danish film directed by Ott Ves."),
-    ("Salt", "Salt is a film directed by Ilse Brandt and set in Hollin. It opened in 1949."),
+    ("Salt", "Salt is a film directed by Ilse Brandt and set in Hollin. It was released in 1949."),
     ("Ott Ves (director)", "Ott Johan Ves (3 May 1902, in Tamsin – 9 June 1970, in Brask) was a Danish director."),
     ("Ilse Brandt", "Ilse Brandt (1 July 1911 – 4 August 1960) was a Finnish writer. She taught Ott Ves."),
     ("Hollin", "It lies on the river Ouda."),
@@ -47,6 +50,66 @@ def test_a_chain_needs_each_of_its_passages():
     for number in (0, 2):
         fewer = tuple(passage for n, passage in enumerate(PASSAGES) if n != number)
         assert not supporting_steps(question, "Tamsin", fewer)
+
+
+# "yes" or "no", question, answer, passages: a bridge that the sentence states, or denies, plans, or states of another.
+CHAINS = [
+    line.split("\t") for line in (Path(__file__).parent / "data/support_chains.tsv").read_text("utf-8").splitlines()
+]
+
+
+def chain_holds(question: str, answer: str, *passages: str) -> bool:
+    return bool(supporting_steps(question, answer, [tuple(passage.split(": ", 1)) for passage in passages]))
+
+
+def test_a_bridge_needs_a_sentence_that_states_its_relation(monkeypatch):
+    assert [chain for chain in CHAINS if chain_holds(*chain[1:]) is not (chain[0] == "yes")] == []
+    monkeypatch.setattr(stepwise, "_states", lambda *_: True)
+    assert sum(chain_holds(*chain[1:]) for chain in CHAINS if chain[0] == "no") > 20
+
+
+@pytest.mark.parametrize(
+    ("country", "adjective", "same"),
+    [
+        *[
+            ("mexico", "mexican", True),
+            ("china", "chinese", True),
+            ("sweden", "swedish", True),
+            ("iraq", "iraqi", True),
+        ],
+        *[("germany", "german", True), ("nigeria", "nigerian", True), ("niger", "nigerian", False)],
+        *[("dominica", "dominican", False), ("dominican republic", "dominican", False), ("romania", "roman", False)],
+        *[("austria", "australian", False), ("guinea-bissau", "guinean", False), ("indiana", "indian", False)],
+    ],
+)
+def test_a_country_is_known_by_an_adjective_that_is_formed_from_it_alone(country, adjective, same):
+    assert _same_country(country, adjective) is same
+
+
+@pytest.mark.parametrize(
+    ("first", "answer"),
+    [
+        ("Kelm Works closed in 1931. It was founded in 1902.", "Kelm Works"),
+        ("Kelm Works was founded by Hans Orlo and closed in 1902.", None),
+        ("Kelm Works closed in 1902.", None),
+    ],
+)
+def test_a_year_counts_only_beside_the_event_that_is_asked_for(first, answer):
+    passages = (("Kelm Works", first), ("Brask Motors", "Brask Motors was founded in 1920."))
+    options = ("Kelm Works", "Brask Motors")
+    question = "Which company was founded first, Kelm Works or Brask Motors?"
+    supported = [option for option in options if supporting_steps(question, option, passages)]
+    assert supported == ([answer] if answer else [])
+
+
+@pytest.mark.parametrize("answer", ["1970-06-09", "9 June 1970", "June 9, 1970", "09.06.1970"])
+def test_dates_of_one_day_support_each_other_in_any_form(answer):
+    for form in ("9 June 1970", "June 9, 1970", "1970-06-09"):
+        text = f"Ott Ves died on {form}."
+        (span,) = supporting("When did Ott Ves die?", answer, [("Ott Ves", text)])
+        assert text[slice(*span.answer)] == form
+    for form in ("8 June 1970", "1970-06-08", "1970-09-06"):
+        assert not supporting("When did Ott Ves die?", answer, [("Ott Ves", f"Ott Ves died on {form}.")])
 
 
 @pytest.mark.parametrize("name", ["supporting", "_titles", "decide"])
