@@ -96,7 +96,7 @@ class Joined:
     def together(self, walks: Sequence[Walks], hops: int = 0) -> PathSet:
         """The paths of all questions as one set. walks: one per question, all of one kind. hops: minimum width."""
         hops, whole = max(hops, *(w.width for w in walks)), walks[0].whole
-        if all(w.joined is self and w.whole is whole for w in walks):
+        if all(w.joined is self and w.whole is whole and w.number == i for i, w in enumerate(walks)):
             return padded(whole, hops)
         per_topic, per_order = GROUPS[walks[0].kind]
         parts = []
