@@ -257,7 +257,7 @@ def test_items_of_ordered_lists_begin_with_their_numbers(tmp_path):
     lists = f"<ol><li>All.<li>Not {inner}<li value=7>Seven.</ol><ol start=3 type=I><li></li><li>Four.</ol>"
     text = page(tmp_path / "a.html", f"<p>Of:{lists}<ol reversed><li>Two.<li>One.</ol><p>End.").text
     assert [line for line in text.split("\n") if line] == [
-        "Of:", "1. All.", "2. Not", "a. cats", "b. dot", "7. Seven.", "IV. Four.", "Two.", "One.", "End.",
+        "Of:", "1. All.", "2. Not", "a) cats", "b) dot", "7. Seven.", "IV) Four.", "Two.", "One.", "End.",
     ]  # fmt: skip
     wiki = "<h2>Fish<span class='mw-editsection'>[<a href=x>edit</a>]</span></h2><p>The char lives here.</p>"
     found = page(tmp_path / "b.html", wiki)

@@ -279,7 +279,8 @@ class _Text:
             kind, number = self._lists[-1]
             number = whole(attributes.get("value"), number)
             self._lists[-1] = kind, number + 1
-            self._number = f"{name}. " if (name := numeral(number, kind)) else ""
+            if name := numeral(number, kind):
+                self._number = f"{name}. " if kind == "1" else f"{name}) "  # "a." would be a sentence
         if tag == "table":
             self._tables.append(_Table())
         elif self._tables and tag == "tr":
