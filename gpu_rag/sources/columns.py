@@ -12,6 +12,7 @@ from gpu_rag.errors import UsageError
 
 ROLES = ("id", "title", "text")
 _NAME_CHARS, _MAX_NUMBERS, MAX_HEAD = 200, 32, 60
+NUMBER = re.compile(r"[-+.,\d]*")
 _FIGURE = re.compile(r"\d")
 Columns = Sequence[Sequence[str]]  # pairs of a role and a column
 
@@ -46,6 +47,12 @@ def title_column(names: Sequence[str]) -> str:
     """The column that titles the rows of such a table: title, or name, or the first that is no id."""
     others = [name for name in names if name.lower() not in ("id", "_id")] or list(names)
     return next((name for wanted in ("title", "name") for name in others if name.lower() == wanted), others[0])
+
+
+def row_title(column: str, cell: str) -> str:
+    """Title of a row by its cell in the column that titles it: a number, which alone says nothing, comes behind the
+    name of the column."""
+    return f"{column} {cell}" if cell and NUMBER.fullmatch(cell) else cell
 
 
 def with_names(rows: Sequence[Sequence[str]], n_heads: int, room: float) -> tuple[list[str], float]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from gpu_rag.sources.charset import charset_of, mark_of
-from gpu_rag.sources.columns import Columns, composed, is_composable, title_column
+from gpu_rag.sources.columns import NUMBER, Columns, composed, is_composable, row_title, title_column
 from gpu_rag.sources.formats import TSV_SUFFIXES, has_suffix
 from gpu_rag.sources.json_rows import Row
 from gpu_rag.sources.lines import open_binary, read_problem
@@ -26,7 +26,6 @@ _READ_BYTES = 1 << 20
 CAPTION_LINES = 5
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _FLOAT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+([eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)")  # long integers are texts
-_NUMBER = re.compile(r"[-+.,\d]*")
 _BOOLEANS = {"true": True, "false": False}
 _TEXTS = ("id", "_id", "title", "text", "question", "answer")  # columns that are always texts
 
@@ -65,7 +64,7 @@ def read_csv(path: Path, limits: Limits, needed: str = "text") -> Iterator[Row |
                     head.append((number, cells))
                     if not _is_caption(cells, needed, limits.columns):
                         names = _names(cells, needed, limits.columns)
-                        captions = [" ".join("".join(caption).split()) for _, caption in head[:-1]]
+                        captions = [" ".join("".join(caption).split()).lstrip("# ") for _, caption in head[:-1]]
                     elif len(head) > CAPTION_LINES:
                         break
             if not head:
@@ -216,7 +215,8 @@ def _row(number: int, names: list[str], cells: list[str], codec: str, captions: 
         return Row(number, value)
     shown = {name: cell.strip() for name, cell in zip(names, cells) if name and name not in ("id", "_id")}
     bare = cells[0].strip() if cells and not names[0] else ""  # the title of a row, under no name
-    own = bare if bare and not _NUMBER.fullmatch(bare) else shown.get(title_column([*filter(None, names)] or names), "")
+    column = title_column([*filter(None, names)] or names)
+    own = bare if bare and not NUMBER.fullmatch(bare) else row_title(column, shown.get(column, ""))
     title = ", ".join(filter(None, (*captions, own)))
     return Row(number, {**value, "title": title, "text": composed(shown.items())}, True)
 

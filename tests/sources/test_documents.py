@@ -252,6 +252,33 @@ def test_text_is_not_taken_for_the_frame_of_a_site(tmp_path, name):
 TABLE = "<table><tr><th rowspan=2>Day<th colspan=2>Year<tr><th>Sold<th>Cost<tr><td>Mon<td>5<td>6<tr><th>Tue{}</table>"
 
 
+def test_items_of_ordered_lists_begin_with_their_numbers(tmp_path):
+    inner = "<ol type=a><li><p>cats</p><li><ul><li>dot</ul></ol>"
+    lists = f"<ol><li>All.<li>Not {inner}<li value=7>Seven.</ol><ol start=3 type=I><li></li><li>Four.</ol>"
+    text = page(tmp_path / "a.html", f"<p>Of:{lists}<ol reversed><li>Two.<li>One.</ol><p>End.").text
+    assert [line for line in text.split("\n") if line] == [
+        "Of:", "1. All.", "2. Not", "a) cats", "b) dot", "7. Seven.", "IV) Four.", "Two.", "One.", "End.",
+    ]  # fmt: skip
+    wiki = "<h2>Fish<span class='mw-editsection'>[<a href=x>edit</a>]</span></h2><p>The char lives here.</p>"
+    found = page(tmp_path / "b.html", wiki)
+    assert (found.text, found.headings) == ("Fish\n\nThe char lives here.", ((0, "Fish"),))
+
+
+SRT = "1\n00:00:01,000 --> 00:00:04,500\nOn <i>amber</i>.\n\n2\n01:00:05,000 --> 01:00:11,000\nOur guest,\nIlka.\n"
+VTT = "WEBVTT - x\n\n00:05.200 --> 00:12.000 a:b\n<v.loud Bo>It closed.</v>\n\nend\n00:13.000 --> 00:14.000\n1898\n"
+
+
+def test_cues_of_subtitles_begin_with_their_times_and_keep_their_lines(tmp_path):
+    (tmp_path / "a.srt").write_bytes(SRT.replace("\n", "\r\n").encode())
+    (tmp_path / "b.vtt").write_text(VTT)
+    documents, rejects = read(tmp_path)
+    assert [d.text for d in documents] == [
+        "\n[00:00:01]\nOn amber.\n\n\n[01:00:05]\nOur guest,\nIlka.\n",
+        "\n\n[00:05]\nBo: It closed.\n\nend\n[00:13]\n1898\n",
+    ]
+    assert [len(d.text.split("\n")) for d in documents] == [SRT.count("\n") + 1, VTT.count("\n") + 1] and not rejects
+
+
 def test_cells_of_a_table_stand_behind_the_names_of_their_columns(tmp_path):
     rows = ["Day\tYear", "Sold\tCost", "Day: Mon\tYear: Sold: 5\tYear: Cost: 6"]
     text = page(tmp_path / "a.html", TABLE.format("<td rowspan=2>7<td>8<tr><td>Wed<td>9")).text

@@ -58,6 +58,39 @@ def test_the_text_of_a_word_document(tmp_path):
     assert document.pages == () and document.line == 0 and not rejects
 
 
+def test_numbered_paragraphs_of_a_word_document_begin_with_their_numbers(tmp_path):
+    levels = [("decimal", "§ %1", 1), ("decimal", "(%2)", 1), ("lowerLetter", "%3)", 1), ("upperRoman", "%1.%4", 9)]
+    bullets = '<w:lvl w:ilvl="0"><w:start w:val="1"/><w:numFmt w:val="bullet"/><w:lvlText w:val="•"/></w:lvl>'
+    numbered = "".join(
+        f'<w:lvl w:ilvl="{i}"><w:start w:val="{start}"/><w:numFmt w:val="{kind}"/><w:lvlText w:val="{text}"/></w:lvl>'
+        for i, (kind, text, start) in enumerate(levels)
+    )
+    again = '<w:lvlOverride w:ilvl="1"><w:startOverride w:val="5"/></w:lvlOverride>'
+    lists = "".join(
+        f'<w:num w:numId="{id}"><w:abstractNumId w:val="{abstract}"/>{more}</w:num>'
+        for id, abstract, more in ((1, 7, ""), (2, 7, again), (3, 8, ""))
+    )
+    abstract = f'<w:abstractNum w:abstractNumId="7">{numbered}</w:abstractNum>'
+    abstract += f'<w:abstractNum w:abstractNumId="8">{bullets}</w:abstractNum>'
+    style = '<w:name w:val="heading 1"/><w:pPr><w:numPr><w:numId w:val="1"/></w:numPr></w:pPr>'
+    styles = f'<w:styles {W}><w:style w:styleId="H">{style}</w:style></w:styles>'
+
+    def item(text, level, list_=1, style=""):
+        return paragraph(text, style, f'<w:numPr><w:ilvl w:val="{level}"/><w:numId w:val="{list_}"/></w:numPr>')
+
+    body = [
+        paragraph("Scope", "H"), item("All.", 1), item("Not", 1), item("cats;", 2), item("dogs.", 2), item("Deep.", 3),
+        paragraph("Fees", "H"), item("Five.", 1), item("Later.", 1, 2), item("Dot.", 0, 3), item("Out.", 0, 0, "H"),
+        paragraph("End", "H"),
+    ]  # fmt: skip
+    members = {"styles": styles, "numbering": f"<w:numbering {W}>{abstract}{lists}</w:numbering>"}
+    (tmp_path / "a.docx").write_bytes(docx("".join(body), **members))
+    (document,), rejects = read(tmp_path / "a.docx")
+    words = "§ 1 Scope|(1) All.|(2) Not|a) cats;|b) dogs.|1.IX Deep.|§ 2 Fees|(1) Five.|(5) Later.|Dot.|Out.|§ 3 End"
+    assert [line for line in document.text.split("\n") if line] == words.split("|") and not rejects
+    assert [heading for _, heading in document.headings] == ["§ 1 Scope", "§ 2 Fees", "Out.", "§ 3 End"]
+
+
 def test_properties_of_a_word_document_are_title_and_metadata(tmp_path):
     about = (
         "<dc:title> On\nBridges </dc:title><dc:creator>Ann &amp; Bo</dc:creator>"

@@ -281,11 +281,11 @@ def test_columns_that_cannot_be_read(text):
 
 
 def test_lines_above_the_names_of_a_table_are_its_caption(tmp_path):
-    text = "Gull Cup 2024,,\n,,\nRank,Boat,Skipper\n1,Holly,Mads\n,,\n2,Drift,Oona\n"
+    text = "# Gull Cup 2024,,\n,,\nRank,Boat,Skipper\n1,Holly,Mads\n,,\n2,Drift,Oona\n"
     documents, rejects = table(tmp_path / "a.csv", text)
     assert [(d.title, d.text, d.line) for d in documents] == [
-        ("Gull Cup 2024, 1", "Rank: 1\nBoat: Holly\nSkipper: Mads", 4),
-        ("Gull Cup 2024, 2", "Rank: 2\nBoat: Drift\nSkipper: Oona", 6),
+        ("Gull Cup 2024, Rank 1", "Rank: 1\nBoat: Holly\nSkipper: Mads", 4),
+        ("Gull Cup 2024, Rank 2", "Rank: 2\nBoat: Drift\nSkipper: Oona", 6),
     ]
     assert not rejects and documents[0].metadata == {"Rank": 1, "Boat": "Holly", "Skipper": "Mads"}
     (document,), _ = table(tmp_path / "b.csv", "All notes\nid;text\n1;A note, long.\n")

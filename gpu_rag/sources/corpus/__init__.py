@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from gpu_rag.errors import BadInput, MissingBackend
-from gpu_rag.sources.columns import ROLES, Columns, composed, is_composable, renamed, title_column
+from gpu_rag.sources.columns import ROLES, Columns, composed, is_composable, renamed, row_title, title_column
 from gpu_rag.sources.corpus.folder import DOCUMENT_SUFFIXES, has_ending, is_hidden, list_files, read_file, unreadable
 from gpu_rag.sources.corpus.multihop import contexts_of, is_multihop
 from gpu_rag.sources.corpus.package import Package
@@ -318,8 +318,8 @@ def _composed_row(line: int, value: dict[str, Any], limits: Limits) -> Row:
     if not is_composable([*value]):
         return Row(line, value)
     names = [name for name in value if name not in ("id", "_id")]
-    title = value[title_column(names)]
-    title = None if isinstance(title, list | dict | None) else str(title)
+    title = value[column := title_column(names)]
+    title = None if isinstance(title, list | dict | None) else row_title(column, str(title))
     text = composed(((name, value[name]) for name in names), limits.max_document_chars)
     return Row(line, {**value, "title": title, "text": text}, True)
 

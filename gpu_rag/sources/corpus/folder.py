@@ -19,10 +19,15 @@ from gpu_rag.sources.rows import MAX_TITLE_CHARS, Limits, RowError, document_tex
 from gpu_rag.text.sentences import front_matter
 from gpu_rag.types import Document, Reject, Scalar
 
-TEXT_SUFFIXES = (".txt", ".md", ".rst", ".log")  # files whose lines are lines of the document
+TEXT_SUFFIXES = (".txt", ".md", ".rst", ".log", ".srt", ".vtt")  # files whose lines are lines of the document
 DOCUMENT_SUFFIXES = (*TEXT_SUFFIXES, *PARSED_SUFFIXES)
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*")
 _UNDERLINED = re.compile(r"^(\S.*)\n([^\w\s])\2{2,}[ \t]*$", re.MULTILINE)
+# Subtitles: the number and the time of a cue, and its marks of speakers and of italics.
+_CUE = re.compile(
+    r"^(?:\d+[ \t]*\n)?(?:(\d+:\d\d:\d\d)|(\d\d:\d\d))[.,]\d{3}[ \t]+-->[^\n]*\n|^WEBVTT\b[^\n]*", re.MULTILINE
+)
+_CUE_MARK = re.compile(r"<v(?:\.[^\s>]*)? ([^<>\n]{1,100})>|</?[a-z][^<>\n]{0,100}>")
 HIDDEN = "hidden files and folders are not read, unless their own path (not in a .zip) is given as a corpus"
 # A field of YAML on one line, without the comment behind it.
 _FIELD = re.compile(
@@ -89,10 +94,11 @@ def read_file(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterat
     """Document of one file, or a Reject. After a document comes a Reject for each part of it that could not be read.
 
     `name` becomes the id. The text of .txt, .md, .rst and .log is the file's, in any charset (see `charset`),
-    unchanged but for tables, see `marked`; for other files see the module of their kind. Title: the file's own (for
-    .md the `title` of its front matter, whose other fields are metadata, or the first heading "# ...", outside code
-    fences, for .rst the first underlined line), or else the heading with which its text begins; if there is none,
-    or it is longer than 1,000 characters, the file name without its ending.
+    unchanged but for tables, see `marked`; in .srt and .vtt each cue begins with its time; for other files see the
+    module of their kind. Title: the file's own (for .md the `title` of its front matter, whose other fields are
+    metadata, or the first heading "# ...", outside code fences, for .rst the first underlined line), or else the
+    heading with which its text begins; if there is none, or it is longer than 1,000 characters, the file name without
+    its ending.
     """
     file = shown(path)
     try:
@@ -125,6 +131,8 @@ def _as_written(path: Path, name: bytes, limits: Limits) -> Parsed:
     text = document_text(read_whole(path, limit, "4 * max_document_chars + 4", decode_text), limits)
     headings: list[tuple[int, str]] = []
     front: dict[str, Scalar] = {}
+    if has_ending(name, (".srt", ".vtt")):
+        text = document_text(_with_times(text), limits)
     is_rst = has_ending(name, (".rst",))
     if is_rst or has_ending(name, (".md",)):
         text = with_named_tables(text, is_rst, limits.max_document_chars)
@@ -136,6 +144,17 @@ def _as_written(path: Path, name: bytes, limits: Limits) -> Parsed:
         headings = [(match.start(), match[1].strip()) for match in _UNDERLINED.finditer(text)]
     title = str(front.pop("title", "")) or (headings[0][1] if headings else "")
     return Parsed(title, text, metadata=metadata_of(front, ()), headings=tuple(headings))
+
+
+def _with_times(text: str) -> str:
+    """Subtitles with "[0:12:31] " before the words of a cue, and the speaker where a mark names one. Lines keep their
+    numbers."""
+
+    def time(cue: re.Match[str]) -> str:
+        start = cue[1] or cue[2]
+        return "\n" * cue[0].count("\n", 0, -1) + f"[{start}]\n" if start else ""
+
+    return _CUE_MARK.sub(lambda mark: f"{mark[1]}: " if mark[1] else "", _CUE.sub(time, text.replace("\r\n", "\n")))
 
 
 def _id_of(name: bytes) -> str:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpu_rag.sources.charset import decode_text, mark_of
 from gpu_rag.sources.columns import MAX_HEAD
+from gpu_rag.sources.corpus.numbering import numeral, whole
 from gpu_rag.sources.corpus.parser import Parsed
 from gpu_rag.sources.rows import Limits, RowError
 from gpu_rag.text.sentences import word_set
@@ -44,13 +45,14 @@ _PARAGRAPHS = word_set(
 _LINES = word_set("caption dd dt figcaption legend li summary tbody tfoot thead tr")
 _CELLS = word_set("td th")
 _PARTS_OF_TABLE = word_set("caption tbody td tfoot th thead tr")
+_LISTS = word_set("ol ul menu")
 _VERBATIM = word_set("pre listing xmp plaintext")
 _HEADS = word_set("main article h1")
 _HEADINGS = word_set("h1 h2 h3")
 _BLOCKS = word_set("ul ol menu dl div p td table")  # possible lists of links
 _FRAME_WORDS = word_set(
     "breadcrumb breadcrumbs navbar nav navigation menu sidebar share sharing social newsletter subscribe advert "
-    "advertisement ads sponsored promo popup modal related recommended pagination pager toc skip"
+    "advertisement ads sponsored promo popup modal related recommended pagination pager toc skip editsection"
 )
 _OUTER_WORDS = word_set("header footer masthead")
 _COOKIE_WORDS = ("cookie", "consent", "gdpr", "onetrust")
@@ -73,9 +75,9 @@ def read_html(data: bytes, limits: Limits) -> Parsed:
 
     title: the title element, else the first h1, else "". Text: references are decoded, runs of white space become one
     space (kept in pre), with an empty line between paragraphs, headings, lists and tables, a line break between list
-    items and rows, a tab between cells, which begin with the name of their column where th alone make a row. The parser
-    follows the HTML Standard, so any bytes that decode give a page. Raises RowError: the charset does not fit, a NUL
-    character, too much text, or none.
+    items and rows, a tab between cells, which begin with the name of their column where th alone make a row. Items of
+    an ordered list begin with their numbers. The parser follows the HTML Standard: any bytes that decode give a page.
+    Raises RowError: the charset does not fit, a NUL character, too much text, or none.
     """
     from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser, SelectolaxError
 
@@ -221,6 +223,8 @@ class _Text:
         self._n_links = self._link_size = self._n_heads = 0
         self._parts: list[str] = []
         self._tables: list[_Table] = []
+        self._lists: list[tuple[str, int]] = []  # kind and next number of each open list; kind "": no numbers
+        self._number = ""  # number of the open item, before its first word
         self._size = 0
         self._owed = 0  # line breaks due before the next word
         self._gap = ""  # white space due before the next word
@@ -268,6 +272,15 @@ class _Text:
         self._break(tag)
         if self._tables and (tag == "table" or tag in _HEADINGS):
             self._tables[-1].label = ""
+        if tag in _LISTS:
+            kind = (attributes.get("type") or "1") if tag == "ol" and "reversed" not in attributes else ""
+            self._lists.append((kind, whole(attributes.get("start"), 1)))
+        elif tag == "li" and self._lists:
+            kind, number = self._lists[-1]
+            number = whole(attributes.get("value"), number)
+            self._lists[-1] = kind, number + 1
+            if name := numeral(number, kind):
+                self._number = f"{name}. " if kind == "1" else f"{name}) "  # "a." would be a sentence
         if tag == "table":
             self._tables.append(_Table())
         elif self._tables and tag == "tr":
@@ -284,6 +297,10 @@ class _Text:
         elif left.tag in _HEADINGS and (parts := self._parts[left.n_parts + 1 :]):
             words = "".join(parts)
             self.headings.append((self._size - len(words), " ".join(words.split())))
+        if left.tag in _LISTS:
+            self._lists.pop()
+        elif left.tag == "li":
+            self._number = ""
         if self._tables and left.tag in _CELLS:
             # Only short cells are joined: tables in tables, each with all the text below it, would take quadratic time.
             may_name = self._tables[-1].is_head and self._size - self._tables[-1].size <= 2 * MAX_HEAD
@@ -369,9 +386,9 @@ class _Text:
             return
         before = "\n" * self._owed or self._gap
         self._owed, self._gap = 0, ""
-        label = self._tables[-1].label if self._tables else ""
-        if label:
-            self._tables[-1].label = ""
+        label, self._number = self._number, ""
+        if self._tables and self._tables[-1].label:
+            label, self._tables[-1].label = self._tables[-1].label + label, ""
         self._parts += (before, label + text)
         self._size += len(before) + len(label) + len(text)
         self._link_size += len(text) * bool(self._inside["link"])

@@ -7,7 +7,8 @@
 | deleted and moved text, hidden text, field codes | not shown |
 | `Fallback` of drawings | repeats the text, for older programs |
 
-Paragraphs are separated by empty lines, items of a list by line breaks. A row of a table is a line with tabs between
+Paragraphs are separated by empty lines, items of a list by line breaks. Numbered paragraphs of a .docx begin with their
+numbers. A row of a table is a line with tabs between
 cells, each behind the name of its column (in .rtf, "|" and no names). A slide is a page: its text, then its notes.
 """
 
@@ -19,6 +20,7 @@ from itertools import accumulate, groupby, takewhile
 
 from gpu_rag.sources.charset import decode_text
 from gpu_rag.sources.columns import with_names
+from gpu_rag.sources.corpus.numbering import Numbering
 from gpu_rag.sources.corpus.package import Package, beside, properties
 from gpu_rag.sources.corpus.parser import Parsed
 from gpu_rag.sources.rows import Limits, RowError, one_line
@@ -52,7 +54,8 @@ def read_docx(data: bytes, limits: Limits) -> Parsed:
     metadata: author, date (of creation, or else of the last change).
     """
     package, main, about = _opened(data, limits, "docx", "word/document.xml")
-    text = _Body(_styles(package, beside(main, "styles.xml")), limits)
+    numbering = Numbering(package, beside(main, "numbering.xml"), beside(main, "styles.xml"))
+    text = _Body(_styles(package, beside(main, "styles.xml")), limits, numbering)
     package.walk(main, text.start, text.end, text.characters)
     problems: list[str] = []
     for name in (beside(main, "footnotes.xml"), beside(main, "endnotes.xml")):
@@ -180,7 +183,10 @@ def _styles(package: Package, name: str) -> dict[str, str]:
 class _Body:
     """Collector of the text in the parts of a document. is_open: the document is OpenDocument."""
 
-    def __init__(self, styles: dict[str, str], limits: Limits, *, is_open: bool = False) -> None:
+    def __init__(
+        self, styles: dict[str, str], limits: Limits, numbering: Numbering | None = None, *, is_open: bool = False
+    ) -> None:
+        self._numbering = numbering
         self.title, self.has_pages = "", False
         self._styles, self._limits, self._size, self._is_open = styles, limits, 0, is_open
         # blocks of each page: kind ("p": paragraph, "h": heading, "li": list item, "tr": row of a table, "th": row of
@@ -197,6 +203,7 @@ class _Body:
         self._words: list[str] = []  # pieces of text in the open paragraph
         self._outer: list[tuple[list[str], str]] = []  # paragraphs in which notes are open, and their styles
         self._style, self._is_item, self._is_title, self._is_heading = "", False, False, False
+        self._list = self._level = ""  # the numbered list of the open paragraph, and its level there
         self._skipped = self._lists = 0  # depth inside an element that is left out, and inside lists
         self._runs = 0
         self._is_head = False
@@ -220,6 +227,12 @@ class _Body:
         elif tag == "pStyle":
             id = attributes.get("val", "")
             self._style = self._styles.get(id, id.lower())
+            if self._numbering and not self._list:
+                self._list, self._level = self._numbering.of_style(id)
+        elif tag == "numId":
+            self._list = attributes.get("val", "")
+        elif tag == "ilvl":
+            self._level = attributes.get("val", "")
         elif tag == "style" and self._is_open:
             self._styles[attributes.get("name", "")] = attributes.get("parent-style-name", "").lower()
         elif tag == "page" and self._is_open:
@@ -312,8 +325,11 @@ class _Body:
             is_heading = (
                 self._is_heading or _HEADING.fullmatch(self._style) or (self.has_pages and self._style == "title")
             )
-            self._put(text, "li" if self._is_item or self._lists else "h" if is_heading else "p")
+            number = self._numbering.next(self._list, self._level) if self._numbering and self._list else ""
+            text = f"{number} {text}" if number and text else text
+            self._put(text, "h" if is_heading else "li" if self._is_item or self._lists else "p")
         self._words, self._style, self._is_item, self._is_heading = [], "", False, False
+        self._list = self._level = ""
 
     def _put(self, text: str, kind: str) -> None:
         if text and self._outer:
