@@ -52,6 +52,11 @@ def full_dates(text: str) -> frozenset[str]:
     return frozenset(_FULL.findall(plain_dates(text)))
 
 
+def without_full_dates(text: str) -> str:
+    """`text` with `plain_dates`, without its full dates."""
+    return _FULL.sub("", plain_dates(text))
+
+
 def plain_dates(text: str) -> str:
     """`text` with every date of a day and a month as day, English month and year: "5 March 2025".
 

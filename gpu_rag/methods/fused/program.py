@@ -1,7 +1,7 @@
 """The first passages of `ppr`, reranked by a small model over features from several methods; then the reader.
 
-Passages that state a full date of the question come before all others, in the order of BM25: the model knows
-multi-hop questions, and gives shared words little weight.
+A full date in the question decides among passages alike, see `_by_date`: the model knows multi-hop questions, and gives
+shared words little weight.
 
 `batched` describes the features of a passage, `model` the model. The package brings weights, made by
 scripts/train_fused.py. Weights that `gpu-rag tune` fitted to an index are stored in it and take precedence.
@@ -24,10 +24,12 @@ from gpu_rag.program.run import Run
 from gpu_rag.program.search import Ranking, search_bm25
 from gpu_rag.runtime.gather import gather
 from gpu_rag.settings.check import Declared
-from gpu_rag.text.dates import full_dates
+from gpu_rag.text.dates import full_dates, without_full_dates
 from gpu_rag.types import Question
 
 LISTS = {"bubblerag": {"depth": 0}}  # parameters: trees without growth cost a fifth less, and rank as well
+
+WORDS = 10_000  # passages whose words are compared for a question with a date
 
 
 @dataclass(frozen=True)
@@ -80,20 +82,35 @@ async def _listed(question: Question, run: Run, name: str) -> Ranking:
 
 
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
-    """The run.limit passages of highest score."""
-    scored = await candidates(question, run, params)
-    ranking = model(run.index, params).ranked(scored.ranking, scored.values, scored.pairs, run.depth)
-    if dates := full_dates(question.text):
-        ranking = await _with_dated_first(ranking, question.text, dates, run)
+    """The run.limit passages of highest score; for a question with a full date see `_by_date`."""
+    ranking = await _ranked(question, run, params)
+    if full_dates(question.text):
+        ranking = await _by_date(ranking, question, run, params)
     return Support(run.evidence(ranking, "weighed by several rankings", "fused"))
 
 
-async def _with_dated_first(ranking: Ranking, text: str, dates: frozenset[str], run: Run) -> Ranking:
-    """The passages high by BM25 that state one of the dates, then the others of the ranking."""
-    by_words = await search_bm25(text, DEPTH)
-    passages = zip(by_words.rows, run.index.passage_rows(by_words.rows))
-    dated = [row for row, passage in passages if dates & full_dates(f"{passage['title']}\n{passage['text']}")]
-    best = ranking.scores[0] if ranking.scores else 0.0
-    above = {row: best + len(dated) - place for place, row in enumerate(dated)}
-    ordered = {**above, **{row: score for row, score in zip(ranking.rows, ranking.scores) if row not in above}}
-    return Ranking(tuple(ordered), tuple(ordered.values()))
+async def _ranked(question: Question, run: Run, params: Params) -> Ranking:
+    scored = await candidates(question, run, params)
+    return model(run.index, params).ranked(scored.ranking, scored.values, scored.pairs, max(run.depth, DEPTH))
+
+
+async def _by_date(ranking: Ranking, question: Question, run: Run, params: Params) -> Ranking:
+    """A passage that states a full date of the question comes before those that do not, unless they hold more of its
+    other words, by BM25. Those that state it are ordered by the model, asked without the date."""
+    dates, other = full_dates(question.text), replace(question, text=without_full_dates(question.text))
+    by_model, by_all = await _ranked(other, run, params), await search_bm25(question.text, DEPTH)
+    by_words = await search_bm25(other.text, WORDS)
+    place, words = {row: i for i, row in enumerate(by_model.rows)}, dict(zip(by_words.rows, by_words.scores))
+    rows = list(dict.fromkeys((*by_all.rows, *ranking.rows)))
+    texts = (f"{passage['title']}\n{passage['text']}" for passage in run.index.passage_rows(rows))
+    dated = [row for row, text in zip(rows, texts) if dates & full_dates(text)]
+    stating, order = {*dated}, list[int]()
+    dated.sort(key=lambda row: place.get(row, len(place)))
+    for row in ranking.rows:
+        least = words.get(row, 0.0)
+        first = dated[:1] if row in stating else [near for near in dated if words.get(near, 0.0) >= least]
+        dated = [near for near in dated if near not in first]
+        order += first if row in stating else [*first, row]
+    order += dated
+    last = ranking.scores[-1:] * (len(order) - len(ranking.rows))
+    return Ranking(tuple(order), (*ranking.scores, *last))

@@ -433,7 +433,7 @@ def test_the_order_of_the_file_changes_nothing(index: gpu_rag.Index, fast: Any) 
     assert first.document["recall"]["fused"] == pytest.approx(second.document["recall"]["fused"])
 
 
-def test_passages_that_state_the_date_of_a_question_come_first(
+def test_a_passage_that_states_the_date_of_a_question_comes_before_others_as_near(
     tmp_path: Path, fast: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """48 notes, minutes and logs with dates in mixed forms; 30 questions by date, then 20 without."""
@@ -455,10 +455,9 @@ def test_passages_that_state_the_date_of_a_question_come_first(
 
     ranked, dates_of = rankings(), {id: full_dates(text) for id, _, text in notes}
     for question, ranking in zip(questions[:30], ranked):
-        states = [not full_dates(question).isdisjoint(dates_of[id]) for id in ranking]
-        assert states == sorted(states, reverse=True) and any(states)
-    assert sum(gold == ranking[0] for gold, ranking in zip(golds[:30], ranked)) >= 27
+        assert any(not full_dates(question).isdisjoint(dates_of[id]) for id in ranking[:2])
+    assert sum(gold == ranking[0] for gold, ranking in zip(golds[:30], ranked)) >= 24
     monkeypatch.setattr(program, "full_dates", lambda text: frozenset())
     plain = rankings()
     assert ranked[30:] == plain[30:]
-    assert sum(gold == ranking[0] for gold, ranking in zip(golds[:30], plain)) <= 24
+    assert sum(gold == ranking[0] for gold, ranking in zip(golds[:30], plain)) <= 20
