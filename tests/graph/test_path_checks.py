@@ -1,17 +1,14 @@
-"""Paths and pairs that are not what they should be; compiled joins against torch."""
+"""Paths and pairs that are not what they should be."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from ragged_lists import ragged
 from refusals import refusal
 
-from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.errors import BadInput
 from gpu_rag.graph.bubble import node_costs
 from gpu_rag.graph.csr import csr_from_edges
 from gpu_rag.graph.paths import (
@@ -25,11 +22,9 @@ from gpu_rag.graph.paths import (
     start_paths,
 )
 from gpu_rag.graph.paths import scores as path_scores
-from gpu_rag.graph.paths.joins import n_steps
 from gpu_rag.graph.paths.sets import PathSet
 from gpu_rag.types import Ragged
 
-BOTH = pytest.mark.parametrize("implementation", ["numba", "torch"])
 RING = torch.arange(6)
 GRAPH = path_graph(csr_from_edges(RING, (RING + 1) % 6, 6))  # 0 - 1 - 2 - 3 - 4 - 5 - 0
 TOPICS = ragged([[0, 2], [3]])
@@ -51,22 +46,20 @@ def changed(paths: PathSet, name: str, row: int, value: int) -> PathSet:
 STRANGE = [-1, 2]  # questions that are none
 
 
-@BOTH
 @pytest.mark.parametrize("question", STRANGE)
-def test_parts_of_other_questions_are_refused(implementation: str, question: int) -> None:
+def test_parts_of_other_questions_are_refused(question: int) -> None:
     hops = [HOPS[0], changed(HOPS[1], "question", -1, question)]
     with pytest.raises(BadInput, match=str(question)):
-        path_parts(GRAPH, TOPICS, hops, OPEN, implementation=implementation)
+        path_parts(GRAPH, TOPICS, hops, OPEN)
 
 
-@BOTH
 @pytest.mark.parametrize("which", ["parts", "whole"])
 @pytest.mark.parametrize("question", STRANGE)
-def test_chains_of_other_questions_are_refused(implementation: str, which: str, question: int) -> None:
+def test_chains_of_other_questions_are_refused(which: str, question: int) -> None:
     given = {"parts": PARTS, "whole": WHOLE}
     given[which] = changed(given[which], "question", -1, question)
     with pytest.raises(BadInput, match=str(question)):
-        chain_paths(given["whole"], given["parts"], TOPICS, 1, OPEN, WINDOW, implementation=implementation)
+        chain_paths(given["whole"], given["parts"], TOPICS, 1, OPEN, WINDOW)
 
 
 EYE = torch.eye(4)
@@ -81,64 +74,21 @@ def test_costs_of_pairs_that_are_none_are_refused(question: int, node: int, dtyp
     assert f"the {wrong[0]} of a pair is no node; given {wrong[1]} at position 1" in refusal(call)
 
 
-FEWER = settings(max_examples=80, deadline=None, derandomize=True)
-N = 12
-
-
-def some(paths: PathSet, r: np.random.Generator) -> PathSet:
-    """Most of the paths: as a beam leaves them."""
-    return paths.rows(torch.from_numpy(r.random(paths.size) < 0.8))
-
-
-def equal(one: PathSet, other: PathSet) -> bool:
-    return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(vars(one).values(), vars(other).values()))
-
-
-def both(call: Callable[..., PathSet]) -> PathSet:
-    """The result, which is the same by numba and torch."""
-    one, other = (call(implementation=name) for name in ("numba", "torch"))
-    assert equal(one, other)
-    return one
-
-
-@FEWER
-@given(st.integers(0, 10_000), st.integers(0, 5), st.integers(1, 3))
-def test_parts_and_chains_are_those_of_torch(seed: int, batch: int, depth: int) -> None:
-    r = np.random.default_rng(seed)
-    ends_of = r.integers(0, N, (2, int(r.integers(1, 40))))
-    graph = path_graph(csr_from_edges(*torch.from_numpy(ends_of), N, drop_self_loops=False))
-    topics = ragged([r.permutation(N)[: r.integers(0, 5)].tolist() for _ in range(batch)])
-    ends = Ends(*(torch.from_numpy(r.random(batch) < 0.5) for _ in range(2)))
-    window = Window(torch.from_numpy(r.integers(-1, 3, batch)), torch.from_numpy(r.integers(-1, 9, batch)))
-    hops = [start_paths(graph, topics)]
-    for _ in range(depth):
-        hops.append(some(expand_paths(graph, hops[-1], topics), r))
-    parts = some(both(lambda **by: path_parts(graph, topics, hops, ends, **by)), r)
-    whole: PathSet | None = None
-    for step in range(n_steps(topics)):
-        before = whole
-        whole = both(lambda b=before, s=step, **by: chain_paths(b, parts, topics, s, ends, window, **by))
-        whole = some(whole, r)
-
-
-@pytest.mark.parametrize("name", ["numba", "torch"])
-def test_too_many_pairs_are_refused_by_both(name: str) -> None:
+def test_too_many_pairs_are_refused() -> None:
     sides = torch.arange(2, 9)
     pairs = torch.cat([torch.zeros(7).long(), torch.ones(7).long()]), torch.cat([sides, sides])
     star, topics = path_graph(csr_from_edges(*pairs, 9)), ragged([[0, 1]])
     closed = Ends(torch.zeros(1).bool(), torch.zeros(1).bool())
     hops = [start_paths(star, topics)]
     hops.append(expand_paths(star, hops[0], topics))
-    parts = path_parts(star, topics, hops, closed, max_pairs=7, implementation=name)
+    parts = path_parts(star, topics, hops, closed, max_pairs=7)
     with pytest.raises(BadInput, match="too many paths; given 7 at the joints"):
-        path_parts(star, topics, hops, closed, max_pairs=6, implementation=name)
+        path_parts(star, topics, hops, closed, max_pairs=6)
     window = Window(torch.zeros(1).long(), torch.full((1,), 6))
-    whole = chain_paths(None, parts, topics, 0, closed, window, implementation=name)
-    assert chain_paths(whole, parts, topics, 1, closed, window, max_pairs=7, implementation=name).size == 7
+    whole = chain_paths(None, parts, topics, 0, closed, window)
+    assert chain_paths(whole, parts, topics, 1, closed, window, max_pairs=7).size == 7
     with pytest.raises(BadInput, match="too many paths; given 7 at the joints"):
-        chain_paths(whole, parts, topics, 1, closed, window, max_pairs=6, implementation=name)
-    with pytest.raises(UsageError, match="no such implementation"):
-        path_parts(star, topics, hops, closed, implementation="scipy")
+        chain_paths(whole, parts, topics, 1, closed, window, max_pairs=6)
 
 
 def path_set_of(group: list[int], question: list[int], nodes: list[list[int]], edges: list[list[int]]) -> PathSet:

@@ -191,7 +191,8 @@ def search_paths(
     """Run the whole search of B questions, as in the module: PathSet of whole paths, group = question.
 
     depth: D >= 1. prune: keeps some of the given paths, in their order; it is called after each hop, on the parts, and
-    after each step of the chain. Without it the result is all paths. Raises BadInput, UsageError, MissingBackend.
+    after each step of the chain. Without it the result is all paths. implementation, threads: as in `expand_paths`.
+    Raises BadInput, UsageError, MissingBackend.
 
     Square 0 - 1 - 2 - 3 - 0, topics [0, 2], depth 1, closed ends, window (0, 2]: [0, 1, 2] and [0, 3, 2].
     """
@@ -199,10 +200,10 @@ def search_paths(
     hops = [start_paths(graph, topics)]
     for _ in range(depth):
         hops.append(prune(expand_paths(graph, hops[-1], topics, implementation=implementation, threads=threads)))
-    parts = prune(path_parts(graph, topics, hops, ends, implementation=implementation))
+    parts = prune(path_parts(graph, topics, hops, ends))
     whole: PathSet | None = None
     for step in range(n_steps(topics)):
-        whole = prune(chain_paths(whole, parts, topics, step, ends, window, implementation=implementation))
+        whole = prune(chain_paths(whole, parts, topics, step, ends, window))
     return parts.rows(slice(0)) if whole is None else whole
 
 

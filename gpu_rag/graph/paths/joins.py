@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
-from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import check_form
@@ -22,11 +18,9 @@ from gpu_rag.graph.paths.sets import (
     in_order,
     padded,
 )
-from gpu_rag.graph.ragged import arrays_of, check_ragged, check_tensors, expand, places_of, row_of_value
+from gpu_rag.graph.ragged import check_ragged, check_tensors, expand, places_of, row_of_value
 from gpu_rag.lazy import torch
 from gpu_rag.types import Ragged
-
-Array = np.ndarray[Any, Any]
 
 MAX_PAIRS = 1 << 26  # default maximum pairs of one call
 
@@ -59,7 +53,6 @@ def path_parts(
     ends: Ends,
     *,
     max_pairs: int = MAX_PAIRS,
-    implementation: str = "auto",
 ) -> PathSet:
     """The parts of whole paths, each in the direction of the topic order.
 
@@ -68,8 +61,7 @@ def path_parts(
     s = k after the last (paths of 1..D hops, only if that end is open). Other parts lead from topic s to topic s + 1,
     counted from 1: the edge between them, or f hops from the first topic and f or f - 1 hops from the second that end
     in one node and share no other node. So each is found once. Edge numbers are only copied. max_pairs: raises BadInput
-    if more pairs than this would have to be tried. implementation: numba | torch | auto, both give the same integers.
-    Raises BadInput, UsageError, MissingBackend.
+    if more pairs than this would have to be tried. Raises BadInput.
     """
     check_ragged(topics, "topics", n=graph.n, device=graph.device)
     check_ends(topics, ends)
@@ -77,8 +69,6 @@ def path_parts(
         check_paths(paths, topics.batch, graph.device)
     if not hops or any(paths.edges.shape[1] != h for h, paths in enumerate(hops)):
         raise BadInput("hops are not in order", given=[p.edges.shape[1] for p in hops], expected="0, 1, 2, ..")
-    if pick_implementation(graph.device, implementation, "path_parts") == "numba":
-        return _parts_by_numba(graph, topics, hops, ends.first.numpy(), ends.last.numpy(), max_pairs)
     first, last = checked_ends(topics, ends)
     question = row_of_value(topics)
     place = torch.arange(question.shape[0], device=graph.device)
@@ -210,15 +200,13 @@ def chain_paths(
     window: Window,
     *,
     max_pairs: int = MAX_PAIRS,
-    implementation: str = "auto",
 ) -> PathSet:
     """Add one more part for every question: step 0 gives the beginnings (whole = None), step s adds part s.
 
     parts: from `path_parts`, pruned or not. A path and a part are joined if they share the topic between them and no
     other node, and together have at most longest[b] hops. A closed end adds nothing; a question without part s keeps
     its paths. After its last part a question keeps the paths with more than least[b] hops. Returns PathSet with group =
-    question, ascending by (question, nodes). max_pairs, implementation: as in `path_parts`. Raises BadInput,
-    UsageError, MissingBackend.
+    question, ascending by (question, nodes). max_pairs: as in `path_parts`. Raises BadInput.
     """
     check_tensors(topics, "topics", None)
     check_ends(topics, ends)
@@ -228,10 +216,6 @@ def chain_paths(
         raise BadInput("a chain has no beginning", given=f"step {step}", expected="step 0 first")
     if step > 0 and whole is not None:
         check_paths(whole, topics.batch, topics.offsets.device)
-    if pick_implementation(topics.offsets.device, implementation, "chain_paths") == "numba":
-        arrays = whole if step > 0 else None
-        bounds = (window.least.contiguous().numpy(), window.longest.contiguous().numpy())
-        return _chain_by_numba(arrays, parts, topics, step, ends.first.numpy(), ends.last.numpy(), bounds, max_pairs)
     opens, closes = checked_ends(topics, ends)
     size = topics.offsets.diff()
     is_added = parts.group == topics.offsets[parts.question] + parts.question + step
@@ -301,62 +285,3 @@ def _extended(lefts: Sequence[tuple[int, PathSet]], parts: PathSet, max_pairs: i
         edges = torch.cat([left.edges[ours][:, :hops], parts.edges[theirs]], 1)
         longer.append(PathSet(left.question[ours], left.question[ours], nodes, edges))
     return longer
-
-
-def _parts_by_numba(
-    graph: PathGraph, topics: Ragged, hops: Sequence[PathSet], opens: Array, last: Array, max_pairs: int
-) -> PathSet:
-    """`path_parts` of checked inputs by compiled loops. opens, last: bool[B], the two flags of `Ends`."""
-    from gpu_rag_kernels.paths import numba as kernels
-
-    csr, (values, offsets) = graph.csr, arrays_of(topics, wide=True)
-    closes = _open_behind(opens, last, np.diff(offsets))
-    arrays, width = [paths.columns for paths in hops], max(2 * (len(hops) - 1), 1)
-    number = graph.edge.contiguous().numpy()
-    indptr, indices = csr.indptr.contiguous().numpy(), csr.indices.contiguous().numpy()
-    pieces = [kernels.direct(indptr, indices, number, values, offsets, width)]
-    for h in range(1, len(hops)):
-        if opens.any() or closes.any():
-            pieces.append(kernels.beyond(arrays[h], offsets, opens, closes, width))
-        for back in {max(h - 1, 1), h}:
-            spans = np.empty((hops[h].size, 2), np.int64)
-            keys, pairs = kernels.meeting(arrays[h], arrays[back], offsets, spans)
-            check_count(pairs, max_pairs, "joints")
-            pieces.append(kernels.join(arrays[h], arrays[back], keys, spans, pairs, width))
-    return _sorted_by_numpy(*(np.concatenate(column) for column in zip(*pieces)))
-
-
-def _chain_by_numba(
-    whole: PathSet | None, parts: PathSet, topics: Ragged, step: int, opens: Array, last: Array,
-    window: tuple[Array, Array], max_pairs: int,
-) -> PathSet:  # fmt: skip
-    """`chain_paths` of checked inputs. opens, last: bool[B], the two flags of `Ends`; window: (least, longest)."""
-    from gpu_rag_kernels.paths import numba as kernels
-
-    values, offsets = arrays_of(topics, wide=True)
-    least, longest = window
-    added, size = parts.columns, np.diff(offsets)
-    space = max(int(longest.max(initial=0)), 0)
-    if whole is None:
-        width = min(parts.edges.shape[1], space)
-        question, nodes, edges = kernels.begin(added, values, offsets, opens, least, longest, width)
-    else:
-        arrays, spans = whole.columns, kernels.spans_of_parts(added, offsets, step)
-        goes_on = (size > step) | ((size == step) & _open_behind(opens, last, size))
-        check_count(kernels.tried(arrays, spans, goes_on), max_pairs, "joints")
-        width = min(whole.edges.shape[1] + parts.edges.shape[1], space)
-        question, nodes, edges = kernels.go_on(arrays, added, spans, goes_on, size <= step, least, longest, width)
-    return _sorted_by_numpy(question, question, nodes, edges)
-
-
-def _open_behind(opens: Array, last: Array, size: Array) -> Array:
-    """Whether the path continues after the last topic, bool[B]; see `checked_ends`."""
-    return last | (~opens & (size == 1))
-
-
-def _sorted_by_numpy(group: Array, question: Array, nodes: Array, edges: Array) -> PathSet:
-    """The set sorted by (group, nodes), without columns that are all padding."""
-    hops = int((edges >= 0).any(0).sum())
-    nodes, edges = nodes[:, : hops + 1], edges[:, :hops]
-    order = np.lexsort((*nodes.T[::-1], group))
-    return PathSet(*(torch.from_numpy(column[order]) for column in (group, question, nodes, edges)))
