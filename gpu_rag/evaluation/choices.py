@@ -30,7 +30,7 @@ class ChoiceShares:
             return
         helpful = await helpful_among(n, choose, fields, gold)
         if 0 < len(helpful) < n:
-            by_rule = (await RULE.choice(run, choose, options_of(run, choose, fields), fields)).value
+            by_rule = (await RULE.choice(run, choose, options_of(choose, fields), fields)).value
             shares = (_share(taken, helpful), _share(by_rule, helpful), len(helpful) / n)
             self.shares.setdefault(choose.name, []).append(shares)
 

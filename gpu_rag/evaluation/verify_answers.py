@@ -26,8 +26,8 @@ from gpu_rag.program.reader import READ, clean_answer
 from gpu_rag.program.support import grounded
 from gpu_rag.sources.corpus import read_corpus
 from gpu_rag.sources.rows import Limits
-from gpu_rag.text.lenient import spoken
 from gpu_rag.text.normalise import normalise_name
+from gpu_rag.text.replies import spoken
 from gpu_rag.types import Document, Evidence, Grounding, RankedNode
 from gpu_rag.types import Path as GraphPath
 

@@ -76,7 +76,7 @@ class Ask(Generic[R]):
     name: in the trace and the counts. reply: a msgspec Struct, or str for plain text. prompt: "package:file", or a
     callable of the fields that returns a Prompt. max_tokens: token limit of the reply; 0 allows what its schema lets a
     model write; a field `max_tokens` takes precedence. words: the reply in words, for the trace. unread: the reply that
-    replaces an unusable one; without it the rule decides. temperature: temperature of requests, instead of the run's.
+    replaces an unusable one; without it the rule decides. temperature: temperature of requests.
     reads: set for reading, which a language model does whoever decides: any model, or a capable one.
     """
 
@@ -91,7 +91,7 @@ class Ask(Generic[R]):
     unread: Callable[..., R] | None = None
     gold: Callable[..., R | Awaitable[R | None] | None] | None = None
     max_tokens: int = 0
-    temperature: float | None = None
+    temperature: float = 0.0
     reads: Literal["", "any", "capable"] = ""
 
     def prompt_of(self, fields: Fields) -> Prompt:
@@ -162,7 +162,7 @@ class Choose:
     show: Callable[..., Mapping[str, str | Packed]] | None = None
     none: bool = False
     k: int = 1
-    threshold: float | None = None
+    threshold: float = 0.3
     rule: Callable[..., Sequence[int] | Awaitable[Sequence[int]]] | None = None
     helps: Callable[..., bool | Awaitable[bool]] | None = None
     plans: bool = False

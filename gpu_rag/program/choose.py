@@ -79,7 +79,7 @@ async def by_rank(run: Run, prompt: Prompt, slots: Slots, options: Options) -> t
     text, positions = _listed(run, prompt, slots, listed, options.rank, "", max(longest, 1))
     texts = (*(options.texts[i] for i in positions), *([NONE_TEXT] if options.allow_none else []))
     rank = Rank(texts)
-    reply = await sent(run, Request(prompt.system, text, rank, 1, run.models.temperature))
+    reply = await sent(run, Request(prompt.system, text, rank, 1))
     if not isinstance(read_reply(reply, rank), Read):
         if reply.finish_reason != "unscored":
             note_malformed(run, options.name, reply)
@@ -108,7 +108,7 @@ async def by_labels(run: Run, prompt: Prompt, slots: Slots, options: Options) ->
     else:
         constraint = JsonSchema(_labels_schema(list(place), min(k, len(place)), 0 if options.allow_none else 1))
     rewrite = partial(_labelled, {label: options.texts[i] for label, i in place.items()})
-    form_of = Form(options.name, constraint, max_tokens, run.models.temperature, rewrite)
+    form_of = Form(options.name, constraint, max_tokens, rewrite=rewrite)
     read, reply = await reply_to(run, prompt, text, form_of)
     if not isinstance(read, Read):
         return None

@@ -56,7 +56,7 @@ async def decide(run: Run, ask: Any, /, **fields: Any) -> Any:
     """
     decider = decider_in(run, ask.reads if isinstance(ask, Ask) else "")
     if isinstance(ask, Choose):
-        options = options_of(run, ask, fields)
+        options = options_of(ask, fields)
         taken = await _chosen(run, decider, ask, options, fields)
         lines = tuple(options.texts[i][:_NOTE_CHARS] for i in taken.value)
         if options.texts and (lines or ask.rule is None or taken.by != "rule"):
@@ -101,7 +101,7 @@ async def decide_all(
     return list(await gather(*(decide(run, choose, **fields) for fields in several)))
 
 
-def options_of(run: Run, choose: Choose, fields: Fields) -> Options:
+def options_of(choose: Choose, fields: Fields) -> Options:
     """The options of a choice, checked. Raises UsageError."""
     texts, scores = tuple(fields["options"]), fields.get("scores")
     if choose.show is None:
@@ -112,8 +112,7 @@ def options_of(run: Run, choose: Choose, fields: Fields) -> Options:
     if scores is not None and (len(scores) != len(texts) or not np.isfinite(scores).all()):
         raise UsageError("a choice needs one finite score for each option", given=list(scores)[:8])
     check_texts([fields.get("query", ""), *texts])
-    threshold = fields.get("threshold", choose.threshold)
-    threshold = run.models.threshold if threshold is None else threshold
+    threshold: float = fields.get("threshold", choose.threshold)
     name = f"{choose.name}_{fields['step']}" if "step" in fields else choose.name
     return Options(name, texts, fields.get("query", ""), k, choose.none, threshold, scores)
 
@@ -156,9 +155,8 @@ class Model:
         prompt, room, schema = ask.prompt_of(fields), ask.room(fields, llm), ask.schema_text(fields)
         rendered = shown(llm, prompt, ask.slots(fields), room)
         run.ctx.usage.cut += rendered.n_cut
-        temperature = run.models.temperature if ask.temperature is None else ask.temperature
         constraint = None if schema is None else JsonSchema(schema)
-        form = Form(ask.name, constraint, room, temperature, on_text=fields.get("on_text"))
+        form = Form(ask.name, constraint, room, ask.temperature, on_text=fields.get("on_text"))
         read, reply = await reply_to(run, prompt, rendered.text, form)
         value = ask.typed(read, fields, rendered.positions) if isinstance(read, Read) else read
         if not isinstance(value, Malformed):

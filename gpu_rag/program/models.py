@@ -19,22 +19,14 @@ if TYPE_CHECKING:  # imports torch
 class Models:
     """The models of a run.
 
-    llm: None if none answers. threshold: default minimum score for choices that may be empty. temperature: default of
-    requests. on_reply: called with each finished reply, for progress. encoder: the cross-encoder that reranks, or None.
+    llm: None if none answers. on_reply: called with each finished reply, for progress. encoder: the cross-encoder that
+    reranks, or None.
     """
 
     llm: LLM | None
     embedder: Embedder
-    threshold: float = 0.3
-    temperature: float = 0.0
     on_reply: Callable[[Reply | RequestFailed], None] | None = None
     encoder: CrossEncoder | None = None
-
-    def __post_init__(self) -> None:
-        if not -1.0 <= self.threshold <= 1.0:
-            raise UsageError("the threshold is a cosine", given=self.threshold, expected="-1 to 1")
-        if not 0.0 <= self.temperature < float("inf"):
-            raise UsageError("the temperature cannot be negative", given=self.temperature, expected=">= 0")
 
     @property
     def cross_encoder(self) -> CrossEncoder:

@@ -26,7 +26,7 @@ class Form:
     name: str
     constraint: JsonSchema | Choice | None
     max_tokens: int
-    temperature: float
+    temperature: float = 0.0
     rewrite: Callable[[str], str] | None = None
     on_text: Callable[[str], None] | None = None
 

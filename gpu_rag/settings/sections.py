@@ -168,7 +168,7 @@ class GraphSettings(Declared):
     )
 
     def preferences(self) -> dict[str, str]:
-        """Preferred implementations by family of ops, for `backend.preferring`; without those set to auto."""
+        """Preferred implementations by family of ops, for `dispatch.preferring`; without those set to auto."""
         return {family: name for family, name in asdict(self).items() if name != "auto"}
 
 

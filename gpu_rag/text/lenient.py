@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_rag.text.replies import MAX_REPLY_CHARS, parse_json, validator
+from gpu_rag.text.replies import MAX_REPLY_CHARS, parse_json, spoken, unfenced, validator
 from gpu_rag.text.strict_json import JsonError, decode
 from gpu_rag.types import Choice, JsonSchema, Malformed, Rank, Reply
 
@@ -26,11 +26,6 @@ REPAIR_TOKENS = 64  # minimum tokens of a repair: the cut reply may have begun w
 _REASON_CHARS = 200
 MAX_STARTS = 32  # maximum places at which to look for an object: each may read the reply to its end
 
-_OPEN, _CLOSE = r"(?:<(?:think|thinking|reasoning)>|◁think▷)", r"(?:</(?:think|thinking|reasoning)>|◁/think▷)"
-_THOUGHT = re.compile(rf"\A\s*{_OPEN}.*?{_CLOSE}", re.DOTALL)
-_THOUGHT_END = re.compile(rf"\A.*{_CLOSE}", re.DOTALL)
-_FENCED = re.compile(r"\A```\w*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
-_UNFINISHED = re.compile(rf"\A\s*{_OPEN}")
 _START = re.compile(r'\{\s*(?:["}]|\Z)|\[\s*(?:["\[{\]\d-]|\Z)')
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{},]', re.DOTALL)
 _EDGE = " \t\r\n\"'`*_.,:;()[]“”‘’"
@@ -63,7 +58,7 @@ def read_reply(reply: Reply, constraint: JsonSchema | Choice | Rank | None) -> R
             scored = len(reply.scores) == len(options)
             read = Read(reply.scores, EXACT) if scored else Malformed("the options were not scored", reply.text)
         case None:
-            text, plain = _unfenced(reply.text), spoken(reply.text).strip()
+            text, plain = unfenced(reply.text), spoken(reply.text).strip()
             read = Read(text, EXACT if text == plain else LENIENT) if text else Malformed("it was empty", reply.text)
     if isinstance(read, Malformed) and reply.finish_reason == "length":
         return Malformed(f"{CUT_OFF} at {reply.n_generated} tokens", reply.text)
@@ -85,23 +80,6 @@ def repairs(prompt: str, max_tokens: int, malformed: Malformed) -> tuple[tuple[s
     return (longer, larger), (prompt, larger), (longer, max_tokens), (prompt, max_tokens)
 
 
-def spoken(text: str) -> str:
-    """A reply without its thinking: the text after the thought; nothing if the thought never ended."""
-    while thought := _THOUGHT.match(text):
-        text = text[thought.end() :]
-    if _UNFINISHED.match(text):
-        return ""
-    end = _THOUGHT_END.match(text)  # a template may have opened the thought
-    return text[end.end() :] if end else text
-
-
-def _unfenced(text: str) -> str:
-    """The reply without its thinking and without a fence around all of it."""
-    text = spoken(text).strip()
-    fenced = _FENCED.match(text)
-    return fenced[1].strip() if fenced else text
-
-
 def read_choice(text: str, options: Sequence[str]) -> Read | Malformed:
     """The option that a reply names.
 
@@ -111,7 +89,7 @@ def read_choice(text: str, options: Sequence[str]) -> Read | Malformed:
     spoken_text = text.strip()
     if spoken_text in options:
         return Read(spoken_text, EXACT)
-    spoken_text = _unfenced(text[:MAX_REPLY_CHARS])
+    spoken_text = unfenced(text[:MAX_REPLY_CHARS])
     for literal in (spoken_text, *_only_string(spoken_text)):
         form = _plain(literal)
         same = [option for option in options if option == literal] or [o for o in options if form and _plain(o) == form]

@@ -15,28 +15,34 @@ if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
 
 MAX_REPLY_CHARS = 1_000_000
-_THINKING = re.compile(r"\s*<think>.*?</think>\s*", re.DOTALL)
-_FENCE = re.compile(r"\A```(?:json|JSON)?[ \t]*\r?\n(.*?)\r?\n?[ \t]*```\Z", re.DOTALL)
+_OPEN, _CLOSE = r"(?:<(?:think|thinking|reasoning)>|◁think▷)", r"(?:</(?:think|thinking|reasoning)>|◁/think▷)"
+_THOUGHT = re.compile(rf"\s*{_OPEN}.*?{_CLOSE}", re.DOTALL)
+_THOUGHT_END = re.compile(rf".*{_CLOSE}", re.DOTALL)
+_UNFINISHED = re.compile(rf"\s*{_OPEN}")
+_FENCED = re.compile(r"```\w*[ \t]*\r?\n(.*?)\n?[ \t]*```\Z", re.DOTALL)
 _REASON_CHARS = 300
 
 
 def parse_json(text: str, schema: str) -> dict[str, Any] | Malformed:
     """Parse `text` as a JSON object valid under `schema`; else return Malformed with the reason and the text.
 
-    text: a reply. Tolerated around the object: white space, `<think>...</think>` blocks before it, and one code fence
-    (three backticks, optionally "json") around it. Nothing else: no prose, no trailing commas, no single quotes. The
+    text: a reply. Tolerated around the object: white space, thinking before it, and one code fence (three backticks,
+    perhaps with a word such as "json") around it. Nothing else: no prose, no trailing commas, no single quotes. The
     JSON is read strictly (see `strict_json`: NaN, Infinity, integers beyond 64 bits, a repeated key, lone surrogates
     and deep nesting are malformed). More than 1,000,000 characters are malformed.
     schema: a JSON Schema (2020-12) as JSON text, best from `canonical_schema`; references only within itself.
 
     Never raises for any `text`. Raises UsageError if `schema` is not a usable schema.
     """
+    from referencing.exceptions import Unresolvable
+
     check = validator(schema)
     if len(text) > MAX_REPLY_CHARS:
         return Malformed(f"the reply has {len(text)} characters, more than {MAX_REPLY_CHARS}", text[:MAX_REPLY_CHARS])
     try:
         text.encode("utf-8")
-        value = loads(_unwrap(text))
+        body = text.strip()
+        value = loads(body if body.startswith("{") else unfenced(body))
     except UnicodeEncodeError:
         return Malformed("the reply holds half of a surrogate pair", text)
     except JsonError as error:
@@ -45,8 +51,8 @@ def parse_json(text: str, schema: str) -> dict[str, Any] | Malformed:
         return Malformed(f"the reply is JSON, but {_kind(value)}; expected an object", text)
     try:
         violation = next(check.iter_errors(value), None)
-    except RecursionError as error:  # the value is shallow, so the schema recurses
-        raise UsageError("the references of the JSON schema run in a circle", given=schema[:_REASON_CHARS]) from error
+    except (RecursionError, Unresolvable) as error:  # the value is shallow, so it is the schema that recurses
+        raise UsageError("a reference of the JSON schema leads nowhere", given=schema[:_REASON_CHARS]) from error
     if violation is not None:
         where = "/".join(map(str, violation.absolute_path)) or "the object"
         return Malformed(f"not valid under the schema at {where}: {violation.message}"[:_REASON_CHARS], text)
@@ -83,7 +89,6 @@ def validator(schema: str) -> Draft202012Validator:
         parsed = loads(schema)
         if not isinstance(parsed, dict):
             raise JsonError(f"the schema is {_kind(parsed)}; expected an object")
-        _check_references(parsed, parsed)
         Draft202012Validator.check_schema(parsed)
     except JsonError as error:
         raise UsageError("the JSON schema cannot be read", given=error) from error
@@ -93,40 +98,22 @@ def validator(schema: str) -> Draft202012Validator:
     return Draft202012Validator(parsed, registry=Registry())
 
 
-def _check_references(node: Any, root: dict[str, Any]) -> None:
-    """Raise JsonError for a reference that does not lead to an object within `root`."""
-    if isinstance(node, list):
-        for item in node:
-            _check_references(item, root)
-    elif isinstance(node, dict):
-        for key in ("$ref", "$dynamicRef"):
-            target = node.get(key)
-            if isinstance(target, str) and not _resolves(target, root):
-                raise JsonError(f"{key} {target!r} does not lead to a place in this schema")
-        for item in node.values():
-            _check_references(item, root)
-
-
-def _resolves(target: str, root: Any) -> bool:
-    if target != "#" and not target.startswith("#/"):
-        return False
-    node = root
-    for part in target.split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
-        if not isinstance(node, dict) or key not in node:
-            return False
-        node = node[key]
-    return isinstance(node, dict)
-
-
-def _unwrap(text: str) -> str:
-    """`text` without thinking blocks before it and without a fence around it."""
+def spoken(text: str) -> str:
+    """A reply without its thinking: the text after the thought; nothing if the thought never ended."""
     start = 0
-    while match := _THINKING.match(text, start):
-        start = match.end()
-    body = text[start:].strip()
-    fenced = _FENCE.match(body)
-    return fenced[1] if fenced else body
+    while thought := _THOUGHT.match(text, start):
+        start = thought.end()
+    if _UNFINISHED.match(text, start):
+        return ""
+    end = _THOUGHT_END.match(text, start)  # a template may have opened the thought
+    return text[end.end() if end else start :]
+
+
+def unfenced(text: str) -> str:
+    """The reply without its thinking and without a fence around all of it."""
+    text = spoken(text).strip()
+    fenced = _FENCED.match(text)
+    return fenced[1].strip() if fenced else text
 
 
 def _kind(value: Any) -> str:

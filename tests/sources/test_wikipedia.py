@@ -52,6 +52,21 @@ It grew&lt;ref&gt;x [[y]]&lt;/ref&gt;.
     assert read(tmp_path / "plain.xml", data)[1].id == "wikipedia:4"
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("İİİİ İstanbul city.<ref>note</ref> Capital was here. End.", "İİİİ İstanbul city. Capital was here. End."),
+        ("İzmir.<REF>a</Ref> One two.<ref name=b /> Three.<ref>c</ref>", "İzmir. One two. Three."),
+        ("A.<references responsive></references> B.<ref>x</ref> C.", "A. B. C."),
+        ("A. <score>x</score><scores>B</scores>", "A. B"),
+        ("A <!-- > -->B<!-- x/>y -->C <ref>open", "A BC open"),
+    ],
+)
+def test_notes_are_removed_to_their_end_and_nothing_else(text: str, words: str) -> None:
+    """İ has two characters in lower case; <references> begins like <ref>."""
+    assert plain_text(text, set()) == words
+
+
 BOMB = """<!DOCTYPE m [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;">]>"""
 
 

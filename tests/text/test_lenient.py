@@ -19,9 +19,8 @@ from gpu_rag.text.lenient import (
     read_json,
     read_reply,
     repairs,
-    spoken,
 )
-from gpu_rag.text.replies import MAX_REPLY_CHARS, canonical_schema, object_of
+from gpu_rag.text.replies import MAX_REPLY_CHARS, canonical_schema, object_of, spoken
 from gpu_rag.types import Choice, JsonSchema, Malformed, Rank, Reply
 
 NAMES = {"type": "array", "items": {"type": "string", "maxLength": 9}, "maxItems": 4}

@@ -27,7 +27,6 @@ GOOD = '{"answer": "Vell", "ids": [1, 2]}'
     ("text", "fact"),
     [
         (f"{GOOD}<think>late</think>", "more text"),
-        (f"```python\n{GOOD}\n```", "broken"),
         ('{"answer": 3}', "answer"),
         ('{"ids": [1]}', "answer"),
         ('{"answer": "x", "ids": [1, "2"]}', "ids/1"),
@@ -134,8 +133,9 @@ def test_any_text_is_valid_or_malformed(text):
         ("[]", "cannot be read"),
         ('{"type": "text"}', "not valid"),
         ('{"properties": {"x": {"pattern": "("}}}', "not valid"),
-        ('{"$ref": "http://localhost/schema.json"}', "does not lead"),
-        ('{"properties": {"x": {"$ref": "#/$defs/absent"}}}', "does not lead"),
+        ('{"$ref": "http://localhost/schema.json"}', "leads nowhere"),
+        ('{"$ref": "#/$defs/absent"}', "leads nowhere"),
+        ('{"$ref": "#"}', "leads nowhere"),
     ],
 )
 def test_schemas_that_cannot_be_used(schema, said):
@@ -147,18 +147,6 @@ def test_schema_errors_when_written():
     for schema in ({"const": float("nan")}, {"const": {1, 2}}, {"type": 3}):
         with pytest.raises(UsageError):
             canonical_schema(schema)
-
-
-def test_references_within_a_schema():
-    tree = {
-        "$defs": {"node": {"type": "object", "properties": {"child": {"$ref": "#/$defs/node"}}}},
-        "$ref": "#/$defs/node",
-    }
-    schema = canonical_schema(tree)
-    assert parse_json('{"child": {"child": {}}}', schema) == {"child": {"child": {}}}
-    assert "child" in parse_json('{"child": {"child": 3}}', schema).reason
-    with pytest.raises(UsageError, match="circle"):
-        parse_json("{}", '{"$ref": "#"}')
 
 
 def test_arrays_one_element_at_a_time():

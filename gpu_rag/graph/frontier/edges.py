@@ -100,7 +100,7 @@ def hop_edges(
 def check_keywords(
     keywords: Ragged, vectors: torch.Tensor, n_keywords: int, batch: int | None = None, owners: str = ""
 ) -> None:
-    """Raise BadInput unless each list ascends, with values in [0, n_keywords); batch, of: as in `check_ragged`."""
+    """Raise BadInput unless each list ascends, with values in [0, n_keywords); batch, owners: as in `check_ragged`."""
     if n_keywords < 0:
         raise BadInput("a negative number of keywords", given=n_keywords, expected=">= 0")
     device = vectors.device

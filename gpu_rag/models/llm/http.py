@@ -43,8 +43,9 @@ from gpu_rag.models.llm.own_server import Keeper, OwnServer
 from gpu_rag.models.llm.service import StreamingEngine
 from gpu_rag.models.packaged import cache_dir, keep_json
 from gpu_rag.settings.ranges import MAX_INTEGER
-from gpu_rag.text.lenient import Read, read_reply, spoken
+from gpu_rag.text.lenient import Read, read_reply
 from gpu_rag.text.prompts import break_template_tokens
+from gpu_rag.text.replies import spoken
 from gpu_rag.types import Choice, JsonSchema, Malformed, Rank, Reply, Request
 
 CODE_VERSION = 1

@@ -17,7 +17,7 @@ import aiohttp
 
 from gpu_rag.errors import BadInput, ContextOverflow, ModelError, RequestFailed
 from gpu_rag.models.llm.interface import JSON_LAYOUT, estimate_tokens, ranked
-from gpu_rag.text.lenient import spoken
+from gpu_rag.text.replies import spoken
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
 LABELS = "ABCDEFGHIJKLMNOPQRST"  # top_logprobs shows at most 20

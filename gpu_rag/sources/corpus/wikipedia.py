@@ -22,6 +22,7 @@ DUMP_SUFFIXES = (".xml", ".xml.bz2", ".xml.gz")
 _CHUNK = 1 << 16
 _MAX_TAG_BYTES = 16 << 20  # bytes of one tag: a longer one is in no dump
 _MARKUP = 4  # greatest ratio of a page's markup to a document
+_COMMENT = "<!--", "-->"
 _DROPPED = ("ref", "math", "gallery", "timeline", "syntaxhighlight", "score", "table")  # removed with their content
 _TOKENS = re.compile(r"\{\{|\}\}|\[\[|\]\]|^\{\||^\|\}", re.MULTILINE)
 _PAIRS = {"}}": "{{", "]]": "[[", "|}": "{|"}
@@ -123,9 +124,9 @@ def plain_text(wikitext: str, places: set[str]) -> str:
     >>> plain_text("'''Bern''', a [[city|town]]{{a|b}} on the [[Aare]].<ref>x</ref> [[File:a.png|b]]", {"file"})
     'Bern, a town on the Aare.'
     """
-    text = _without(wikitext, "<!--", "-->")
+    text = _without(wikitext, *_COMMENT)
     for tag in _DROPPED:
-        text = _without(text, f"<{tag}", f"</{tag}>")
+        text = _without(text, rf"<{tag}(?=[\s/>])", f"</{tag}>")
     frames: list[tuple[str, list[str]]] = [("", [])]
     place = 0
     for match in _TOKENS.finditer(text):
@@ -151,15 +152,15 @@ def _link(inner: str, places: set[str]) -> str:
 
 
 def _without(text: str, opens: str, closes: str) -> str:
-    """Text without the parts from each `opens` to the next `closes`; the rest stays if `closes` is missing. An opening
-    tag that ends in "/>" is removed alone."""
-    parts, place, low = [], 0, text.lower()
-    while (first := low.find(opens, place)) >= 0:
-        end = low.find(">", first) if opens[1:].isalpha() else -1
-        alone = end > 0 and low[end - 1] == "/"
-        last = end + 1 if alone else low.find(closes, first) + len(closes)
-        if not alone and last < len(closes):
+    """Text without the parts from each `opens` to the next `closes`, patterns in any case of A to Z; the rest stays if
+    `closes` is missing. An opening tag that ends in "/>" is removed alone."""
+    starts, ends = (re.compile(pattern, re.IGNORECASE | re.ASCII) for pattern in (opens, closes))
+    parts, place = [], 0
+    while first := starts.search(text, place):
+        end = text.find(">", first.end()) + 1 if opens != _COMMENT[0] else 0
+        last = end if end and text[end - 2] == "/" else (closing := ends.search(text, first.end())) and closing.end()
+        if not last:
             break
-        parts.append(text[place:first])
+        parts.append(text[place : first.start()])
         place = last
     return "".join([*parts, text[place:]])
