@@ -15,7 +15,7 @@ A walk from all passages sees all of them, so `reached` is then determined by it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -122,12 +122,12 @@ def ceiling_scores(
 def shown_documents(
     index: Index, rows: Sequence[QuestionRow]
 ) -> Callable[[Sequence[Evidence], QuestionRow], list[str]]:
-    """A function of evidence and its question: the documents of the passages, each at the place of its best one. A copy
-    of a passage of gold documents stands for these, since evidence holds one passage of each text and title."""
+    """A function of evidence and its question: the documents of the passages, each at the rank of its best passage. A
+    copy of a passage of gold documents stands for these, since evidence holds no copies."""
     document_of = dict(zip(index.passage_ids, index.passage_doc_ids))
     gold = {id for row in rows for id in row.gold_ids}
     of_gold = [row for row, document in enumerate(index.passage_doc_ids) if document in gold]
-    holders: dict[tuple[str, str], list[str]] = {}
+    holders: dict[Hashable, list[str]] = {}
     for passage in index.evidence(of_gold, [0.0] * len(of_gold), ""):
         holders.setdefault(content(passage), []).append(document_of[passage.passage_id])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, Protocol
@@ -61,7 +61,7 @@ class Run:
 
     @property
     def depth(self) -> int:
-        """The number of passages to rank, so that limit passages are left without copies."""
+        """The number of passages to rank: limit passages are left if at most COPIES of them are copies."""
         return self.limit + COPIES
 
     def evidence(self, ranking: Ranking, why: str, name: str = "search", limit: int = 0) -> tuple[Evidence, ...]:
@@ -73,8 +73,8 @@ class Run:
     def different(
         self, rows: Sequence[int], scores: Sequence[float], why: str | list[str], limit: int
     ) -> tuple[Evidence, ...]:
-        """The first `limit` passages, where none takes the place of a copy: rows beyond are read if there are copies.
-        why: as of `Index.evidence`."""
+        """The first `limit` passages without copies of others: rows beyond are read if there are copies among the
+        first. why: as in `Index.evidence`."""
         whys = why if isinstance(why, str) else why[:limit]
         passages = self.index.evidence(rows[:limit], scores[:limit], whys)
         if len(set(map(content, passages))) < len(passages):
@@ -92,16 +92,18 @@ class Run:
         return (*self.index.relation_text(row), tuple(self.index.passage_ids[p] for p in passages))
 
 
-def content(passage: Evidence) -> tuple[str, str]:
-    """The text and title of a passage, equal for copies. A title that is the name of the file tells no two copies
-    apart."""
-    title = passage.title.removeprefix(PurePath(passage.file).stem) if passage.file else passage.title
-    return passage.text, title
+def content(passage: Evidence) -> Hashable:
+    """The text, title and metadata of a passage, equal for copies. A title that is the name of the file does not
+    distinguish copies, unless it has a digit, such as a year."""
+    title, name = passage.title, PurePath(passage.file).stem
+    if not any(map(str.isdigit, name)):
+        title = title.removeprefix(name)
+    return passage.text, title, tuple(sorted((key, str(value)) for key, value in passage.metadata.items()))
 
 
 def _without_copies(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
-    """The first passage of each text and title, its `why` naming the others."""
-    copies: dict[tuple[str, str], list[Evidence]] = {}
+    """The first passage of each content, its `why` naming the others."""
+    copies: dict[Hashable, list[Evidence]] = {}
     for passage in evidence:
         copies.setdefault(content(passage), []).append(passage)
     return tuple(
@@ -111,5 +113,5 @@ def _without_copies(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
 
 
 def _some(copies: Sequence[Evidence]) -> str:
-    more = f" and {len(copies) - NAMED} others" if len(copies) > NAMED else ""
-    return ", ".join(e.passage_id for e in copies[:NAMED]) + more
+    named, n_more = ", ".join(e.passage_id for e in copies[:NAMED]), len(copies) - NAMED
+    return f"{named} and {n_more} {'other' if n_more == 1 else 'others'}" if n_more > 0 else named

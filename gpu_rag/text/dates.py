@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from calendar import monthrange
+from collections.abc import Iterator
 
 from gpu_rag.text.figures import MONTHS
 
@@ -25,7 +27,7 @@ _MONTH_OF = {name: number for number, line in enumerate(_NAMES.strip().splitline
 # Each begins with a set of characters, which is searched for fast; `_is_part` replaces a look-behind.
 _YEAR = r"([12][0-9]{3})(?![^\W_]|[./-]?\d)"
 _TO = r"(\s?[-–—/]\s?|\s(?:to|and|until|through|bis|und|au|al|a|tot|do|по)\s)"  # between the days of a range
-NUMERIC = re.compile(r"([0-9]{1,4})([./-])([0-9]{1,2})\2([0-9]{1,4})(?![^\W_T]|T\D|[./-]?\d)")
+_NUMERIC = re.compile(r"([0-9]{1,4})([./-])([0-9]{1,2})\2([0-9]{1,4})(?![^\W_T]|T\D|[./-]?\d)")
 _CHARACTERS = re.compile(r"([12][0-9]{3})[年년]\s?([0-9]{1,2})[月월]\s?([0-9]{1,2})[日일]")
 _RANGE = re.compile(
     rf"([0-9]{{1,2}})(?:st|nd|rd|th|\.)?(?:\s([^\W\d_]{{3,12}}))?{_TO}"
@@ -42,6 +44,7 @@ _MONTH_FIRST = re.compile(
     r"([JFMASONDjfmasond](?:an|eb|ar|pr|ay|u[nlg]|ep|ct|ov|ec)[a-z]{0,6})\.?\s([0-9]{1,2})(?:st|nd|rd|th)?(?![^\W_]|[./-]?\d)"
     rf"(?:,?\s{_YEAR})?"
 )
+_AFTER_DAY = re.compile(r"\b[0-9]{1,2}\s$")
 _GOES_ON = re.compile(r"\d[_.,:/-]$")
 _VERSION = re.compile(r"\b(?:versi\w+|release|v)\.?\s$", re.IGNORECASE)
 _FULL = re.compile(rf"\b[0-9]{{1,2}} (?:{'|'.join(map(str.capitalize, MONTHS))}) [12][0-9]{{3}}\b")
@@ -61,8 +64,8 @@ def plain_dates(text: str) -> str:
     """`text` with every date of a day and a month as day, English month and year: "5 March 2025".
 
     Numbers are read where only one date is meant: year first, day.month.year, or with a part above 12 or two equal
-    parts. 3/4/2025 stays. A month that is not the English name stands behind the date too. Both ends of a range have
-    the year and a month.
+    parts. 3/4/2025 stays. A month that is not the English name stands behind the date too. Both ends of a range that
+    ends with its year, such as "30 May to 2 June 2025" and "May 3 to 5, 2025", have a month and the year.
 
     >>> plain_dates("on 2025-03-05, 25/3/2025, Mar 7th, 2025, and 9. März 2025")
     'on 5 March 2025, 25 March 2025, 7 March 2025, and 9 March 2025 März'
@@ -70,28 +73,39 @@ def plain_dates(text: str) -> str:
     'from 3 April 2025 - 5 April 2025, 30 May 2025 to 2 June 2025'
     """
     text = _CHARACTERS.sub(lambda match: f" {_written(match[3], int(match[2]), match[1]) or match[0]} ", text)
-    text = NUMERIC.sub(_of_numbers, text)
+    text = _NUMERIC.sub(_of_numbers, text)
     text = _RANGE.sub(lambda match: _of_range(match, match[1], match[2] or match[5], match[5]), text)
     text = _RANGE_IN_MONTH.sub(lambda match: _of_range(match, match[2], match[1], match[1]), text)
     text = _DAY_FIRST.sub(lambda match: _named(match, match[1], match[2]), text)
     return _MONTH_FIRST.sub(lambda match: _named(match, match[2], match[1]), text)
 
 
+def numeric_dates(text: str, start: int, end: int) -> Iterator[tuple[re.Match[str], str]]:
+    """The dates in figures in text[start:end], each with its words: "5 March 2025"."""
+    for match in _NUMERIC.finditer(text, start, end):
+        if (date := _of_numbers(match)) != match[0]:
+            yield match, date
+
+
 def _written(day: str, month: int, year: str) -> str:
     """A date in words; "" if there is no such day or month."""
-    exists = 1 <= month <= 12 and 1 <= int(day) <= 31
+    exists = 1 <= month <= 12 and 1 <= int(day) <= monthrange(2024, month)[1]
     return f"{int(day)} {MONTHS[month - 1].capitalize()} {year}".rstrip() if exists else ""
 
 
 def _named(match: re.Match[str], day: str, month: str) -> str:
     date = _written(day, _MONTH_OF.get(month.casefold(), 0), match[3] or "")
     is_word = match[3] is None and month.islower()  # "may 3 times"
-    return match[0] if not date or is_word or _is_part(match) else date + _foreign(month)
+    is_second = month == match[1] and _AFTER_DAY.search(
+        match.string, max(match.start() - 4, 0), match.start()
+    )  # 5 May 3
+    return match[0] if not date or is_word or is_second or _is_part(match) else date + _foreign(month)
 
 
 def _of_range(match: re.Match[str], first_day: str, first_month: str, last_month: str) -> str:
     months, year = [_MONTH_OF.get(name.casefold(), 0) for name in (first_month, last_month)], match.groups()[-1]
-    first, last = _written(first_day, months[0], year), _written(match[4], months[1], year)
+    first_year = str(int(year) - (months[0] > months[1]))  # "30 December to 2 January 2025"
+    first, last = _written(first_day, months[0], first_year), _written(match[4], months[1], year)
     is_order = months[0] != months[1] or int(first_day) < int(match[4])
     if not (first and last and is_order) or _is_part(match):
         return match[0]

@@ -27,7 +27,7 @@ from functools import cache, cached_property, lru_cache
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-from gpu_rag.text.dates import NUMERIC, plain_dates
+from gpu_rag.text.dates import numeric_dates
 from gpu_rag.text.figures import MONTHS, NUMERAL, SCALES, UNITS, one_form
 from gpu_rag.text.rules.extraction.entities import find_mentions_in
 from gpu_rag.text.rules.extraction.lexicon import (
@@ -106,10 +106,12 @@ class Span:
 
 
 class Sentence:
-    """A sentence of a passage: its tokens, a term for each ("" for a stop word), and the sentences before it."""
+    """A sentence of a passage: its tokens, and a term for each ("" for a stop word). all_of: the passage's sentences,
+    of which `number` come before it."""
 
-    def __init__(self, title: str, text: str, start: int, end: int, earlier: Sequence[Sentence]):
-        self.start, self.end, self.title, self.before, self.earlier = start, end, title, text[:start], earlier
+    def __init__(self, title: str, text: str, start: int, end: int, all_of: Sequence[Sentence], number: int):
+        self.start, self.end, self.title, self.text = start, end, title, text
+        self._all_of, self._number = all_of, number
         self._places: dict[Unit, list[int]] = {}
         self.tokens = _tokens(text, start, end)
         self.terms = _terms_of(self.tokens)
@@ -132,6 +134,14 @@ class Sentence:
         commas = (i for i in range(end + 1, len(self.tokens)) if lows[i] == ",")
         closing = next((i for i in commas if lows[i + 1] in AUXILIARIES or is_verb(lows[i + 1], "")), 0)
         return (end, closing) if closing else (0, 0)
+
+    @property
+    def before(self) -> str:
+        return self.text[: self.start]
+
+    @property
+    def earlier(self) -> Sequence[Sentence]:
+        return self._all_of[: self._number]
 
     @cached_property
     def terms_before(self) -> list[str]:
@@ -239,10 +249,9 @@ def _tokens(text: str, start: int, end: int) -> list[Token]:
         inside = [i for i, token in enumerate(tokens) if numeral.start() <= token.start < numeral.end()]
         if len(inside) > 1 and any(tokens[i].low in SCALES for i in inside):
             tokens[inside[0] : inside[-1] + 1] = [Token(numeral[0], numeral[0].casefold(), *numeral.span(), NUMBER)]
-    for match in reversed(list(NUMERIC.finditer(text, start, end))):
+    for match, plain in reversed(list(numeric_dates(text, start, end))):
         inside = [i for i, token in enumerate(tokens) if match.start() <= token.start < match.end()]
-        plain = plain_dates(match[0])
-        if inside and plain != match[0]:
+        if inside:
             date = [replace(t, start=match.start(), end=match.end()) for t in tokenise(plain, 0, len(plain))]
             tokens[inside[0] : inside[-1] + 1] = date
     return tokens
@@ -270,7 +279,7 @@ def _units(word: str) -> list[Unit]:
 def sentences_of(title: str, text: str) -> list[Sentence]:
     sentences: list[Sentence] = []
     for start, end in split_sentences(text):
-        sentences.append(Sentence(title, text, start, end, sentences[:]))
+        sentences.append(Sentence(title, text, start, end, sentences, len(sentences)))
     return [sentence for sentence in sentences if len(sentence.tokens) <= _MAX_TOKENS]
 
 

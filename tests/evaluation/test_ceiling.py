@@ -375,7 +375,7 @@ def test_no_copy_takes_a_place_and_gold_whose_copy_is_shown_is_retrieved(
         contents = [(e.text, e.title) for e in answer.evidence]
         assert len(contents) == len(set(contents)) >= 3, answer.error
         (bridge,) = (e for e in answer.evidence if e.title == "Halden Bridge")
-        assert "the same text is in" in bridge.why and bridge.why.endswith(" and 1 others")
+        assert "the same text is in" in bridge.why and bridge.why.endswith(" and 1 other")
     assert len(retrieved.evidence) == 3
     rows = [asked("d0", "c0", "c3", "d4"), asked("n")]
     gold, engine = KbGold(with_copies, rows), with_copies.engine(SETTINGS)

@@ -219,4 +219,6 @@ def test_other_figures_are_left_alone() -> None:
     assert plain_dates(other) == other
     assert plain_dates("he may 3 times, 12-12-3456") == "he may 3 times, 12-12-3456"
     assert plain_dates("since:2025-03-05, log-2025-03-05") == "since:5 March 2025, log-5 March 2025"
+    assert plain_dates("2025-02-31, 5 March 12 people") == "2025-02-31, 5 March 12 people"
+    assert plain_dates("30 December to 2 January 2025") == "30 December 2024 to 2 January 2025"
     assert plain_dates("2025-03-05T10:11") == "5 March 2025 T10:11"

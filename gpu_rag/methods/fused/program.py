@@ -96,7 +96,8 @@ async def _ranked(question: Question, run: Run, params: Params) -> Ranking:
 
 async def _by_date(ranking: Ranking, question: Question, run: Run, params: Params) -> Ranking:
     """A passage that states a full date of the question comes before those that do not, unless they hold more of its
-    other words, by BM25. Those that state it are ordered by the model, asked without the date."""
+    other words, by BM25. Those that state it are ordered by the model, asked without the date: the lists are made
+    twice. The scores keep their places, so that a passage that moved has the score of its new rank."""
     dates, other = full_dates(question.text), replace(question, text=without_full_dates(question.text))
     by_model, by_all = await _ranked(other, run, params), await search_bm25(question.text, DEPTH)
     by_words = await search_bm25(other.text, WORDS)

@@ -62,7 +62,7 @@ class FakeRun:
     """A run whose steps are answered from a world at once."""
 
     def __init__(self, ctx: Any, world: World, by: str, limit: int):
-        self.ctx, self.world, self.limit = ctx, world, limit
+        self.ctx, self.world, self.limit, self.depth = ctx, world, limit, limit
         self.by, self.decider = by, RULE
         self.on_choice = None if by == "alone" else self.note  # if choices are watched, every hop is decided
         self.index = SimpleNamespace(passage_titles=[f"P{p}" for p in range(99)])
