@@ -279,6 +279,18 @@ def test_cues_of_subtitles_begin_with_their_times_and_keep_their_lines(tmp_path)
     assert [len(d.text.split("\n")) for d in documents] == [SRT.count("\n") + 1, VTT.count("\n") + 1] and not rejects
 
 
+@pytest.mark.parametrize(("ending", "spoken"), [("vtt", "|||||||||[00:01]|Hi A & B,|1|i<j and k>l;|x<b and c>d &"),
+                                                ("srt", "WEBVTT|Kind: captions||NOTE x")])  # fmt: skip
+def test_only_marks_and_blocks_that_are_not_spoken_leave_subtitles(tmp_path, ending, spoken):
+    cue = "00:01.000 --> 00:02.000\n{\\an8}<FONT color=red>Hi</font> <00:00:01.500><c.x>A &amp; B</c>,\n1\n"
+    blocks = "WEBVTT\nKind: captions\n\nNOTE x\ny\n\nSTYLE\n::cue {}\n\n"
+    written = f"{blocks}{cue}i<j and k>l;\nx<b and c>d &{'<v.' * 300_000}"  # quadratic would take an hour
+    (tmp_path / f"a.{ending}").write_text(written)
+    (document,), rejects = read(tmp_path)
+    assert document.text.split("<v.")[0].replace("\n", "|").startswith(spoken) and not rejects
+    assert document.text.count("\n") == written.count("\n") and document.text.count("<v.") == 300_000
+
+
 def test_cells_of_a_table_stand_behind_the_names_of_their_columns(tmp_path):
     rows = ["Day\tYear", "Sold\tCost", "Day: Mon\tYear: Sold: 5\tYear: Cost: 6"]
     text = page(tmp_path / "a.html", TABLE.format("<td rowspan=2>7<td>8<tr><td>Wed<td>9")).text
