@@ -264,6 +264,14 @@ def test_items_of_ordered_lists_begin_with_their_numbers(tmp_path):
     assert (found.text, found.headings) == ("Fish\n\nThe char lives here.", ((0, "Fish"),))
 
 
+def test_items_of_ordered_lists_have_one_number_or_none(tmp_path):
+    lists = "<ol type=disc><li>x<li>2. y<li><b>(3)</b> z<li>4.5 m<li>5 m</ol>"
+    lists += "<ol style='List-Style : inside none'><li>u</ol>"
+    text = page(tmp_path / "a.html", f"<p>Of:{lists}<ol type=a><li>a) v<li>a) w</ol>").text
+    lines = ["Of:", "1. x", "2. y", "(3) z", "4. 4.5 m", "5. 5 m", "u", "a) v", "b) a) w"]
+    assert [line for line in text.split("\n") if line] == lines
+
+
 SRT = "1\n00:00:01,000 --> 00:00:04,500\nOn <i>amber</i>.\n\n2\n01:00:05,000 --> 01:00:11,000\nOur guest,\nIlka.\n"
 VTT = "WEBVTT - x\n\n00:05.200 --> 00:12.000 a:b\n<v.loud Bo>It closed.</v>\n\nend\n00:13.000 --> 00:14.000\n1898\n"
 

@@ -24,7 +24,7 @@ TEXT_SUFFIXES = (".txt", ".md", ".rst", ".log", ".srt", ".vtt")  # files whose l
 DOCUMENT_SUFFIXES = (*TEXT_SUFFIXES, *PARSED_SUFFIXES)
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*")
 _UNDERLINED = re.compile(r"^(\S.*)\n([^\w\s])\2{2,}[ \t]*$", re.MULTILINE)
-# Subtitles: the number and the time of a cue; its marks of speakers, type and places; in .vtt blocks that are not spoken.
+# Subtitles: the number and the time of a cue; its marks; in .vtt the blocks that are not spoken.
 _CUE = re.compile(r"^(?:\d+[ \t]*\n)?(?:(\d+:\d\d:\d\d)|(\d\d:\d\d))[.,]\d{3}[ \t]+-->[^\n]*\n", re.MULTILINE)
 _CUE_MARK = re.compile(
     r"<v(?:\.[^\s<>]{0,100})? ([^<>\n]{1,100})>|</?(?:[cibuv]|ruby|rt)(?:\.[^\s<>]{0,100})?>"
