@@ -264,6 +264,14 @@ def test_items_of_ordered_lists_begin_with_their_numbers(tmp_path):
     assert (found.text, found.headings) == ("Fish\n\nThe char lives here.", ((0, "Fish"),))
 
 
+def test_items_of_ordered_lists_have_one_number_or_none(tmp_path):
+    lists = "<ol type=disc><li>x<li>2. y<li><b>(3)</b> z<li>4.5 m<li>5 m</ol>"
+    lists += "<ol style='List-Style : inside none'><li>u</ol>"
+    text = page(tmp_path / "a.html", f"<p>Of:{lists}<ol type=a><li>a) v<li>a) w</ol>").text
+    lines = ["Of:", "1. x", "2. y", "(3) z", "4. 4.5 m", "5. 5 m", "u", "a) v", "b) a) w"]
+    assert [line for line in text.split("\n") if line] == lines
+
+
 SRT = "1\n00:00:01,000 --> 00:00:04,500\nOn <i>amber</i>.\n\n2\n01:00:05,000 --> 01:00:11,000\nOur guest,\nIlka.\n"
 VTT = "WEBVTT - x\n\n00:05.200 --> 00:12.000 a:b\n<v.loud Bo>It closed.</v>\n\nend\n00:13.000 --> 00:14.000\n1898\n"
 
@@ -277,6 +285,18 @@ def test_cues_of_subtitles_begin_with_their_times_and_keep_their_lines(tmp_path)
         "\n\n[00:05]\nBo: It closed.\n\nend\n[00:13]\n1898\n",
     ]
     assert [len(d.text.split("\n")) for d in documents] == [SRT.count("\n") + 1, VTT.count("\n") + 1] and not rejects
+
+
+@pytest.mark.parametrize(("ending", "spoken"), [("vtt", "|||||||||[00:01]|Hi A & B,|1|i<j and k>l;|x<b and c>d &"),
+                                                ("srt", "WEBVTT|Kind: captions||NOTE x")])  # fmt: skip
+def test_only_marks_and_blocks_that_are_not_spoken_leave_subtitles(tmp_path, ending, spoken):
+    cue = "00:01.000 --> 00:02.000\n{\\an8}<FONT color=red>Hi</font> <00:00:01.500><c.x>A &amp; B</c>,\n1\n"
+    blocks = "WEBVTT\nKind: captions\n\nNOTE x\ny\n\nSTYLE\n::cue {}\n\n"
+    written = f"{blocks}{cue}i<j and k>l;\nx<b and c>d &{'<v.' * 300_000}"  # quadratic would take an hour
+    (tmp_path / f"a.{ending}").write_text(written)
+    (document,), rejects = read(tmp_path)
+    assert document.text.split("<v.")[0].replace("\n", "|").startswith(spoken) and not rejects
+    assert document.text.count("\n") == written.count("\n") and document.text.count("<v.") == 300_000
 
 
 def test_cells_of_a_table_stand_behind_the_names_of_their_columns(tmp_path):

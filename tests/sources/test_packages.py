@@ -91,6 +91,24 @@ def test_numbered_paragraphs_of_a_word_document_begin_with_their_numbers(tmp_pat
     assert [heading for _, heading in document.headings] == ["§ 1 Scope", "§ 2 Fees", "Out.", "§ 3 End"]
 
 
+def test_letters_of_a_word_document_are_repeated_after_z_and_unknown_lists_and_levels_have_no_numbers(tmp_path):
+    level = '<w:lvl w:ilvl="{}"><w:numFmt w:val="{}"/><w:lvlText w:val="({})"/></w:lvl>'
+    levels = (
+        level.format(0, "lowerLetter", "%1") + level.format(1, "decimal", "%1.%2") + level.format(9, "decimal", "%2")
+    )
+    lists = f'<w:abstractNum w:abstractNumId="1">{levels}</w:abstractNum>'
+    lists += '<w:num w:numId="1"><w:abstractNumId w:val="1"/></w:num>'
+    stray = '<w:lvl w:ilvl="0"><w:numFmt w:val="decimal"/></w:lvl>'
+    places = [(0, 1)] * 28 + [(1, 1), (0, 7), (9, 1)] + [(0, 1)] * 753 + [(1, 1)]
+    numbers = (f'<w:numPr><w:ilvl w:val="{level}"/><w:numId w:val="{list_}"/></w:numPr>' for level, list_ in places)
+    body = "".join(paragraph("x", "", number) for number in numbers)
+    (tmp_path / "a.docx").write_bytes(docx(body, numbering=f"<w:numbering {W}>{stray}{lists}</w:numbering>"))
+    (document,), rejects = read(tmp_path / "a.docx")
+    lines = [line for line in document.text.split("\n") if line]
+    assert lines[25:32] == ["(z) x", "(aa) x", "(bb) x", "(bb.1) x", "x", "x", "(cc) x"] and not rejects
+    assert lines[-3:] == [f"({'z' * 30}) x", "x", "x"]
+
+
 def test_properties_of_a_word_document_are_title_and_metadata(tmp_path):
     about = (
         "<dc:title> On\nBridges </dc:title><dc:creator>Ann &amp; Bo</dc:creator>"

@@ -6,6 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from html import unescape
 from itertools import islice
 from pathlib import Path
 
@@ -23,11 +24,15 @@ TEXT_SUFFIXES = (".txt", ".md", ".rst", ".log", ".srt", ".vtt")  # files whose l
 DOCUMENT_SUFFIXES = (*TEXT_SUFFIXES, *PARSED_SUFFIXES)
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*")
 _UNDERLINED = re.compile(r"^(\S.*)\n([^\w\s])\2{2,}[ \t]*$", re.MULTILINE)
-# Subtitles: the number and the time of a cue, and its marks of speakers and of italics.
-_CUE = re.compile(
-    r"^(?:\d+[ \t]*\n)?(?:(\d+:\d\d:\d\d)|(\d\d:\d\d))[.,]\d{3}[ \t]+-->[^\n]*\n|^WEBVTT\b[^\n]*", re.MULTILINE
+# Subtitles: the number and the time of a cue; its marks; in .vtt the blocks that are not spoken.
+_CUE = re.compile(r"^(?:\d+[ \t]*\n)?(?:(\d+:\d\d:\d\d)|(\d\d:\d\d))[.,]\d{3}[ \t]+-->[^\n]*\n", re.MULTILINE)
+_CUE_MARK = re.compile(
+    r"<v(?:\.[^\s<>]{0,100})? ([^<>\n]{1,100})>|</?(?:[cibuv]|ruby|rt)(?:\.[^\s<>]{0,100})?>"
+    r"|</?(?:lang|font)\b[^<>\n]{0,100}>|<(?:\d{1,9}:)?\d\d:\d\d\.\d{3}>|\{\\an\d\}",
+    re.IGNORECASE,
 )
-_CUE_MARK = re.compile(r"<v(?:\.[^\s>]*)? ([^<>\n]{1,100})>|</?[a-z][^<>\n]{0,100}>")
+_UNSPOKEN = re.compile(r"(?:\AWEBVTT|(?<=\n\n)(?:NOTE|STYLE|REGION))(?!\S)[^\n]*(?:\n(?![^\n]*-->)[^\n]+)*")
+_REFERENCE = re.compile(r"&#?\w{1,32};")  # of a character
 HIDDEN = "hidden files and folders are not read, unless their own path (not in a .zip) is given as a corpus"
 # A field of YAML on one line, without the comment behind it.
 _FIELD = re.compile(
@@ -132,7 +137,7 @@ def _as_written(path: Path, name: bytes, limits: Limits) -> Parsed:
     headings: list[tuple[int, str]] = []
     front: dict[str, Scalar] = {}
     if has_ending(name, (".srt", ".vtt")):
-        text = document_text(_with_times(text), limits)
+        text = document_text(_with_times(text, has_ending(name, (".vtt",))), limits)
     is_rst = has_ending(name, (".rst",))
     if is_rst or has_ending(name, (".md",)):
         text = with_named_tables(text, is_rst, limits.max_document_chars)
@@ -146,15 +151,18 @@ def _as_written(path: Path, name: bytes, limits: Limits) -> Parsed:
     return Parsed(title, text, metadata=metadata_of(front, ()), headings=tuple(headings))
 
 
-def _with_times(text: str) -> str:
-    """Subtitles with "[0:12:31] " before the words of a cue, and the speaker where a mark names one. Lines keep their
-    numbers."""
+def _with_times(text: str, is_vtt: bool) -> str:
+    """Subtitles with "[00:12:31]" on the line above the words of a cue, and the speaker where a mark names one. Lines
+    keep their numbers."""
 
     def time(cue: re.Match[str]) -> str:
-        start = cue[1] or cue[2]
-        return "\n" * cue[0].count("\n", 0, -1) + f"[{start}]\n" if start else ""
+        return "\n" * cue[0].count("\n", 0, -1) + f"[{cue[1] or cue[2]}]\n"
 
-    return _CUE_MARK.sub(lambda mark: f"{mark[1]}: " if mark[1] else "", _CUE.sub(time, text.replace("\r\n", "\n")))
+    text = text.replace("\r\n", "\n")
+    if is_vtt:
+        text = _UNSPOKEN.sub(lambda block: "\n" * block[0].count("\n"), text)
+    text = _CUE_MARK.sub(lambda mark: f"{mark[1]}: " if mark[1] else "", _CUE.sub(time, text))
+    return _REFERENCE.sub(lambda name: " ".join(unescape(name[0]).splitlines()), text) if is_vtt else text
 
 
 def _id_of(name: bytes) -> str:

@@ -59,6 +59,7 @@ _COOKIE_WORDS = ("cookie", "consent", "gdpr", "onetrust")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _MAX_FRAME_CHARS, _MAX_COOKIE_CHARS = 600, 3000  # characters; a longer block is text, unless a quarter of it is links
 _MAX_SPAN = 100  # columns or rows of one cell, and columns that can have a name
+_UNNUMBERED = re.compile(r"list-style(?:-type)?\s*:[^;]{0,100}\bnone\b", re.IGNORECASE)
 _SOFT_HYPHEN = "\xad"
 Headings = tuple[tuple[int, str], ...]
 MAX_ATTRIBUTES = 1000
@@ -273,7 +274,10 @@ class _Text:
         if self._tables and (tag == "table" or tag in _HEADINGS):
             self._tables[-1].label = ""
         if tag in _LISTS:
-            kind = (attributes.get("type") or "1") if tag == "ol" and "reversed" not in attributes else ""
+            kind = attributes.get("type") or "1"
+            kind = kind if kind in ("a", "A", "i", "I") else "1"
+            if tag != "ol" or "reversed" in attributes or _UNNUMBERED.search(attributes.get("style") or ""):
+                kind = ""
             self._lists.append((kind, whole(attributes.get("start"), 1)))
         elif tag == "li" and self._lists:
             kind, number = self._lists[-1]
@@ -387,6 +391,12 @@ class _Text:
         before = "\n" * self._owed or self._gap
         self._owed, self._gap = 0, ""
         label, self._number = self._number, ""
+        if label and text[: len(label) + 2].split()[:1] in (
+            [f"{label[:-2]}."],
+            [f"{label[:-2]})"],
+            [f"({label[:-2]})"],
+        ):
+            label = ""  # the page writes the number itself
         if self._tables and self._tables[-1].label:
             label, self._tables[-1].label = self._tables[-1].label + label, ""
         self._parts += (before, label + text)

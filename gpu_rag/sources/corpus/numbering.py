@@ -11,8 +11,10 @@ _ROMAN = {
     1000: "M", 900: "CM", 500: "D", 400: "CD", 100: "C", 90: "XC", 50: "L", 40: "XL", 10: "X", 9: "IX", 5: "V",
     4: "IV", 1: "I",
 }  # fmt: skip
+_LEVELS = frozenset("012345678")
 _KINDS = {"lowerLetter": "a", "upperLetter": "A", "lowerRoman": "i", "upperRoman": "I", "bullet": "", "none": ""}
 _MAX_NUMBER = 999_999
+_MAX_LETTERS = 26 * 30  # beyond, Word has no letters
 
 
 def numeral(number: int, kind: str) -> str:
@@ -54,7 +56,7 @@ class Numbering:
                 self._abstract[list_] = f"*{value}"
             elif tag in ("lvl", "lvlOverride"):
                 level = attributes.get("ilvl", level)
-            elif tag in ("start", "startOverride", "numFmt", "lvlText"):
+            elif level in _LEVELS and tag in ("start", "startOverride", "numFmt", "lvlText"):
                 self._levels[list_][level][tag] = value
         for tag, attributes, _ in package.elements(styles) if styles in package else ():
             if tag == "style":
@@ -71,9 +73,9 @@ class Numbering:
     def next(self, list_: str, level: str) -> str:
         """The number of the next paragraph of a list, as it is shown: "(2)", "1.3"; "" for bullets."""
         level = level or "0"
-        if (abstract := self._abstract.get(list_, "")) not in self._levels:
+        if list_ not in self._abstract or level not in _LEVELS:
             return ""
-        counts = self._counts[abstract]
+        counts = self._counts[self._abstract[list_]]
         if list_ not in self._begun:
             self._begun.add(list_)
             for own, properties in self._levels[list_].items():
@@ -83,12 +85,18 @@ class Numbering:
         for deeper in [other for other in counts if other > level]:
             del counts[deeper]
 
-        def shown(place: re.Match[str]) -> str:
-            other = str(int(place[1]) - 1)
-            return numeral(counts.get(other, self._start(list_, other)), self._kind(list_, other))
+        def shown(place: str) -> str:
+            other = str(int(place) - 1)
+            number, kind = counts.get(other, self._start(list_, other)), self._kind(list_, other)
+            if kind in ("a", "A") and 0 < number <= _MAX_LETTERS:  # z is followed by aa, bb
+                return numeral((number - 1) % 26 + 1, kind) * ((number - 1) // 26 + 1)
+            return numeral(number, kind)
 
         text = self._of(list_, level).get("lvlText", "")
-        return re.sub("%([1-9])", shown, text).strip() if self._kind(list_, level) and len(text) <= 40 else ""
+        names = {place: shown(place) for place in re.findall("%([1-9])", text)}
+        if not self._kind(list_, level) or len(text) > 40 or not all(names.values()):
+            return ""
+        return re.sub("%([1-9])", lambda place: names[place[1]], text).strip()
 
     def _of(self, list_: str, level: str) -> dict[str, str]:
         abstract = self._levels[self._abstract[list_]]
