@@ -225,7 +225,8 @@ def _origins(question: str, passages: Passages) -> Iterator[_Reading]:
                 if verb < mention.first <= verb + _MAX_ADJECTIVE and lows[mention.last].isalpha():
                     words = [token.text for token in sentence.tokens[mention.first : mention.last]]
                     is_noun = lows[mention.last] not in PREPOSITIONS | AUXILIARIES | {"and", "or"}
-                    if is_noun and (name := " ".join(word for word in words if not word[0].isdigit())):
+                    is_said = (_UNREAL | PREPOSITIONS).isdisjoint(lows[verb + 1 : mention.first])
+                    if is_noun and is_said and (name := " ".join(word for word in words if not word[0].isdigit())):
                         yield name, Span(number, sentence.start, sentence.end, None)
                     break
 
