@@ -47,6 +47,7 @@ _MAX_READINGS, _MAX_CHAINS, _MAX_ADJECTIVE = 3, 9, 6
 _MAX_NAMED = 32  # sentences read for a step, so that time grows with the evidence and not with its square
 _NEGATION = re.compile(rf"\b(?:{'|'.join(sorted(NEGATIONS))})\b|n['’]t\b", re.IGNORECASE)
 _UNREAL = NEGATIONS | {"almost", "nearly", "wrongly", "falsely", "former"}
+_MODALS = frozenset({"can", "could", "may", "might", "must", "shall", "should", "to", "will", "would"})
 _PLACED, _TOWARDS = frozenset({"by", "in", "at", "on"}), frozenset({"to", "from"})
 _GOVERNORS = PREPOSITIONS | AUXILIARIES | BOUNDARIES
 # A country is its stem and a final; its adjective is the stem and an ending, or the country without "land".
@@ -150,8 +151,9 @@ def _readings(question: str, passages: Passages) -> list[_Reading]:
 
 
 def _states(asked: Question, sentence: Sentence, mention: Mention) -> bool:
-    """Whether a sentence says of a name or date what a step asks: without a negation or a plan ("was to direct"), and
-    neither of a relative ("the brother of NAME") nor by another verb ("written by NAME and directed by")."""
+    """Whether a sentence says of a name or date what a step asks: without a negation, a plan ("was to direct") or a
+    doubt ("may have directed"), and neither of a relative ("the brother of NAME") nor by another verb ("written by NAME
+    and directed by")."""
     tokens, lows, first, last = sentence.tokens, [t.low for t in sentence.tokens], mention.first, mention.last
     places = {i for word, _ in asked.words for i in sentence.places(word)}
     words = places - {*range(first, last)}
@@ -162,7 +164,10 @@ def _states(asked: Question, sentence: Sentence, mention: Mention) -> bool:
     word = min(words, key=lambda i: sentence.distance(i, (first, last)), default=first)
     begin = max((i for i in range(min(word, first)) if lows[i] in BOUNDARIES), default=0)
     is_denied = any(low in _UNREAL or low.endswith(("n't", "n’t")) for low in lows[begin : max(word, last)])
-    if is_denied is not asked.is_negated or not {"to", "be"}.isdisjoint(lows[max(word - 2, 0) : word]):
+    haves = [i for i in range(begin, word) if lows[i] == "have"]
+    is_unsure = any(not _MODALS.isdisjoint(lows[max(i - 2, begin) : i]) for i in haves)  # "could well have been"
+    is_planned = not {"to", "be"}.isdisjoint(lows[max(word - 2, 0) : word])
+    if is_denied is not asked.is_negated or is_unsure or is_planned:
         return False
 
     def tells(verb: int) -> bool:
@@ -225,7 +230,8 @@ def _origins(question: str, passages: Passages) -> Iterator[_Reading]:
                 if verb < mention.first <= verb + _MAX_ADJECTIVE and lows[mention.last].isalpha():
                     words = [token.text for token in sentence.tokens[mention.first : mention.last]]
                     is_noun = lows[mention.last] not in PREPOSITIONS | AUXILIARIES | {"and", "or"}
-                    if is_noun and (name := " ".join(word for word in words if not word[0].isdigit())):
+                    is_said = (_UNREAL | PREPOSITIONS).isdisjoint(lows[verb + 1 : mention.first])
+                    if is_noun and is_said and (name := " ".join(word for word in words if not word[0].isdigit())):
                         yield name, Span(number, sentence.start, sentence.end, None)
                     break
 
