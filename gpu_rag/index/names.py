@@ -135,3 +135,10 @@ def rows_of(wanted: pa.Array, names: pa.Array) -> np.ndarray:
     """i64: the first row of each wanted text among `names`, -1 if it is not there."""
     rows: np.ndarray = pc.fill_null(pc.index_in(wanted, value_set=names), -1).to_numpy().astype(np.int64)
     return rows
+
+
+def inverse(rows: np.ndarray, n: int, dtype: type[np.signedinteger[Any]] = np.int64) -> np.ndarray:
+    """dtype[n]: the place of each number below n in `rows`, -1 for one that is not there. rows: -1 is no number."""
+    places = np.full(n, -1, dtype)
+    places[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
+    return places

@@ -9,8 +9,8 @@ from gpu_rag.models.ask import Ask, Packed
 from gpu_rag.program.decide import decide
 from gpu_rag.program.rerank import reranked
 from gpu_rag.program.run import Run
-from gpu_rag.text.lenient import spoken
 from gpu_rag.text.prompts import CLOSE, OPEN
+from gpu_rag.text.replies import spoken
 from gpu_rag.types import Draft, Evidence, Path
 
 UNKNOWN = "unknown"

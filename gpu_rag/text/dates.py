@@ -77,7 +77,7 @@ def plain_dates(text: str) -> str:
     text = _RANGE.sub(lambda match: _of_range(match, match[1], match[2] or match[5], match[5]), text)
     text = _RANGE_IN_MONTH.sub(lambda match: _of_range(match, match[2], match[1], match[1]), text)
     text = _DAY_FIRST.sub(lambda match: _named(match, match[1], match[2]), text)
-    return _MONTH_FIRST.sub(lambda match: _named(match, match[2], match[1]), text)
+    return _MONTH_FIRST.sub(_of_month_first, text)
 
 
 def numeric_dates(text: str, start: int, end: int) -> Iterator[tuple[re.Match[str], str]]:
@@ -96,10 +96,12 @@ def _written(day: str, month: int, year: str) -> str:
 def _named(match: re.Match[str], day: str, month: str) -> str:
     date = _written(day, _MONTH_OF.get(month.casefold(), 0), match[3] or "")
     is_word = match[3] is None and month.islower()  # "may 3 times"
-    is_second = month == match[1] and _AFTER_DAY.search(
-        match.string, max(match.start() - 4, 0), match.start()
-    )  # 5 May 3
-    return match[0] if not date or is_word or is_second or _is_part(match) else date + _foreign(month)
+    return match[0] if not date or is_word or _is_part(match) else date + _foreign(month)
+
+
+def _of_month_first(match: re.Match[str]) -> str:
+    has_day = _AFTER_DAY.search(match.string, max(match.start() - 4, 0), match.start())  # "5 May 3 people"
+    return match[0] if has_day else _named(match, match[2], match[1])
 
 
 def _of_range(match: re.Match[str], first_day: str, first_month: str, last_month: str) -> str:

@@ -106,12 +106,12 @@ class Span:
 
 
 class Sentence:
-    """A sentence of a passage: its tokens, and a term for each ("" for a stop word). all_of: the passage's sentences,
-    of which `number` come before it."""
+    """A sentence of a passage: its tokens, and a term for each ("" for a stop word). sentences: those of the
+    passage, of which `number` come before it."""
 
-    def __init__(self, title: str, text: str, start: int, end: int, all_of: Sequence[Sentence], number: int):
+    def __init__(self, title: str, text: str, start: int, end: int, sentences: Sequence[Sentence], number: int):
         self.start, self.end, self.title, self.text = start, end, title, text
-        self._all_of, self._number = all_of, number
+        self._sentences, self._number = sentences, number
         self._places: dict[Unit, list[int]] = {}
         self.tokens = _tokens(text, start, end)
         self.terms = _terms_of(self.tokens)
@@ -141,7 +141,7 @@ class Sentence:
 
     @property
     def earlier(self) -> Sequence[Sentence]:
-        return self._all_of[: self._number]
+        return self._sentences[: self._number]
 
     @cached_property
     def terms_before(self) -> list[str]:

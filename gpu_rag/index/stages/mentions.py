@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from gpu_rag.index import tables
 from gpu_rag.index.checks import outside
 from gpu_rag.index.folder import storage_errors
+from gpu_rag.index.names import inverse
 from gpu_rag.index.stage import stage
 from gpu_rag.index.tables import unchanged_rows
 from gpu_rag.index.work import Work
@@ -241,7 +242,8 @@ def updated_blocks(
     # earlier rows; -1: new
     passage = unchanged_rows(passages / PASSAGES_FILE, before / PASSAGES_FILE, tables.PASSAGES, ("id", "text"))
     entity = unchanged_rows(path, earlier.entities, schema, ("id", "name", "aliases"))
-    n, passage_now, entity_now = len(entity), _inverse(passage, n_before), _inverse(entity, names_before)
+    n = len(entity)
+    passage_now, entity_now = inverse(passage, n_before, np.int32), inverse(entity, names_before, np.int32)
     came, left = ((passages, passage < 0), (before, passage_now < 0))
     texts = (text for place in (came, left) for _, part in _texts(*place) for text in part.to_pylist())
     words = set(chain.from_iterable(ascii_words(texts)))
@@ -276,13 +278,6 @@ def _found_again(
     patterns = {rf"\b{_BETWEEN_RUNS.join(runs)}\b" if runs else _NOT_ASCII for runs in ascii_words(names)}
     texts = _texts(folder, wanted, patterns if len(patterns) <= _MAX_PATTERNS else None)
     return _found(_Names(path, schema, searched), texts, counted, len(is_searched))
-
-
-def _inverse(rows: np.ndarray, n: int) -> np.ndarray:
-    """i32[n]: the place of each number in `rows`, -1 for one that is not there."""
-    places = np.full(n, -1, np.int32)
-    places[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
-    return places
 
 
 def _texts(folder: Path, wanted: np.ndarray, patterns: set[str] | None = None) -> Iterator[tuple[np.ndarray, pa.Array]]:

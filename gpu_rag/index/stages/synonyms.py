@@ -18,8 +18,9 @@ from gpu_rag.graph.nearest.index import NearestRows
 from gpu_rag.graph.nearest.pairs import EXACT_ROWS, RowPairs, among_nearest, close_pairs, comparisons, sampled_recall
 from gpu_rag.index import tables
 from gpu_rag.index.folder import storage_errors
-from gpu_rag.index.names import changed, rows_of
+from gpu_rag.index.names import changed, inverse, rows_of
 from gpu_rag.index.stage import Pairs, stage
+from gpu_rag.index.stages.search import drop_changed
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.lazy import torch
 from gpu_rag.models.set import pick_device
@@ -178,8 +179,7 @@ def _earlier_pairs(work: Work, vectors: np.ndarray) -> tuple[RowPairs | None, np
     rows, n_before = _unchanged(work, vectors)
     table = tables.read_table(work.previous / "synonyms.parquet", tables.SYNONYMS)
     left, right, score = (table[name].to_numpy() for name in ("left", "right", "score"))
-    row_now = np.full(n_before, -1, np.int64)
-    row_now[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
+    row_now = inverse(rows, n_before)
     n_pairs = np.bincount(np.concatenate([left, right]), minlength=n_before)
     stays = (row_now[left] >= 0) & (row_now[right] >= 0)
     to_search = np.zeros(n_before + 1, bool)
@@ -196,9 +196,5 @@ def _unchanged(work: Work, vectors: np.ndarray) -> tuple[np.ndarray, int]:
     ids, ids_before = (tables.whole_text(tables.read_table(p, tables.ENTITIES, ["id"])["id"]) for p in paths)
     earlier = tables.read_arrays(before["entity_vectors"] / "vectors.safetensors")["vectors"]
     rows = rows_of(ids, ids_before.combine_chunks())
-    for start in range(0, len(rows), _ROWS):
-        part = np.arange(start, min(start + _ROWS, len(rows)))
-        old = part[rows[part] >= 0]
-        is_changed = np.not_equal(*(array.view(np.uint16) for array in (vectors[old], earlier[rows[old]]))).any(1)
-        rows[old[is_changed]] = -1
+    drop_changed(rows, vectors, earlier)
     return rows, len(ids_before)

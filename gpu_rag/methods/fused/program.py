@@ -1,7 +1,7 @@
 """The first passages of `ppr`, reranked by a small model over features from several methods; then the reader.
 
-A full date in the question decides among passages alike, see `_by_date`: the model knows multi-hop questions, and gives
-shared words little weight.
+A full date in the question decides among similar passages, see `_by_date`: the model knows multi-hop questions, and
+gives shared words little weight.
 
 `batched` describes the features of a passage, `model` the model. The package brings weights, made by
 scripts/train_fused.py. Weights that `gpu-rag tune` fitted to an index are stored in it and take precedence.
@@ -9,6 +9,7 @@ scripts/train_fused.py. Weights that `gpu-rag tune` fitted to an index are store
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -84,8 +85,8 @@ async def _listed(question: Question, run: Run, name: str) -> Ranking:
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
     """The run.limit passages of highest score; for a question with a full date see `_by_date`."""
     ranking = await _ranked(question, run, params)
-    if full_dates(question.text):
-        ranking = await _by_date(ranking, question, run, params)
+    if dates := full_dates(question.text):
+        ranking = await _by_date(ranking, dates, question, run, params)
     return Support(run.evidence(ranking, "weighed by several rankings", "fused"))
 
 
@@ -94,11 +95,11 @@ async def _ranked(question: Question, run: Run, params: Params) -> Ranking:
     return model(run.index, params).ranked(scored.ranking, scored.values, scored.pairs, max(run.depth, DEPTH))
 
 
-async def _by_date(ranking: Ranking, question: Question, run: Run, params: Params) -> Ranking:
+async def _by_date(ranking: Ranking, dates: Set[str], question: Question, run: Run, params: Params) -> Ranking:
     """A passage that states a full date of the question comes before those that do not, unless they hold more of its
     other words, by BM25. Those that state it are ordered by the model, asked without the date: the lists are made
     twice. The scores keep their places, so that a passage that moved has the score of its new rank."""
-    dates, other = full_dates(question.text), replace(question, text=without_full_dates(question.text))
+    other = replace(question, text=without_full_dates(question.text))
     by_model, by_all = await _ranked(other, run, params), await search_bm25(question.text, DEPTH)
     by_words = await search_bm25(other.text, WORDS)
     place, words = {row: i for i, row in enumerate(by_model.rows)}, dict(zip(by_words.rows, by_words.scores))

@@ -18,7 +18,7 @@ from gpu_rag.graph.nearest.pairs import comparisons, distinct
 from gpu_rag.index import tables
 from gpu_rag.index.checks import outside
 from gpu_rag.index.memory import release_memory
-from gpu_rag.index.names import SortedRows, normalised, one_array
+from gpu_rag.index.names import SortedRows, inverse, normalised, one_array
 from gpu_rag.index.stage import Pairs, stage, where_capable
 from gpu_rag.index.stages.search import drop_changed
 from gpu_rag.index.work import Sources, Work
@@ -168,9 +168,7 @@ def _earlier(work: Work, vectors: torch.Tensor) -> tuple[KeptPairs, np.ndarray] 
     if vectors.shape[1] != known.shape[1] or outside(sides, len(known)) or outside(rows + 1, len(known) + 1):
         return None
     drop_changed(rows, vectors.numpy(), known)
-    now = np.full(len(known), -1)
-    now[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
-    sides, kind = now[sides], carried & 3
+    sides, kind = inverse(rows, len(known))[sides], carried & 3
     stays = (sides >= 0).all(1)
     judged = stays & (kind > 0)
     verdicts = sides[judged] @ [1 << 33, 2] + kind[judged] - 1

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from gpu_rag.graph.ragged import ragged_of_keys, row_of_value, some_lists
 from gpu_rag.index import tables
 from gpu_rag.index.checks import outside
-from gpu_rag.index.names import one_array, rows_of
+from gpu_rag.index.names import inverse, one_array, rows_of
 from gpu_rag.index.stage import stage
 from gpu_rag.index.tables import unchanged_rows
 from gpu_rag.index.work import Work
@@ -109,9 +109,7 @@ def _earlier_words(work: Work, path: Path) -> tuple[np.ndarray, pa.LargeStringAr
     rows = unchanged_rows(path, path_before, tables.PASSAGES, ("id", "title"))
     if outside(rows + 1, len(sizes) + 1) or sizes.sum() != len(number) or outside(number, len(words)):
         return none
-    now = np.full(len(sizes), -1)
-    now[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
-    passage = np.repeat(now, sizes)
+    passage = np.repeat(inverse(rows, len(sizes)), sizes)
     return rows < 0, words.take(pa.array(number[passage >= 0])), passage[passage >= 0]
 
 
