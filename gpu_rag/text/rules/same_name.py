@@ -3,15 +3,17 @@
 The rules prefer precision: a pair that could also mean two things stays apart. No rule changes numbers, Roman numerals
 or words that separate parts of a thing (north, upper, new, ...). A rule that shortens a name ("Ann B. Orlo" to "Ann
 Orlo") needs more evidence: no other name may shorten to the same form, and one passage must name both.
+
+Names that a rule may join share a key (`rule_keys`), so that not every two names need be compared.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, dropwhile
 
 from gpu_rag.text.rules.extraction.lexicon import ANAPHORS, DIRECTIONS, GENERAL_LAST, MONTHS
 
@@ -42,7 +44,8 @@ _TOKEN = re.compile(r"[^\W_]+")
 _DIGITS = re.compile(r"\d+")
 _ROMAN = re.compile(r"[ivxlcdm]+")
 _MIN_TYPED, _MIN_REST = 7, 4  # letters of a mistyped word, and of the words beside it
-_MIN_ACRONYM = 3
+_MIN_ACRONYM, _MIN_INITIALS, _MAX_INNER = 3, 3, 2
+_ASCII_SIGNS = re.compile(r"[#%@$+<=>^`|~]")
 _GENERATIONS = frozenset({"jr", "sr", "junior", "senior", "ii", "iii", "iv"})
 _NO_PERSON = (
     ANAPHORS | GENERAL_LAST | frozenset({"airlines", "airways", "bank", "senate", "police", "capitol", "legion"})
@@ -142,6 +145,46 @@ class NameRules:
         return not self._counts or len(longer[form]) == 1
 
 
+def rule_keys(written: str) -> dict[str, bool]:
+    """Keys of a name: two names to which a rule of `NameRules` applies share one that is True for at least one of them.
+
+    >>> [sorted(key for key in rule_keys(way)) for way in ("Orlo", "The Orlo")]
+    [['orlo'], ['orlo', 'theorlo']]
+    """
+    name = _name(written)
+    tokens, fixed = name.tokens, "".join(f"\t{part}" for part in (*sorted(name.digits), *name.signs))
+    if not tokens:
+        return {}
+    *firsts, last = tokens
+    keys = {"".join(form): True for form in _equal_forms(name, tokens) if form}
+    if firsts and len(last) >= _MIN_INITIALS:
+        initials = "".join(token[0] for token in firsts)
+        keys[f"{initials} {last}"] = any(len(token) == 1 for token in firsts)
+    if 0 < len(firsts) <= _MAX_INNER + 1:
+        keys[f"{firsts[0]}  {last}"] = len(tokens) == 2
+    for i, token in enumerate(tokens if firsts else ()):
+        if len(token) >= _MIN_TYPED:
+            keys[" ".join([*tokens[:i], token[0], "", token[-2:], *tokens[i + 1 :]])] = True
+    return {key + fixed: is_short for key, is_short in keys.items()}
+
+
+def _equal_forms(name: _Name, tokens: tuple[str, ...]) -> Iterator[Sequence[str]]:
+    """The forms of a name, one of which equals one of the other name's forms by most rules."""
+    yield tokens
+    yield _without_articles(name)
+    yield tuple(dropwhile("the".__eq__, name.long))
+    yield name.head
+    yield _acronym(name.written)
+    if _is_date(tokens):
+        yield sorted(tokens)
+    if name.written == name.written.lower():
+        yield *tokens[:-1], tokens[-1].removesuffix("s")
+    if tokens[-1] in _LEGAL:
+        yield tokens[:-1]
+    if tokens[0] in _TITLES:
+        yield tokens[1:]
+
+
 def numbers_differ(name: str, other: str) -> bool:
     """Whether numbers separate two names: each name has a number that the other does not have.
 
@@ -152,7 +195,9 @@ def numbers_differ(name: str, other: str) -> bool:
 
 
 def _name(written: str) -> _Name:
-    folded = "".join(c for c in unicodedata.normalize("NFKD", written) if not unicodedata.combining(c))
+    folded = written
+    if not written.isascii():
+        folded = "".join(c for c in unicodedata.normalize("NFKD", written) if not unicodedata.combining(c))
     words = folded.split()
     long = " ".join(_long_form(word) for word in words).casefold()
     head, _, tail = folded.casefold().partition(",")
@@ -164,6 +209,8 @@ def _name(written: str) -> _Name:
 
 
 def _signs(text: str) -> tuple[str, ...]:
+    if text.isascii():
+        return tuple(sorted(_ASCII_SIGNS.findall(text)))
     return tuple(sorted(c for c in text if c in "#%@" or unicodedata.category(c)[0] == "S"))
 
 
@@ -190,9 +237,13 @@ def _same_length(base: _Name, other: _Name) -> str:
         return ARTICLE
     if base.long == other.long or (other.long[:1] == ("the",) and other.long[1:] == base.long):
         return ABBREVIATION
-    months = [token for token in base.tokens if token in MONTHS]
-    dated = len(months) == 1 and all(token.isdigit() or token in MONTHS for token in base.tokens)
-    return DATE if dated and sorted(base.tokens) == sorted(other.tokens) else ""
+    return DATE if sorted(base.tokens) == sorted(other.tokens) and _is_date(base.tokens) else ""
+
+
+def _is_date(tokens: Sequence[str]) -> bool:
+    """Whether tokens are numbers and one name of a month."""
+    months = [token for token in tokens if token in MONTHS]
+    return len(months) == 1 and all(token.isdigit() or token in MONTHS for token in tokens)
 
 
 def _without_articles(name: _Name) -> list[str]:
@@ -222,9 +273,16 @@ def _is_capital(name: _Name) -> bool:
 
 def _are_initials(base: Sequence[str], other: Sequence[str]) -> bool:
     """Whether `base` has initials for names in `other` ("j r orlo", "john ronald orlo"); the last words are equal."""
-    if len(base) != len(other) or len(base) < 2 or base[-1] != other[-1] or len(base[-1]) < 3 or base == other:
+    if (
+        len(base) != len(other)
+        or len(base) < 2
+        or base[-1] != other[-1]
+        or len(base[-1]) < _MIN_INITIALS
+        or base == other
+    ):
         return False
-    return all(a == b or _is_initial(a, b) for a, b in zip(base[:-1], other[:-1]))
+    are_alike = all(a == b or _is_initial(a, b) for a, b in zip(base[:-1], other[:-1]))
+    return are_alike and len(base[-1]) >= _MIN_INITIALS
 
 
 def _is_initial(letter: str, word: str) -> bool:
@@ -238,7 +296,8 @@ def _is_middle(base: _Name, other: _Name) -> bool:
     ends = (other.tokens[0], other.tokens[-1]) == base.tokens
     plain = "/" not in other.written and not other.tail and base.tokens[-1] not in _NO_PERSON
     names = len(other.tokens) == len(other.written.split()) and not any(_tells_apart(word) for word in inner)
-    return capital and plain and names and ends and len(inner) <= 2 and not set(inner) & _PARTICLES and not other.digits
+    few = len(inner) <= _MAX_INNER and not set(inner) & _PARTICLES
+    return capital and plain and names and ends and few and not other.digits
 
 
 def _tells_apart(word: str) -> bool:

@@ -24,6 +24,7 @@ from gpu_rag.methods.higra.stages.windows import (
     entity_windows,
     n_together,
     near_clusters,
+    near_entities,
     near_pairs,
 )
 from gpu_rag.settings import make_settings
@@ -63,6 +64,13 @@ def work_of(**alignment: Any) -> Any:
     return SimpleNamespace(settings=chosen, progress=Silent(), partial=None)
 
 
+def windows_of(work: Any, vectors: torch.Tensor, eps: float) -> tuple[list[list[int]], dict[str, int]]:
+    """The windows, and the counts of a stage that shows them."""
+    near = near_entities(work, vectors, eps)
+    windows = entity_windows(work, vectors, eps, near)
+    return windows, near.counts("link", windows)
+
+
 def all_pairs(vectors: torch.Tensor, eps: float) -> list[tuple[int, int]]:
     """The pairs within the radius, one by one, on the grid on which dot products are exact."""
     rows = (vectors.double() * 2**24).round() / 2**24
@@ -81,12 +89,12 @@ def clouds(seed: int) -> torch.Tensor:
 def test_every_pair_within_the_radius_is_in_a_window(eps: float, most: int) -> None:
     vectors = clouds(int(100 * eps) + most)
     expected = all_pairs(vectors, eps)
-    shown = entity_windows(work_of(max_cluster=most), vectors, eps)
-    seen = {pair for window in shown.windows for pair in itertools.combinations(window, 2)}
+    windows, counts = windows_of(work_of(max_cluster=most), vectors, eps)
+    seen = {pair for window in windows for pair in itertools.combinations(window, 2)}
     assert expected and set(expected) <= seen
-    assert shown.pairs == shown.together == len(expected)
-    assert all(2 <= len(window) <= most and window == sorted(set(window)) for window in shown.windows)
-    assert len(shown.windows) <= len(expected) and (most > 2 or len(shown.windows) == len(expected))
+    assert counts["higra_link_pairs"] == counts["higra_link_pairs_together"] == len(expected)
+    assert all(2 <= len(window) <= most and window == sorted(set(window)) for window in windows)
+    assert len(windows) <= len(expected) and (most > 2 or len(windows) == len(expected))
     near, cosine = near_pairs(vectors, eps)
     assert near.tolist() == [list(pair) for pair in expected]
     assert np.allclose(cosine, [float(vectors[a] @ vectors[b]) for a, b in expected], atol=1e-6)
@@ -107,28 +115,27 @@ def test_near_pairs_of_kept_and_new_rows_are_those_of_all() -> None:
 
 def test_many_rows_give_most_pairs_by_candidates_and_the_share_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, eps = clouds(2), 0.15
-    exact = entity_windows(work_of(), vectors, eps)
+    n = len(all_pairs(vectors, eps))
+    assert "higra_link_sampled" not in windows_of(work_of(), vectors, eps)[1]
     monkeypatch.setattr(higra_windows, "EXACT_ROWS", 0)
-    shown = entity_windows(work_of(), vectors, eps)
-    counts = shown.counts("merge")
-    assert counts["higra_merge_sampled"] == exact.pairs == len(all_pairs(vectors, eps))  # the sample holds every row
-    assert counts["higra_merge_sampled_and_found"] == shown.pairs == shown.together >= 0.9 * exact.pairs
+    counts = windows_of(work_of(), vectors, eps)[1]
+    assert counts["higra_link_sampled"] == n  # the sample holds every row
+    found = counts["higra_link_sampled_and_found"]
+    assert found == counts["higra_link_pairs"] == counts["higra_link_pairs_together"] >= 0.9 * n
     monkeypatch.setattr(higra_windows, "close_pairs", lambda *given: tuple(part[:9] for part in close_pairs(*given)))
-    few = entity_windows(work_of(), vectors, eps).counts("merge")
-    assert few["higra_merge_sampled_and_found"] == 9 and few["higra_merge_sampled"] == exact.pairs
+    few = windows_of(work_of(), vectors, eps)[1]
+    assert few["higra_link_sampled_and_found"] == 9 and few["higra_link_sampled"] == n
 
 
 def test_clusters_of_the_paper_show_few_pairs_and_say_so() -> None:
     vectors, eps = clouds(1), 0.3
-    shown = entity_windows(work_of(windows="clusters"), vectors, eps)
-    assert shown.windows == near_clusters(vectors, eps, 2, 20)
-    seen = {pair for window in shown.windows for pair in itertools.combinations(window, 2)}
-    assert shown.together == len(set(all_pairs(vectors, eps)) & seen) < shown.pairs / 2
-    assert shown.counts("link") == {
-        "higra_link_clusters": len(shown.windows),
-        "higra_link_pairs": shown.pairs,
-        "higra_link_pairs_together": shown.together,
-    }
+    windows, counts = windows_of(work_of(windows="clusters"), vectors, eps)
+    assert windows == near_clusters(vectors, eps, 2, 20)
+    seen = {pair for window in windows for pair in itertools.combinations(window, 2)}
+    near = set(all_pairs(vectors, eps))
+    shown = {"clusters": len(windows), "pairs": len(near), "pairs_together": len(near & seen)}
+    assert len(near & seen) < len(near) / 2
+    assert counts == {f"higra_link_{name}": number for name, number in shown.items()}
 
 
 def test_windows_of_a_clique_are_few() -> None:
@@ -142,10 +149,10 @@ def test_windows_of_a_clique_are_few() -> None:
 def test_windows_are_made_on_the_device_of_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, asked = around(0, 1, 90, 91, 92), []
     monkeypatch.setattr(higra_windows, "pick_device", lambda device: asked.append(device) or "cpu")
-    assert entity_windows(work_of(), vectors, 0.1).windows == [[0, 1], [2, 3, 4]] and asked == ["cpu"]
+    assert windows_of(work_of(), vectors, 0.1)[0] == [[0, 1], [2, 3, 4]] and asked == ["cpu"]
     monkeypatch.setattr(higra_windows, "pick_device", lambda device: "meta")
     with pytest.raises(RuntimeError, match="meta"):  # what holds no numbers: it did go there
-        entity_windows(work_of(), vectors, 0.1)
+        windows_of(work_of(), vectors, 0.1)
 
 
 def never_split(vectors: torch.Tensor, eps: float, most: int) -> Clusters:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,12 @@ from gpu_rag.index import tables
 from gpu_rag.index.stage import settle
 from gpu_rag.index.work import Sources
 from gpu_rag.methods.higra.merges import FORCE, REJECT, Edit, merge_id, write_edits
+from gpu_rag.methods.higra.report import coverage_lines, pair_coverage
 from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.methods.higra.stages.asks import entity_text, listed
 from gpu_rag.methods.higra.stages.links import links_stage
 from gpu_rag.methods.higra.stages.merge import BY_LLM, merge_stage, near_enough
+from gpu_rag.methods.higra.stages.windows import window_pairs
 from gpu_rag.methods.higra.tables import (
     EXACT_ENTITIES,
     HIGRA_BECAME,
@@ -133,7 +136,7 @@ def test_pairs_of_windows_that_are_near_enough(least: float) -> None:
     windows = [[0, 1, 2], [1, 2, 5, 8], [3, 4], [7]]
     pairs = {pair for window in windows for pair in combinations(window, 2)}
     expected = sorted(pair for pair in pairs if vectors[pair[0]].double() @ vectors[pair[1]].double() >= least)
-    found, cosines = near_enough(vectors, windows, least)
+    found, cosines = near_enough(vectors, window_pairs(windows), least)
     assert list(map(tuple, found.T.tolist())) == expected
     assert cosines.tolist() == [float(vectors[a].double() @ vectors[b].double()) for a, b in expected]
     assert near_enough(vectors, [], least)[0].shape == (2, 0)
@@ -173,6 +176,9 @@ def test_a_model_s_groups_are_merged(bench: Any) -> None:
     assert len(llm.calls) == 2 and len({request.system for request in llm.calls}) == 1
     assert "1. The Vale | valley | about the vale\n2. Vale | valley" in llm.calls[1].prompt
     assert bench.report.llm_calls == 2 and bench.counts["higra_merge_clusters"] == 2
+    stages = {"higra_merge": SimpleNamespace(counts=bench.counts)}
+    pairs = pair_coverage(SimpleNamespace(stages=stages))  # type: ignore[arg-type]
+    assert coverage_lines(pairs) == ["merge: 4 of 4 near pairs seen together, 2 windows"]
     ids = list(entities)
     bench.run(links_stage, {"alignment": {"decider": "similarity"}})
     facts = read(bench, "higra_links", "higra_relations", HIGRA_RELATIONS)

@@ -1,12 +1,12 @@
 """Rules of spelling by which two names are one: what they join, and above all what they leave apart."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_rag.text.rules.same_name import NameRules, numbers_differ
+from gpu_rag.text.rules.same_name import NameRules, numbers_differ, rule_keys
 
 
 def rule(a: str, b: str, together: bool = False, others: Sequence[str] = ()) -> str:
@@ -155,3 +155,87 @@ def test_numbers_that_differ_never_agree_and_rules_are_symmetric(a: list[str], b
 )
 def test_numbers_that_tell_names_apart(one: str, other: str, differ: bool) -> None:
     assert numbers_differ(one, other) is differ is numbers_differ(other, one)
+
+
+def share(a: str, b: str, keys: Callable[[str], dict[str, bool]] = rule_keys) -> bool:
+    """Whether two names share a key by which they are a pair."""
+    one, other = keys(a), keys(b)
+    return any(one[key] or other[key] for key in one.keys() & other.keys())
+
+
+def test_keys_of_every_rule() -> None:
+    pairs = [pair for pairs in JOINED.values() for pair in pairs] + list(TOGETHER.values())
+    assert [pair for pair in pairs if not share(*pair)] == []
+    assert sum(share(*pair) for pair in APART) < len(APART) / 2
+    wrong = [pair for pair in pairs if not share(*pair, lambda way: {"".join(way.casefold().split()): True})]
+    assert len(wrong) > len(pairs) / 2  # equal letters alone find few of them
+    assert rule_keys("") == rule_keys(".") == {}
+
+
+@st.composite
+def near_names(draw: st.DrawFn) -> tuple[str, str]:
+    """A name and the same with a few changes that rules know."""
+    words = draw(st.lists(st.sampled_from(WRITTEN), min_size=1, max_size=5))
+    changed = list(words)
+    for _ in range(draw(st.integers(0, 2))):
+        place, change = draw(st.integers(0, len(changed))), draw(st.sampled_from("+-.s'x~"))
+        if change == "+" or place == len(changed):
+            changed.insert(place, draw(st.sampled_from(WRITTEN)))
+        elif change == "~" and place:
+            changed[place - 1 : place + 1] = changed[place - 1 : place + 1][::-1]
+        else:
+            word = changed.pop(place)
+            made = {".": word[0] + ".", "s": word + "s", "'": word + "'s", "x": word[:2] + word[3:]}.get(change)
+            changed[place:place] = [made] if made else []
+    first_letters = "".join(word[0] for word in words if word[0].isupper())
+    return " ".join(words), draw(st.sampled_from([" ".join(changed), first_letters, "The " + " ".join(words)]))
+
+
+WRITTEN = [
+    "The",
+    "a",
+    "Ann",
+    "B.",
+    "Orlo",
+    "Orlovansky,",
+    "Jr.",
+    "Dr.",
+    "Inc.",
+    "&",
+    "and",
+    "St.",
+    "Saint",
+    "U.S.",
+    "US",
+    "United",
+    "States",
+    "12",
+    "12th",
+    "May",
+    "March",
+    "#",
+    "Ohio",
+    "Springfield",
+    "Springfield,",
+    "river",
+    "boat",
+    "II",
+    "New",
+    "York",
+    "NewYork",
+    "Bros.",
+    "D.C.",
+    "Mattòli",
+    "National",
+    "$",
+    "of",
+    "'s",
+    "Thérèse",
+]
+
+
+@given(near_names())
+@settings(max_examples=600, deadline=None, derandomize=True)
+def test_names_that_a_rule_may_join_share_a_key(pair: tuple[str, str]) -> None:
+    if rule(*pair, together=True):
+        assert share(*pair)

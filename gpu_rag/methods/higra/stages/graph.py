@@ -49,8 +49,10 @@ def entity_texts(folder: Path) -> TextRows:
 
 def _entity_texts(table: pa.Table, descriptions: bool) -> TextRows:
     def make(rows: slice) -> list[str]:
-        part = table.slice(rows.start, rows.stop - rows.start).to_pylist()
-        return [entity_text(row, descriptions=descriptions) for row in part]
+        part = table.slice(rows.start, rows.stop - rows.start)
+        if not any(pc.max(pc.list_value_length(part[name])).as_py() for name in table.column_names[1:]):
+            return part["name"].to_pylist()  # type: ignore[no-any-return]
+        return [entity_text(row, descriptions=descriptions) for row in part.to_pylist()]
 
     return TextRows(len(table), make)
 

@@ -25,7 +25,7 @@ from gpu_rag.lazy import torch
 from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.methods.higra.stages.asks import PROMPTS, ask_windows, entity_text, is_left_to_the_model, roles_of
 from gpu_rag.methods.higra.stages.exact import STATED, write_relations
-from gpu_rag.methods.higra.stages.windows import entity_windows, window_params
+from gpu_rag.methods.higra.stages.windows import entity_windows, near_entities, window_params
 from gpu_rag.methods.higra.tables import (
     HIGRA_ENTITIES,
     HIGRA_LINKS,
@@ -130,9 +130,10 @@ def _inferred(work: Work, entities: Sequence[Row]) -> tuple[dict[Triple, float],
     """{(subject, label, object): highest confidence}, and counts of requests and of dropped relations."""
     chosen = work.settings.section(AlignmentSettings)
     vectors = torch.from_numpy(embed_blocks(work, [entity_text(row) for row in entities]))
-    shown = entity_windows(work, vectors, chosen.link_radius)
-    work.progress.start("higra_links", len(shown.windows), "windows")
-    replies, unread = ask_windows(work, LINK, entities, shown.windows)
+    near = near_entities(work, vectors, chosen.link_radius)
+    windows = entity_windows(work, vectors, chosen.link_radius, near)
+    work.progress.start("higra_links", len(windows), "windows")
+    replies, unread = ask_windows(work, LINK, entities, windows)
     confidences: dict[Triple, float] = {}
     n_unsure = 0
     for window, relation in ((window, relation) for window, reply in replies for relation in reply.relations):
@@ -142,7 +143,7 @@ def _inferred(work: Work, entities: Sequence[Row]) -> tuple[dict[Triple, float],
             n_unsure += 1
         else:
             confidences[key] = max(confidences.get(key, 0.0), confidence)
-    return confidences, {**shown.counts("link"), "higra_inferred_unsure": n_unsure, **unread}
+    return confidences, {**near.counts("link", windows), "higra_inferred_unsure": n_unsure, **unread}
 
 
 def relations_schema(n: int) -> str:

@@ -17,7 +17,6 @@ from gpu_rag.graph.common.dots import exact_dots
 from gpu_rag.graph.nearest.pairs import comparisons, distinct
 from gpu_rag.index import tables
 from gpu_rag.index.checks import outside
-from gpu_rag.index.memory import release_memory
 from gpu_rag.index.names import SortedRows, inverse, normalised, one_array
 from gpu_rag.index.stage import Pairs, stage, where_capable
 from gpu_rag.index.stages.search import drop_changed
@@ -27,7 +26,15 @@ from gpu_rag.methods.higra import merges
 from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.methods.higra.stages.asks import PROMPTS, ask_windows, is_left_to_the_model, roles_of
 from gpu_rag.methods.higra.stages.graph import same_exact
-from gpu_rag.methods.higra.stages.windows import Clusters, KeptPairs, entity_windows, window_pairs, window_params
+from gpu_rag.methods.higra.stages.sharing import sharing_pairs
+from gpu_rag.methods.higra.stages.windows import (
+    Clusters,
+    KeptPairs,
+    entity_windows,
+    near_entities,
+    window_pairs,
+    window_params,
+)
 from gpu_rag.methods.higra.tables import (
     EXACT_ENTITIES,
     HIGRA_BECAME,
@@ -55,21 +62,26 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     if not chosen.refine:
         return {"refine": False, **edits}
     limit = {"most": chosen.max_cluster} if chosen.aliases == "unambiguous" else {}
-    windows = window_params(chosen, chosen.tau)
     if not roles_of(settings):
-        return {"decider": "similarity", **windows, "min_cosine": chosen.min_cosine, **limit, **edits}
-    return {"decider": "llm", **windows, "prompt": read_prompt(f"{PROMPTS}:merge").digest, **limit, **edits}
+        return {"decider": "similarity", "min_cosine": max(chosen.min_cosine, 1 - chosen.tau), **limit, **edits}
+    return {
+        "decider": "llm",
+        **window_params(chosen, chosen.tau),
+        "prompt": read_prompt(f"{PROMPTS}:merge").digest,
+        **limit,
+        **edits,
+    }
 
 
 def _pairs(settings: Settings, sizes: Mapping[str, float]) -> float:
     n, chosen = sizes["entities"], settings.section(AlignmentSettings)
-    return 2 / 3 * n * min(comparisons(n, 1 - chosen.tau), n / 2) if chosen.refine else 0.0  # measured; pairs once
+    return 2 / 3 * n * min(comparisons(n, 1 - chosen.tau), n / 2) if roles_of(settings) else 0.0  # measured; pairs once
 
 
 @stage(
     "higra_merge",
     needs=("passages", "higra_exact", "higra_exact_vectors"),
-    version=4,
+    version=5,
     retry=("higra_merge_failed",),
     params=_params,
     roles=roles_of,
@@ -141,60 +153,50 @@ def _decided(work: Work) -> tuple[list[SameEntity], dict[str, int]]:
     if not chosen.refine or not len(vectors):
         return [], {}
     work.progress.start("higra_merge", len(vectors), "entities")
-    kept, judged = _earlier(work, vectors) or (None, np.zeros(0, np.int64))
-    shown = entity_windows(work, vectors, chosen.tau, kept)
-    release_memory()  # the windows leave holes of hundreds of MB at a million entities, before the names are read
-    entities, counts = EntityRows(read(work.stage_folders["higra_exact"], "higra_exact_entities")), dict[str, int]()
+    entities = EntityRows(read(work.stage_folders["higra_exact"], "higra_exact_entities"))
     if roles_of(work.settings):
-        decisions, counts = by_llm(work, entities, vectors, shown.windows)
-    else:
-        decisions, judged = agreeing(work, entities, vectors, shown.windows, chosen.min_cosine, judged)
-    if not shown.recall:
-        near = shown.near @ [1 << 34, 4]
-        work.carry(np.concatenate([near, (judged >> 1 << 2) + 1 + (judged & 1)]))
-    return decisions, {**shown.counts("merge"), **counts}
+        return _decided_by_llm(work, entities, vectors, chosen)
+    pairs, cosine = near_enough(vectors, sharing_pairs(work, entities.table), max(chosen.min_cosine, 1 - chosen.tau))
+    return agreeing(work, entities, pairs, cosine), {}
 
 
-def _earlier(work: Work, vectors: torch.Tensor) -> tuple[KeptPairs, np.ndarray] | None:
-    """Near pairs of an earlier run between rows of the same text and vector, and what it knew of pairs of such rows,
-    see `agreeing`. None without an earlier run."""
+def _decided_by_llm(
+    work: Work, entities: EntityRows, vectors: torch.Tensor, chosen: AlignmentSettings
+) -> tuple[list[SameEntity], dict[str, int]]:
+    near = near_entities(work, vectors, chosen.tau, _earlier(work, vectors))
+    if not near.recall:
+        work.carry(near.pairs @ [1 << 31, 1])
+    windows = entity_windows(work, vectors, chosen.tau, near)
+    decisions, counts = by_llm(work, entities, vectors, windows)
+    return decisions, near.counts("merge", windows) | counts
+
+
+def _earlier(work: Work, vectors: torch.Tensor) -> KeptPairs | None:
+    """Near pairs of an earlier run between rows of the same text and vector. None without an earlier run."""
     carried = work.carried(np.int64, values=range(1 << 62))
     if carried is None or not work.previous_inputs:
         return None
     before = work.previous_inputs
     known = tables.read_arrays(before["higra_exact_vectors"] / "vectors.safetensors")["vectors"]
-    sides = np.stack([carried >> 34, carried >> 2 & 0xFFFFFFFF], 1)
+    sides = np.stack(np.divmod(carried, 1 << 31), 1)
     rows = same_exact(work.stage_folders["higra_exact"], before["higra_exact"])
     if vectors.shape[1] != known.shape[1] or outside(sides, len(known)) or outside(rows + 1, len(known) + 1):
         return None
     drop_changed(rows, vectors.numpy(), known)
-    sides, kind = inverse(rows, len(known))[sides], carried & 3
-    stays = (sides >= 0).all(1)
-    judged = stays & (kind > 0)
-    verdicts = sides[judged] @ [1 << 33, 2] + kind[judged] - 1
-    return KeptPairs(sides[stays & (kind == 0)], rows < 0), verdicts
+    sides = inverse(rows, len(known))[sides]
+    return KeptPairs(sides[(sides >= 0).all(1)], rows < 0)
 
 
-def agreeing(
-    work: Work, entities: EntityRows, vectors: torch.Tensor, windows: Clusters, least: float, known: np.ndarray
-) -> tuple[list[SameEntity], np.ndarray]:
-    """Pairs of a window that agree by name and by vector, and the verdict on each pair that was compared.
+def agreeing(work: Work, entities: EntityRows, pairs: np.ndarray, cosine: np.ndarray) -> list[SameEntity]:
+    """The pairs to which a rule of `NameRules` applies, and whose types overlap if both have some.
 
-    A rule of `NameRules` must hold, the cosine must be at least `least`, and the types must overlap if both have some.
-    Names are objects, so they are first read for _PAIRS pairs at a time, without the passages and the other names,
-    which can only rule a pair out. This first verdict depends on the two rows alone. known: verdicts of an earlier run,
-    ascending, i64: left << 33 | right << 1 | whether a rule may hold.
+    pairs: i64[2, P], ascending; cosine: f64[P]. Names become objects, so they are first read for _PAIRS pairs at a
+    time, without the passages and the other names, which can only rule a pair out.
     """
-    pairs, cosine = near_enough(vectors, windows, least)
-    key = pairs.T @ [1 << 33, 2]
-    place = np.searchsorted(known, key)
-    verdicts = np.append(known, -1)[place]
-    todo = np.flatnonzero(verdicts >> 1 != key >> 1)
-    for rows in np.split(todo, range(_PAIRS, len(todo), _PAIRS)):
-        verdicts[rows] = key[rows] + [bool(rule) for rule in _rules(entities, pairs[:, rows])]
-    kept = np.flatnonzero(verdicts & 1)
+    parts = np.split(np.arange(pairs.shape[1]), range(_PAIRS, pairs.shape[1], _PAIRS))
+    kept = np.concatenate([part[[bool(rule) for rule in _rules(entities, pairs[:, part])]] for part in parts])
     agreed = zip(pairs[:, kept].T.tolist(), _rules(entities, pairs[:, kept], work), cosine[kept].tolist())
-    return [SameEntity((a, b), rule, round(score, 6)) for (a, b), rule, score in agreed if rule], verdicts
+    return [SameEntity((a, b), rule, round(score, 6)) for (a, b), rule, score in agreed if rule]
 
 
 def _rules(entities: EntityRows, pairs: np.ndarray, work: Work | None = None) -> list[str]:
@@ -212,15 +214,17 @@ def _rules(entities: EntityRows, pairs: np.ndarray, work: Work | None = None) ->
     ]
 
 
-def near_enough(vectors: torch.Tensor, windows: Clusters, least: float) -> tuple[np.ndarray, np.ndarray]:
-    """The pairs a < b within a window whose cosine, rounded to six digits, is at least `least`, and their cosines:
-    i64[2, P], ascending, and f64[P].
+def near_enough(
+    vectors: torch.Tensor, parts: Iterable[tuple[np.ndarray, np.ndarray]], least: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The pairs a < b whose cosine, rounded to six digits, is at least `least`, and their cosines: i64[2, P],
+    ascending, and f64[P].
 
-    Memory: 40 bytes a pair of WINDOWS windows, and 50 a pair that is returned.
+    Memory: 40 bytes a pair of the largest part, and 50 a pair that is returned.
     """
     n, keys, cosines = max(len(vectors), 1), [np.zeros(0, np.int64)], [np.zeros(0)]
-    for a, b in window_pairs(windows):
-        key = distinct(a * n + b)
+    for a, b in parts:
+        key = distinct(a.astype(np.int64) * n + b)
         left, right = map(torch.from_numpy, np.divmod(key, n))
         cosine = exact_dots(vectors, left, vectors, right).numpy()
         is_near = cosine.round(6) >= least
@@ -285,7 +289,7 @@ def by_llm(
         if any(numbers_differ(entities[a]["name"], entities[b]["name"]) for a, b in pairs):
             n_numbers += 1
         elif pairs:
-            score = near_enough(vectors, [list(rows)], -2.0)[1].min()
+            score = near_enough(vectors, window_pairs([list(rows)]), -2.0)[1].min()
             decisions.append(SameEntity(rows, BY_LLM, round(float(score), 6)))
     return decisions, ({"higra_merge_numbers_differ": n_numbers} if n_numbers else {}) | unread
 

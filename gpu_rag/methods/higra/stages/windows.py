@@ -34,24 +34,18 @@ Clusters = list[list[int]]  # rows of entities
 
 
 @dataclass(frozen=True)
-class Shown:
-    """The windows shown to a model. near: i64[P, 2], ascending, the pairs within the radius; together: number of those
-    with both rows in one window; recall: for pairs by candidates, the exact pairs of a sample of rows and how many of
-    them were found."""
+class Near:
+    """The pairs of entities within the radius: pairs i64[P, 2], ascending, and their cosines f64[P]. recall: for pairs
+    by candidates, the exact pairs of a sample of rows and how many of them were found."""
 
-    windows: Clusters
-    near: np.ndarray
-    together: int
+    pairs: np.ndarray
+    cosine: np.ndarray
     recall: Mapping[str, int] = field(default_factory=dict)
 
-    @property
-    def pairs(self) -> int:
-        """Number of pairs within the radius."""
-        return len(self.near)
-
-    def counts(self, what: str) -> dict[str, int]:
-        """Counts of a stage. what: merge | link."""
-        named = {"clusters": len(self.windows), "pairs": self.pairs, "pairs_together": self.together, **self.recall}
+    def counts(self, what: str, windows: Clusters) -> dict[str, int]:
+        """Counts of a stage. what: merge | link; windows: those shown to a model."""
+        together = n_together(self.pairs, windows)
+        named = {"clusters": len(windows), "pairs": len(self.pairs), "pairs_together": together, **self.recall}
         return {f"higra_{what}_{name}": n for name, n in named.items()}
 
 
@@ -71,32 +65,33 @@ class KeptPairs:
     is_new: np.ndarray
 
 
-def entity_windows(work: Work, vectors: torch.Tensor, eps: float, kept: KeptPairs | None = None) -> Shown:
-    """The windows for the settings, computed on the device of the models; the same on every device up to EXACT_ROWS.
+def near_entities(work: Work, vectors: torch.Tensor, eps: float, kept: KeptPairs | None = None) -> Near:
+    """The pairs within `eps`, computed on the device of the models; the same on every device up to EXACT_ROWS.
 
-    Above EXACT_ROWS entities on a CPU the near pairs are candidates that depend on their two rows alone, see
+    Above EXACT_ROWS entities on a CPU the pairs are candidates that depend on their two rows alone, see
     `graph.nearest.pairs`.
 
     vectors: f16|f32[N, D], unit rows. kept: exact pairs that need not be searched again.
     """
-    chosen = work.settings.section(AlignmentSettings)
     moved = vectors.to(pick_device(work.settings.models.device))
-    recall = {}
     if moved.device.type != "cpu" or len(moved) <= EXACT_ROWS:
-        near, cosine = near_pairs(moved, eps, kept)
-    else:
-        together = np.zeros(len(moved), np.uint64)
-        with storage_errors(work.partial):
-            left, right, score = close_pairs(moved, together, 1 - eps, work.progress.advance, work.partial)
-        near, cosine = np.stack([left, right], 1, dtype=np.int64), score.astype(np.float64)
-        recall = dict(zip(("sampled", "sampled_and_found"), sampled_recall(moved, together, left, right, 1 - eps)))
-        _log.info("near entities by candidates: %s of the exact pairs of a sample of rows", recall)
+        return Near(*near_pairs(moved, eps, kept))
+    together = np.zeros(len(moved), np.uint64)
+    with storage_errors(work.partial):
+        left, right, score = close_pairs(moved, together, 1 - eps, work.progress.advance, work.partial)
+    recall = dict(zip(("sampled", "sampled_and_found"), sampled_recall(moved, together, left, right, 1 - eps)))
+    _log.info("near entities by candidates: %s of the exact pairs of a sample of rows", recall)
+    return Near(np.stack([left, right], 1, dtype=np.int64), score.astype(np.float64), recall)
+
+
+def entity_windows(work: Work, vectors: torch.Tensor, eps: float, near: Near) -> Clusters:
+    """The windows for the settings. near: the pairs within `eps` of the same vectors."""
+    chosen = work.settings.section(AlignmentSettings)
     if chosen.windows == "clusters":
-        windows = near_clusters(moved, eps, chosen.min_samples, chosen.max_cluster)
-    else:
-        nearest = np.concatenate([*among_nearest(near[:, 0], near[:, 1], cosine, MAX_NEAR)])
-        windows = covering(near[nearest], chosen.max_cluster)
-    return Shown(windows, near, n_together(near, windows), recall)
+        moved = vectors.to(pick_device(work.settings.models.device))
+        return near_clusters(moved, eps, chosen.min_samples, chosen.max_cluster)
+    nearest = np.concatenate([*among_nearest(*near.pairs.T, near.cosine, MAX_NEAR)])
+    return covering(near.pairs[nearest], chosen.max_cluster)
 
 
 def near_clusters(vectors: torch.Tensor, eps: float, min_samples: int, most: int) -> Clusters:
