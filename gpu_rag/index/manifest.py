@@ -19,13 +19,13 @@ import msgspec
 from gpu_rag.errors import BadInput, IndexCorrupt, IndexMismatch
 from gpu_rag.index.folder import (
     BLOCK,
-    WriteLock,
     block_sums,
     canonical_json,
     checksums,
     refuse_links,
     sha256_text,
     write_atomic,
+    writing,
 )
 from gpu_rag.settings import CORE
 
@@ -215,7 +215,7 @@ def mend_manifest(folder: Path) -> None:
     except IndexCorrupt:
         copy = _sound_copy(folder)
         if copy is not None:
-            with WriteLock(folder):
+            with writing(folder):
                 copy.write(folder)
             _log.warning("gpu-rag: %s was damaged: its copy is in its place", folder / FILE)
 
