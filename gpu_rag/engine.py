@@ -33,7 +33,7 @@ from gpu_rag.methods.registry import Program as ProgramModule
 from gpu_rag.models.fingerprint import file_sha256, identity
 from gpu_rag.models.set import ModelSet
 from gpu_rag.program.decide import RULE, decider_of
-from gpu_rag.program.models import Models
+from gpu_rag.program.kinds import Models
 from gpu_rag.program.reader import read
 from gpu_rag.program.rerank import DEPTH, reranked
 from gpu_rag.program.run import Decider, OnChoice, Run

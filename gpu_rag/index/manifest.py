@@ -190,15 +190,9 @@ class Manifest:
         return manifest
 
 
-def check_copy(folder: Path) -> Manifest:
-    """Copy of the manifest. Raises IndexCorrupt if it is missing or damaged, IndexMismatch for another format
-    version."""
-    return Manifest.read_from(folder / COPY, "run gpu-rag index again")
-
-
 def _sound_copy(folder: Path) -> Manifest | None:
     try:
-        return check_copy(folder)
+        return Manifest.read_from(folder / COPY, "")
     except (IndexCorrupt, IndexMismatch):
         return None
 

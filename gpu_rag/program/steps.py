@@ -8,8 +8,7 @@ import numpy as np
 
 from gpu_rag.errors import RequestFailed
 from gpu_rag.models.embed.interface import Embedder
-from gpu_rag.program.kinds import EMBED, LLM
-from gpu_rag.program.models import Models
+from gpu_rag.program.kinds import EMBED, LLM, Models
 from gpu_rag.runtime.step import Metered, batched
 from gpu_rag.types import Reply, Request
 

@@ -14,7 +14,7 @@ from gpu_rag.models.embed import load_embedder
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.models.llm.service import as_streaming
-from gpu_rag.program.models import Models
+from gpu_rag.program.kinds import Models
 from gpu_rag.program.steps import llm
 from gpu_rag.runtime import Kind, RunStats, Step, batched, gather, run_rounds, run_streaming
 from gpu_rag.runtime import streaming as streaming_module
