@@ -82,8 +82,14 @@ class ModelSet:
         if self._embedder is None:
             settings = self.settings
             device = "cpu" if settings.embedder == "hash" else self.device  # "auto" loads torch
-            served = {"api_key": self._api_key, "connections": settings.connections, "ca_file": settings.ca_file}
-            plain = load_embedder(settings.embedder, device, settings.threads, **served)
+            plain = load_embedder(
+                settings.embedder,
+                device,
+                settings.threads,
+                api_key=self._api_key,
+                connections=settings.connections,
+                ca_file=settings.ca_file,
+            )
             self._embedder = self._with_cache(plain)
         return self._embedder
 
