@@ -33,17 +33,15 @@ from gpu_rag.methods.registry import Program as ProgramModule
 from gpu_rag.models.fingerprint import file_sha256, identity
 from gpu_rag.models.set import ModelSet
 from gpu_rag.program.decide import RULE, decider_of
-from gpu_rag.program.models import Models
+from gpu_rag.program.kinds import Models
 from gpu_rag.program.reader import read
 from gpu_rag.program.rerank import DEPTH, reranked
 from gpu_rag.program.run import Decider, OnChoice, Run
-from gpu_rag.program.steps import LLMCalls
 from gpu_rag.program.steps import llm as llm_step
 from gpu_rag.program.support import grounded, supported
 from gpu_rag.runtime.accounts import Budget, RunStats
 from gpu_rag.runtime.core import Program as Bound
 from gpu_rag.runtime.rounds import Outcome, run_rounds
-from gpu_rag.runtime.service import Slow
 from gpu_rag.runtime.streaming import StreamingDriver, run_streaming
 from gpu_rag.runtime.trace import Context
 from gpu_rag.settings import Settings
@@ -114,7 +112,7 @@ class Engine:
         self.index, self.settings, self.models = index, settings, models
         self.on_reply: Callable[[Reply | RequestFailed], None] | None = None  # called with each finished reply
         self._models: dict[bool, Models] = {}
-        index.threads = settings.models.threads
+        index.device, index.threads = models.device, settings.models.threads
         self._stats = RunStats()  # stats of the current run
         self._brings_models = False  # see `join`
         self._lock, self._parts = threading.Lock(), dict[str, Index | None]()
@@ -302,9 +300,9 @@ class Engine:
         """
         self._stats = stats = RunStats() if stats is None else stats
         with_llm = with_llm and self.models.has_llm()
-        slow, low_water = self._slow() if with_llm else None, self.settings.runtime.low_water
+        slow, low_water = self._slow() if with_llm else {"slow": None}, self.settings.runtime.low_water
         resources = {"models": self._models_of_run(with_llm)}
-        return StreamingDriver(resources, slow, low_water=low_water, stats=stats, **self._limits(None))
+        return StreamingDriver(resources, **slow, low_water=low_water, stats=stats, **self._limits(None))
 
     def join(self, stats: RunStats, *, brings_models: bool) -> None:
         """Prepare from now on for the live driver of another engine. stats: statistics of the driver; brings_models:
@@ -323,10 +321,10 @@ class Engine:
         budget = Budget(*limits) if any(limits) else None
         return {"max_live": max_live or runtime.max_live, "budget": budget, "run_seed": runtime.seed}
 
-    def _slow(self) -> Slow:
-        """The step whose calls run outside the streaming driver, and the service that answers them."""
+    def _slow(self) -> dict[str, Any]:
+        """Keyword arguments of a streaming driver: the step whose calls run outside of it, and who answers them."""
         report = partial(_call_if_alive, WeakMethod(self._report))
-        return llm_step, LLMCalls(self.models.streaming_llm(), report)
+        return {"slow": (llm_step, self.models.streaming_llm()), "on_answer": report}
 
     def run(
         self,
@@ -400,7 +398,7 @@ class Engine:
         options = {**self._limits(max_live), "on_done": on_done, "stats": stats, "keep": False}
         with preferring(self.settings.graph.preferences()), recording() as used, _scanning_new_objects():
             if runtime.driver == "streaming" and models.llm is not None:
-                run_streaming(programs, {"models": models}, self._slow(), low_water=runtime.low_water, **options)
+                run_streaming(programs, {"models": models}, **self._slow(), low_water=runtime.low_water, **options)
             else:
                 run_rounds(programs, {"models": models}, **options)
         stats.add_implementations(used)

@@ -19,10 +19,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
 
-from gpu_rag.errors import BadInput, IndexLocked, IndexMismatch, StorageError
+from gpu_rag.errors import BadInput, IndexMismatch
 from gpu_rag.index.folder import (
     canonical_json,
-    lock,
+    locked,
     read_json,
     remove_leftovers,
     replacing,
@@ -349,7 +349,7 @@ class AnswersFile:
     def _open(self, stack: ExitStack) -> None:
         with storage_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(_locked(self.path))
+            stack.enter_context(locked(self.path.with_name(self.path.name + ".lock"), self.path, "these answers"))
             remove_leftovers(self.path)
             if not self.path.exists():  # a new job: an older journal is not about its questions
                 self.journal.path.unlink(missing_ok=True)
@@ -429,22 +429,6 @@ class AnswersFile:
             for q in questions
             if self.journal.is_set_aside(q.id)
         ]
-
-
-def _locked(path: Path) -> IO[bytes]:
-    """The held lock of an answers file. Two jobs that append to one file would lose each other's rows."""
-    file = path.with_name(path.name + ".lock").open("ab")
-    try:
-        lock(file, path)
-    except BlockingIOError as error:
-        file.close()
-        raise IndexLocked(
-            "another process is writing these answers", given=path, do="wait for it to end, or choose another --out"
-        ) from error
-    except StorageError:
-        file.close()
-        raise
-    return file
 
 
 def _differences(old: Any, new: Any, name: str = "") -> Iterator[str]:

@@ -23,12 +23,11 @@ from gpu_rag.api.arguments import (
 )
 from gpu_rag.api.corpus import corpus_files
 from gpu_rag.api.indexes import Index
-from gpu_rag.api.models import open_models
 from gpu_rag.api.parts import REPLIES, pool, pooled_folder
 from gpu_rag.cluster import run_tasks
 from gpu_rag.errors import UsageError
 from gpu_rag.index.build import build_index, built_stages, guard_folder
-from gpu_rag.index.folder import EDITS, WriteLock, storage_errors
+from gpu_rag.index.folder import EDITS, storage_errors, writing
 from gpu_rag.index.manifest import mend_manifest
 from gpu_rag.index.recorded import Record, record_of, recorded_sources, removed_from
 from gpu_rag.index.saved_settings import check_same_models, saved_settings, settings_to_save
@@ -38,6 +37,7 @@ from gpu_rag.methods.registry import DEFAULT, all_stages, stages_for
 from gpu_rag.models.llm.cache import add_replies, mend_replies
 from gpu_rag.models.llm.interface import LLM, ApiKeys
 from gpu_rag.models.packaged import cache_dir, set_cache_dir
+from gpu_rag.models.set import ModelSet
 from gpu_rag.plan.compare import INDEX_KEYS, compared_build, planned_seconds, read_plan
 from gpu_rag.plan.index_plan import plan_index
 from gpu_rag.plan.trial import PLANNED, BuildJob
@@ -117,7 +117,7 @@ def run_build(
         mend_manifest(target)
     replies = target / REPLIES
     if replies.is_file() and not keywords.get("forget_replies"):
-        with WriteLock(target):  # before a model opens the file
+        with writing(target):  # before a model opens the file
             mend_replies(replies)
     with _job(corpus, target, parts=parts, **keywords) as job:
         plan = read_plan(target / "plan.json", INDEX_KEYS)
@@ -191,7 +191,8 @@ def build_shard(task: Mapping[str, Any]) -> None:
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         add_replies(folder / REPLIES, [kept])
-    models = open_models(settings, folder / REPLIES, api_key=task["api_key"], retry_unread=task["retry_unread"])
+    given: dict[str, Any] = {name: task[name] for name in ("api_key", "retry_unread")}
+    models = ModelSet(settings.models, folder / REPLIES, vllm=settings.vllm, **given)
     with closing(models):
         stages = [all_stages()[name] for name in task["stages"]]
         build_index(folder, stages, settings, sources, models, retry_unread=task["retry_unread"])
@@ -271,11 +272,12 @@ def _job(
     earlier = [] if fresh else [out, *parts]
     stages = stages_for(names, inputs, [name for folder in earlier for name in built_stages(folder)])
     chosen = chosen.changed("models", **changed) if changed else chosen
-    models = open_models(
-        chosen,
+    models = ModelSet(
+        chosen.models,
         out / REPLIES,
         llm=model,
         api_key=checked_key(api_key),
+        vllm=chosen.vllm,
         retry_unread=retry_unread,
         pooled=pooled_folder(out),
     )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, overload
 
@@ -23,7 +24,6 @@ from gpu_rag.api.arguments import (
     checked_text,
 )
 from gpu_rag.api.live import Live
-from gpu_rag.api.models import Models, engine_over, open_engine, open_models
 from gpu_rag.api.questions import Asked, checked_questions
 from gpu_rag.engine import Engine, answer_of, check_unique
 from gpu_rag.errors import BadInput, ModelError, UsageError
@@ -35,12 +35,16 @@ from gpu_rag.models.set import ModelSet
 from gpu_rag.program.decide import RULE
 from gpu_rag.report.answers import Result, Results
 from gpu_rag.runtime.tasks import Outcome
+from gpu_rag.settings import Settings
 from gpu_rag.types import Evidence
 
 if TYPE_CHECKING:
     from gpu_rag.api.job import Job
     from gpu_rag.index.build import BuildReport
     from gpu_rag.index.facts import Fact
+
+
+Models = tuple[Settings, LLM | None, ApiKeys]  # settings that name models, a model as an object, keys of servers
 
 
 class Retrieving(TypedDict, total=False):
@@ -162,9 +166,10 @@ class Index(opened.Index):
         """
         from gpu_rag.api.job import answer_file
 
-        models, options = self._call(False, **keywords)
+        by, options = self._call(False, **keywords)
+        engine = partial(self._own_engine, by, retry_unread=retry_unread)
         retries = {"retry_set_aside": retry_set_aside, "retry_unread": retry_unread}
-        return answer_file(self, questions, out, models, options, checked_count("limit", limit), progress, retries)
+        return answer_file(self, questions, out, engine, options, checked_count("limit", limit), progress, retries)
 
     # --- facts -------------------------------------------------------------------------------------
 
@@ -227,7 +232,10 @@ class Index(opened.Index):
         """An engine with its own models, which the caller must close. replies: a file that stores the model's
         replies."""
         chosen, given = checked_settings(settings, self.manifest.defaults(), llm=llm)
-        return open_engine(self, (chosen, given, api_key), replies, retry_unread)
+        return self._own_engine((chosen, given, api_key), replies, retry_unread)
+
+    def _own_engine(self, by: Models, replies: Path | None, retry_unread: bool) -> Engine:
+        return Engine(self, by[0], _models(by, replies, retry_unread))
 
     def close(self) -> None:
         """Close the open models when all open questions have ended. The next call opens models again."""
@@ -253,10 +261,10 @@ class Index(opened.Index):
         if self._opened is None or self._live.failed or not _same(self._opened.by, by):
             self._close_models()
             self._live.failed = False
-            models = open_models(by[0], llm=by[1], api_key=by[2])
+            models = _models(by)
             # keep only the models: an engine holds the index, which could then not be freed at once
             self._opened = _Opened(models, by, weakref.finalize(self, models.close))
-        return engine_over(self, self._opened.models, by[0])
+        return Engine(self, by[0], self._opened.models)
 
     @contextmanager
     def _working(self, by: Models) -> Iterator[Engine]:
@@ -354,6 +362,12 @@ def _is_single(question: object) -> bool:
     from gpu_rag.types import Question
 
     return isinstance(question, (str, Question, Mapping))
+
+
+def _models(by: Models, replies: Path | None = None, retry_unread: bool = False) -> ModelSet:
+    settings, llm, api_key = by
+    given: dict[str, Any] = {"llm": llm, "api_key": api_key, "vllm": settings.vllm, "retry_unread": retry_unread}
+    return ModelSet(settings.models, replies, **given)
 
 
 def _same(models: Models, other: Models) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,6 @@ from typing import Any
 from gpu_rag_kernels.dispatch import spelled
 
 from gpu_rag.api.arguments import PathLike, checked_path
-from gpu_rag.api.models import Models, open_engine
 from gpu_rag.api.questions import load_questions
 from gpu_rag.engine import Engine, check_unique, checked_method
 from gpu_rag.errors import ModelError, RequestFailed
@@ -54,21 +53,21 @@ def answer_file(
     index: Index,
     questions: PathLike,
     out: PathLike,
-    models: Models,
+    open_engine: Callable[[Path], Engine],
     options: Options,
     limit: int | None,
     progress: Progress | None,
     retries: dict[str, bool],
 ) -> Job:
-    """Implements `Index.answer_file`. options: options of `Engine.run`, and the method; retries: retries of
-    `AnswersFile`."""
+    """Implements `Index.answer_file`. open_engine: from the file that stores the model's replies; options: options of
+    `Engine.run`, and the method; retries: retries of `AnswersFile`."""
     started, target = time.perf_counter(), checked_path("out", out)
     rows, rejects = load_questions(checked_path("questions", questions), limit)
     asked = [row.question for row in rows]
     check_unique(asked)
     options = {**options, "method": checked_method(index, options["method"])}  # before a model is loaded
     replies = _beside(target, ".replies.sqlite")
-    engine = open_engine(index, models, replies, retries["retry_unread"])
+    engine = open_engine(replies)
     with closing(engine.models):
         if options["where"]:
             engine.part_for(options["method"], options["where"])  # finds a wrong filter before a file is written

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpu_rag.errors import IndexCorrupt
 from gpu_rag.index import tables
-from gpu_rag.index.folder import WriteLock, storage_errors
+from gpu_rag.index.folder import storage_errors, writing
 from gpu_rag.index.manifest import Manifest, checked_folder
 from gpu_rag.methods.registry import all_stages
 from gpu_rag.models.embed.cache import cache_file, keep_vectors
@@ -27,7 +27,7 @@ def pool(parts: Sequence[Path], out: Path) -> None:
 
     Raises IndexCorrupt for a damaged part, IndexLocked while `out` is built, StorageError.
     """
-    with WriteLock(out), storage_errors(out):
+    with writing(out), storage_errors(out):
         replies = [part / REPLIES for part in parts if (part / REPLIES).is_file()]
         if replies:
             add_replies(out / REPLIES, replies)

@@ -29,7 +29,7 @@ from gpu_rag.api.corpus import texts_file, write_texts
 from gpu_rag.api.parts import has_older_vectors, texts_of_vectors
 from gpu_rag.errors import BadInput, GpuRagError, IndexLocked, UsageError
 from gpu_rag.index import index as opened
-from gpu_rag.index.folder import EDITS, RECEIPTS, TUNED, WriteLock, is_held
+from gpu_rag.index.folder import EDITS, RECEIPTS, TUNED, is_held, writing
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.receipt import PENDING, Receipt, hashes_in, read_receipt, receipt_of, still_there
 from gpu_rag.index.removed import DOCUMENT, FILE, MEMBER, key_of
@@ -98,7 +98,7 @@ def remove(
         leaving = msgspec.structs.replace(leaving, caches_cleared=True)
         leaving.write(folder / PENDING)
     _wait_for_readers(folder, change.index.manifest)
-    with WriteLock(folder):
+    with writing(folder):
         for left_over in _left_over(folder, change.index.manifest):
             shutil.rmtree(folder / left_over)
         keep_replies(folder / "replies.sqlite", used)
@@ -125,7 +125,7 @@ def _erase_vectors(folder: Path, old: Manifest, new: Manifest, keys: np.ndarray 
 
 def _begin(folder: Path, leaving: Receipt) -> None:
     """Record that a removal begins, and delete files outside the stages that may hold removed texts."""
-    with WriteLock(folder):
+    with writing(folder):
         leaving.write(folder / PENDING)
         for name in ("plan.json", TUNED):
             (folder / name).unlink(missing_ok=True)

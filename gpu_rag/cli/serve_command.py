@@ -126,16 +126,17 @@ def _folders(given: Sequence[str]) -> dict[str, Path]:
 def engines(folders: Mapping[str, Path], settings: Mapping[str, Settings], replies: Path | None) -> dict[str, Engine]:
     """An engine for each index, by its name. They share the language model, and embedders of the same name."""
     from gpu_rag import Index
-    from gpu_rag.api.models import engine_over, open_models
+    from gpu_rag.engine import Engine
+    from gpu_rag.models.set import ModelSet
 
     first = next(iter(settings.values()))
-    shared = open_models(first, replies, api_key=api_key(first))
+    shared = ModelSet(first.models, replies, api_key=api_key(first), vllm=first.vllm)
     models = {first.models.embedder: shared}
     for other in settings.values():
         if (embedder := other.models.embedder) not in models:
             models[embedder] = shared.with_embedder(embedder)
     return {
-        name: engine_over(Index.open(path), models[settings[name].models.embedder], settings[name])
+        name: Engine(Index.open(path), settings[name], models[settings[name].models.embedder])
         for name, path in folders.items()
     }
 

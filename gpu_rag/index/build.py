@@ -25,7 +25,6 @@ from gpu_rag_kernels.dispatch import preferring, recording, spelled
 
 from gpu_rag.errors import IndexCorrupt, IndexMismatch, UsageError
 from gpu_rag.index.folder import (
-    WriteLock,
     block_sums,
     canonical_json,
     checksums,
@@ -37,6 +36,7 @@ from gpu_rag.index.folder import (
     storage_errors,
     sync,
     write_atomic,
+    writing,
 )
 from gpu_rag.index.manifest import COPY, FILE, Manifest, StageRecord, damage, is_complete
 from gpu_rag.index.memory import watched_memory
@@ -127,7 +127,7 @@ def build_index(
     guard_folder(out)
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    with WriteLock(out), keeping_columns():
+    with writing(out), keeping_columns():
         if forget_replies:  # before a model opens the reply file
             for end in ("", "-wal", "-shm"):
                 (out / f"replies.sqlite{end}").unlink(missing_ok=True)

@@ -18,13 +18,15 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
+import msgspec
 import xxhash
 
-from gpu_rag.errors import BadInput, IndexCorrupt, IndexLocked, StorageError
+from gpu_rag.errors import BadInput, GpuRagError, IndexCorrupt, IndexLocked, StorageError
 from gpu_rag.models.fingerprint import file_sha256
 
+T = TypeVar("T")
 _FREE = "free space or choose another --out"
 _REFUSALS = {
     errno.ENOSPC: ("the disk is full", _FREE),
@@ -121,23 +123,34 @@ def sync(*paths: Path) -> None:
             os.close(handle)
 
 
-def lock(file: IO[Any], path: Path) -> None:
-    """Lock an open file against all other processes until it is closed.
+def locked(file: Path, path: Path, what: str) -> IO[str]:
+    """An open file with the number of this process, locked against all other processes until it is closed.
 
-    Raises BlockingIOError where another process holds the lock, StorageError where the file system has no locks.
+    path, what: what the lock is for, and its name in messages. The operating system holds the lock, so a killed process
+    never leaves it behind. Raises IndexLocked, StorageError.
     """
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-        raise StorageError(
-            "the file system has no locks, so a second writer could not be kept out",
-            given=f"{path}: {error.strerror}",
-            do="write to a local disk, then copy the result; for NFS start its lock service",
-        ) from error
+    with contextlib.ExitStack() as stack:
+        opened = stack.enter_context(file.open("a+", encoding="utf-8"))
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            opened.seek(0)
+            given = f"{path} (process {opened.read().strip() or 'unknown'})"
+            do = "wait for it to end, or choose another --out"
+            raise IndexLocked(f"another process is writing {what}", given=given, do=do) from error
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            raise StorageError(
+                "the file system has no locks, so a second writer could not be kept out",
+                given=f"{path}: {error.strerror}",
+                do="write to a local disk, then copy the result; for NFS start its lock service",
+            ) from error
+        opened.truncate(0)
+        opened.write(str(os.getpid()))
+        opened.flush()
+        stack.pop_all()
+    return opened
 
 
 EDITS = "edits"  # a folder of manual changes, one file for each method that allows them; --fresh keeps it
@@ -209,6 +222,21 @@ def sealed(document: Mapping[str, Any]) -> bytes:
     return (json.dumps({**document, "sha256": sha256_text(text)}, indent=1) + "\n").encode()
 
 
+def unsealed(path: Path, kind: type[T], do: str | None = None, refusal: type[GpuRagError] = IndexCorrupt) -> T:
+    """The document that `sealed` made, as a value of `kind`. Raises `refusal`, with the advice `do`, for another or an
+    altered file."""
+    try:
+        data = path.read_bytes()
+        document = json.loads(data)
+        value = msgspec.convert(document, kind)
+        document.pop("sha256", None)
+        if sealed(document) != data:
+            raise ValueError("its checksum is another one")
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError, msgspec.MsgspecError) as error:
+        raise refusal("a file is damaged or altered", given=f"{path}: {error}", do=do) from error
+    return value
+
+
 def check_seal(path: Path, do: str) -> None:
     """Raise IndexCorrupt, with the advice `do`, if a document made by `sealed` is altered.
 
@@ -275,35 +303,13 @@ def is_held(folder: Path) -> bool:
     return False
 
 
-class WriteLock:
-    """A lock for one writer per folder. The operating system holds it, so a killed process never leaves it behind."""
-
-    def __init__(self, folder: Path):
-        self._path = folder / "lock"
-        self._file: IO[str] | None = None
-
-    def __enter__(self) -> WriteLock:
-        refuse_links(self._path.parent)
-        with storage_errors(self._path):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("a+", encoding="utf-8")
-        try:
-            lock(self._file, self._path.parent)
-        except BlockingIOError as error:
-            self._file.seek(0)
-            owner = self._file.read().strip() or "unknown"
-            self._file.close()
-            raise IndexLocked(
-                "another process is writing this index",
-                given=f"{self._path.parent} (process {owner})",
-                do="wait for it to end, or choose another --out",
-            ) from error
-        self._file.truncate(0)
-        self._file.write(str(os.getpid()))
-        self._file.flush()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Hold the lock of the one writer of an index in `folder`, which is made. Raises IndexCorrupt if a path of the
+    index is a link, and as `locked`."""
+    refuse_links(folder)
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        file = locked(folder / "lock", folder, "this index")
+    with file:
+        yield

@@ -19,13 +19,13 @@ import msgspec
 from gpu_rag.errors import BadInput, IndexCorrupt, IndexMismatch
 from gpu_rag.index.folder import (
     BLOCK,
-    WriteLock,
     block_sums,
     canonical_json,
     checksums,
     refuse_links,
     sha256_text,
     write_atomic,
+    writing,
 )
 from gpu_rag.settings import CORE
 
@@ -190,15 +190,9 @@ class Manifest:
         return manifest
 
 
-def check_copy(folder: Path) -> Manifest:
-    """Copy of the manifest. Raises IndexCorrupt if it is missing or damaged, IndexMismatch for another format
-    version."""
-    return Manifest.read_from(folder / COPY, "run gpu-rag index again")
-
-
 def _sound_copy(folder: Path) -> Manifest | None:
     try:
-        return check_copy(folder)
+        return Manifest.read_from(folder / COPY, "")
     except (IndexCorrupt, IndexMismatch):
         return None
 
@@ -215,7 +209,7 @@ def mend_manifest(folder: Path) -> None:
     except IndexCorrupt:
         copy = _sound_copy(folder)
         if copy is not None:
-            with WriteLock(folder):
+            with writing(folder):
                 copy.write(folder)
             _log.warning("gpu-rag: %s was damaged: its copy is in its place", folder / FILE)
 

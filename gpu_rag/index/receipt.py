@@ -10,7 +10,7 @@ import numpy as np
 
 from gpu_rag.errors import BadInput, IndexCorrupt
 from gpu_rag.index import tables
-from gpu_rag.index.folder import RECEIPTS, read_json, sealed, sha256_text, write_atomic
+from gpu_rag.index.folder import RECEIPTS, sealed, sha256_text, unsealed, write_atomic
 from gpu_rag.index.index import Index
 from gpu_rag.index.stages.rejected import read_rejects
 from gpu_rag.text.normalise import normalise_name
@@ -58,14 +58,9 @@ def read_receipt(path: Path) -> Receipt:
     """Read a receipt. Raises BadInput for another or an altered file."""
     if not path.is_file():
         raise BadInput("no such receipt", given=path, expected="a file that gpu-rag remove wrote")
-    document = read_json(path)
-    try:
-        receipt = msgspec.convert(document, Receipt)
-        document.pop("sha256", None)
-        if receipt.format != _FORMAT or sealed(document) != path.read_bytes():
-            raise ValueError("its checksum or format is another one")
-    except (ValueError, msgspec.MsgspecError) as error:
-        raise BadInput("not a receipt, or an altered one", given=f"{path}: {error}") from error
+    receipt = unsealed(path, Receipt, refusal=BadInput)
+    if receipt.format != _FORMAT:
+        raise BadInput("a receipt of another version", given=f"{path}: {receipt.format}", expected=str(_FORMAT))
     return receipt
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import hmac
-import json
 import logging
 import os
 import secrets
@@ -18,11 +17,12 @@ from pathlib import Path
 import msgspec
 
 from gpu_rag.errors import IndexCorrupt
-from gpu_rag.index.folder import EDITS, SOURCES, SOURCES_COPY, canonical_json, sealed, write_atomic
+from gpu_rag.index.folder import EDITS, SOURCES, SOURCES_COPY, canonical_json, sealed, unsealed, write_atomic
 from gpu_rag.index.work import NamedSource, Sources
 from gpu_rag.models.packaged import cache_dir
 
 _KEY_BYTES = 32
+_DO = "remove it and its copy, name the sources: gpu-rag update DIR SOURCE..., and remove again what was removed"
 _log = logging.getLogger(__name__)
 
 
@@ -82,26 +82,13 @@ def read_record(out: Path) -> Record:
     for path in (out / SOURCES, out / SOURCES_COPY):
         try:
             if path.is_file():
-                return _read(path)
+                return unsealed(path, Record, _DO)
         except IndexCorrupt as error:
             _log.warning("gpu-rag: %s", error)
             damaged = error
     if damaged is not None:
         raise damaged
     return Record()
-
-
-def _read(path: Path) -> Record:
-    do = "remove it and its copy, name the sources: gpu-rag update DIR SOURCE..., and remove again what was removed"
-    try:
-        document = json.loads(path.read_bytes())
-        record = msgspec.convert(document, Record)
-        document.pop("sha256", None)
-        if sealed(document) != path.read_bytes():
-            raise ValueError("another checksum")
-    except (ValueError, TypeError, AttributeError, RecursionError, msgspec.MsgspecError) as error:
-        raise IndexCorrupt("a file of the index is damaged", given=f"{path}: {error}", do=do) from error
-    return record
 
 
 def removed_from(out: Path) -> frozenset[str]:

@@ -10,7 +10,7 @@ from gpu_rag.errors import IndexMismatch
 from gpu_rag.index.folder import refuse_links
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.stage import Stage, settle
-from gpu_rag.index.work import Models
+from gpu_rag.models.set import ModelSet
 from gpu_rag.settings import Settings, differences
 
 _NOT_SAVED = frozenset({"block", "memory"})  # these change no table
@@ -33,7 +33,7 @@ def saved_settings(out: Path, fresh: bool = False) -> dict[str, Any]:
     return {} if fresh or not (out / "manifest.json").exists() else Manifest.read(out).defaults()
 
 
-def check_same_models(out: Path, stages: Sequence[Stage], settings: Settings, models: Models) -> None:
+def check_same_models(out: Path, stages: Sequence[Stage], settings: Settings, models: ModelSet) -> None:
     """Raise IndexMismatch if `stages` of the index in `out` were made by other models than would make them now.
 
     The vectors of two embedders never mix. LLM output is not thrown away because another LLM is configured, or because

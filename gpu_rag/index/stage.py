@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from gpu_rag.errors import UsageError
-from gpu_rag.index.work import Models, Sources, Work
+from gpu_rag.index.work import Sources, Work
 from gpu_rag.settings import Settings
 from gpu_rag.settings.check import Declared
+
+if TYPE_CHECKING:
+    from gpu_rag.models.set import ModelSet
 
 P = ParamSpec("P")
 Run = Callable[[Work], dict[str, int]]
 Params = Callable[[Settings, Sources], dict[str, Any]]
 Roles = Callable[[Settings], tuple[str, ...]]
-Settled = Callable[[Settings, Models], Settings]
+Settled = Callable[[Settings, "ModelSet"], Settings]
 
 
 def the_embedder(settings: Settings) -> tuple[str, ...]:
@@ -86,7 +89,7 @@ def _above(make: Callable[Concatenate[str, Run, P], Stage]) -> Callable[Concaten
 stage = _above(Stage)
 
 
-def settle(stages: Sequence[Stage], settings: Settings, models: Models) -> Settings:
+def settle(stages: Sequence[Stage], settings: Settings, models: ModelSet) -> Settings:
     """Settings with every `auto` of these stages replaced, so that fingerprints and the manifest hold what ran."""
     for stage in stages:
         settings = stage.settled(settings, models)
@@ -98,7 +101,7 @@ def where_capable(cls: type[Declared], section: str, name: str, rule: str) -> Se
 
     cls: the class that declares the section."""
 
-    def settled(settings: Settings, models: Models) -> Settings:
+    def settled(settings: Settings, models: ModelSet) -> Settings:
         if getattr(settings.section(cls), name) != "auto":
             return settings
         return settings.changed(section, **{name: "llm" if models.is_capable() else rule})

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_rag.errors import BadInput
-from gpu_rag.index.folder import TUNED, WriteLock, read_json, write_atomic
+from gpu_rag.index.folder import TUNED, read_json, write_atomic, writing
 
 __all__ = ["TUNED", "keep", "tuned"]
 
@@ -26,7 +26,7 @@ def tuned(folder: Path) -> dict[str, dict[str, Any]]:
 
 def keep(folder: Path, **parts: Mapping[str, Any]) -> Path:
     """Write parts into the file; they replace parts of the same name. Raises IndexLocked."""
-    with WriteLock(folder):
+    with writing(folder):
         document = {**tuned(folder), **parts}
         write_atomic(folder / TUNED, (json.dumps(document, indent=1) + "\n").encode())
     return folder / TUNED

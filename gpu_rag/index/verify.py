@@ -18,7 +18,7 @@ from gpu_rag.index.checks import is_outside, outside, wrong_vectors
 from gpu_rag.index.folder import SOURCES, SOURCES_COPY, check_seal, checksums
 from gpu_rag.index.index import GRAPH, Index
 from gpu_rag.index.knowledge_base.verify import KB_PARTS, check_kb
-from gpu_rag.index.manifest import COPY, Manifest, check_copy
+from gpu_rag.index.manifest import COPY, Manifest
 from gpu_rag.index.name_table import NAMES
 from gpu_rag.index.stages.names import PROFILES, names_of_entities, names_of_titles
 from gpu_rag.index.titles import TITLE_WEIGHT, title_edges
@@ -108,7 +108,7 @@ def _beside(index: Index) -> Iterator[str]:
     for name in (COPY, "run.json", "plan.json", SOURCES, SOURCES_COPY):
         try:
             if (index.path / name).is_file():
-                check_copy(index.path) if name == COPY else check_seal(index.path / name, _AGAIN)
+                (Manifest.read_from if name == COPY else check_seal)(index.path / name, _AGAIN)
         except GpuRagError as error:
             yield f"{name}: {error}"
     rejects = index.path / "rejects.jsonl"

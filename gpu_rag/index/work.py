@@ -17,27 +17,10 @@ from gpu_rag.index.folder import CARRIED, storage_errors, write_atomic
 from gpu_rag.settings import Settings
 
 if TYPE_CHECKING:
-    from gpu_rag.models.embed.interface import Embedder
-    from gpu_rag.models.llm.interface import LLM
+    from gpu_rag.models.set import ModelSet
 
 _SUM = 16  # bytes of a block's checksum
 _MAX_CARRIED = 1 << 30  # bytes of a carried array of any length
-
-
-class Models(Protocol):
-    """Models of a build, loaded on first use: a resumed build loads only the models it needs."""
-
-    def embedder(self) -> Embedder:
-        """The embedding model."""
-
-    def llm(self) -> LLM:
-        """The language model, behind the reply cache of the index."""
-
-    def is_capable(self) -> bool:
-        """Whether there is a language model that may decide. Does not load it."""
-
-    def describe(self, role: str) -> dict[str, Any]:
-        """{"name", "content_hash", ...} of a role ("embedder" or "llm")."""
 
 
 class Progress(Protocol):
@@ -163,7 +146,7 @@ class Work:
     stage_folders: Mapping[str, Path]
     settings: Settings
     sources: Sources
-    models: Models
+    models: ModelSet
     progress: Progress
     report: StageReport
     previous: Path | None = None

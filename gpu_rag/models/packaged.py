@@ -107,7 +107,7 @@ def write_once(out: Path, write: Callable[[Path], None]) -> None:
     """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(out.with_name(out.name + ".lock")):
+        with locked(out.with_name(out.name + ".lock")):
             if out.is_dir():
                 return
             for stale in out.parent.glob(f"{out.name}.tmp-*"):  # left by a killed process
@@ -153,10 +153,14 @@ def _convert(source: Path, folder: Path) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock `path` against all other processes of this user, also forked ones; it ends with its descriptor."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)
 
 
 def _wheel_file(wheel: str, ending: str) -> Path:

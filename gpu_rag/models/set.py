@@ -41,28 +41,6 @@ def pick_device(device: str) -> str:
     return device
 
 
-def plain_embedder(settings: ModelSettings, device: str, api_key: ApiKeys = None) -> Embedder:
-    """Embedder named in `settings`, in this process and without a cache. Raises as `load_embedder`."""
-    served: dict[str, Any] = {"api_key": api_key, "connections": settings.connections, "ca_file": settings.ca_file}
-    served = served if settings.embedder.startswith("http") else {}
-    return load_embedder(settings.embedder, device=device, threads=settings.threads, **served)
-
-
-def plain_llm(settings: ModelSettings, vllm: VllmSettings, device: str, api_key: ApiKeys = None) -> LLM:
-    """Language model named in `settings`, in this process and without a cache. Raises as `load_llm`."""
-    spec = settings.llm
-    options: dict[str, Any] = {}
-    if spec.startswith("http"):
-        options = {"api_key": api_key, "max_connections": settings.connections, "style": None}
-        options |= {"think_tokens": settings.think_tokens, "extra_body": settings.more_body}
-        options |= {"revision": settings.revision, "ca_file": settings.ca_file}
-    elif spec.startswith("vllm:"):
-        options["settings"] = vllm
-    elif not spec.startswith("replay:"):
-        options["max_batch"] = settings.max_batch
-    return load_llm(spec, device=device, threads=settings.threads, capable=settings.capable, **options)
-
-
 class ModelSet:
     """Embedder and LLM of one run. The LLM has a durable reply cache if `replies` names its file.
 
@@ -102,8 +80,17 @@ class ModelSet:
     def embedder(self) -> Embedder:
         """The embedding model."""
         if self._embedder is None:
-            device = "cpu" if self.settings.embedder == "hash" else self.device  # "auto" loads torch
-            self._embedder = self._with_cache(plain_embedder(self.settings, device, self._api_key))
+            settings = self.settings
+            device = "cpu" if settings.embedder == "hash" else self.device  # "auto" loads torch
+            plain = load_embedder(
+                settings.embedder,
+                device,
+                settings.threads,
+                api_key=self._api_key,
+                connections=settings.connections,
+                ca_file=settings.ca_file,
+            )
+            self._embedder = self._with_cache(plain)
         return self._embedder
 
     def _with_cache(self, embedder: Embedder) -> Embedder:
@@ -148,12 +135,25 @@ class ModelSet:
         if self._cached is None:
             if not self.has_llm():
                 raise UsageError("this needs a language model", given="models.llm=none", expected=SPECS)
-            self._llm = self._given or plain_llm(self.settings, self._vllm, self.device, self._api_key)
+            self._llm = self._given or self._engine()
             kept = self._replies
             self._cached = CachedLLM(self._llm, kept, self._retry_unread) if kept else self._llm
             if isinstance(self._cached, CachedLLM):
                 self._cached.file.used = self._used_replies
         return self._cached
+
+    def _engine(self) -> LLM:
+        """Language model named in the settings, in this process and without a cache. Raises as `load_llm`."""
+        settings, options = self.settings, dict[str, Any]()
+        if settings.llm.startswith("http"):
+            options = {"api_key": self._api_key, "max_connections": settings.connections, "style": None}
+            options |= {"think_tokens": settings.think_tokens, "extra_body": settings.more_body}
+            options |= {"revision": settings.revision, "ca_file": settings.ca_file}
+        elif settings.llm.startswith("vllm:"):
+            options["settings"] = self._vllm
+        elif not settings.llm.startswith("replay:"):
+            options["max_batch"] = settings.max_batch
+        return load_llm(settings.llm, device=self.device, threads=settings.threads, capable=settings.capable, **options)
 
     def note_replies(self, keys: set[str]) -> None:
         """Add to `keys` the keys of kept replies that are read or written from now on."""

@@ -13,8 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpu_rag.program.kinds import EMBED
-from gpu_rag.program.models import Models
+from gpu_rag.program.kinds import EMBED, Models
 from gpu_rag.program.run import Run
 from gpu_rag.program.steps import Texts
 from gpu_rag.runtime.step import batched
@@ -26,7 +25,8 @@ DEPTH = 50  # passages that are reranked
 @batched(EMBED)
 def rerank(models: Models, queries: list[tuple[str, Texts]]) -> list[np.ndarray]:
     """The scores f32[n] of each question's texts by the cross-encoder."""
-    scores = models.cross_encoder.scores([(question, text) for question, texts in queries for text in texts])
+    assert models.encoder is not None  # `reranked` asks only if there is one
+    scores = models.encoder.scores([(question, text) for question, texts in queries for text in texts])
     return np.split(scores, np.cumsum([len(texts) for _, texts in queries])[:-1])
 
 

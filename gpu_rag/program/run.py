@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from gpu_rag.index.index import Index
 from gpu_rag.models.ask import Ask, Choose, Fields, Options, Taken
-from gpu_rag.program.models import Models
+from gpu_rag.program.kinds import Models
 from gpu_rag.program.search import Ranking
 from gpu_rag.runtime.trace import Context
 from gpu_rag.settings import ReaderSettings

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Protocol
 
-from gpu_rag.errors import Cancelled, ModelError
+from gpu_rag.errors import Cancelled, GpuRagError, ModelError
 from gpu_rag.runtime.core import Core
 from gpu_rag.runtime.step import Step
 from gpu_rag.runtime.tasks import Pending, Task, blame
@@ -24,7 +25,7 @@ class SlowService(Protocol):
         ...
 
     def poll(self, timeout_s: float) -> list[tuple[int, Any]]:
-        """Answered calls, as (key, result). A result is what the step would return for the query.
+        """Answered calls, as (key, result). A result is what the step's function would return for the query.
 
         Waits up to timeout_s for the first one; [] if none came. Raises ModelError if the service is dead; the error's
         `request` is the query that caused it, if the service knows that query.
@@ -33,11 +34,6 @@ class SlowService(Protocol):
 
     def abort(self, key: int) -> None:
         """Give up a call. `poll` still returns its key, with a late reply or with an error."""
-        ...
-
-    @property
-    def n_open(self) -> int:
-        """Number of keys submitted and not yet returned by `poll`."""
         ...
 
 
@@ -51,8 +47,8 @@ class Flights:
     share it equally, so the shares of all calls add up to that time.
     """
 
-    def __init__(self, core: Core, slow: Slow | None):
-        self.core, self.slow = core, slow
+    def __init__(self, core: Core, slow: Slow | None, on_answer: Callable[[Any], None] | None = None):
+        self.core, self.slow, self._on_answer = core, slow, on_answer
         self.calls: dict[int, tuple[Pending, float]] = {}  # {key: (call, shared seconds when it was sent)}
         self._key_of: dict[Task, int] = {}
         self._n_sent = 0
@@ -108,6 +104,10 @@ class Flights:
             wanted = self._key_of.pop(pending.task, None) is not None
             if isinstance(result, (ModelError, Cancelled)) and wanted:
                 raise result
+            if self._on_answer is not None:
+                self._on_answer(result)
+            if step.meter is not None and (wanted or not isinstance(result, GpuRagError)):  # an aborted call is free
+                result = step.meter(result)
             seconds = self._shared_s - since
             total_s += seconds
             self.core.settle(pending, result, seconds)

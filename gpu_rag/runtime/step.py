@@ -62,6 +62,7 @@ class Metered(Generic[A]):
 
 Answers = Sequence[A | Metered[A] | GpuRagError]
 Function = Callable[Concatenate[R, list[Q], P], Answers[A]]
+Meter = Callable[[Any], Metered[Any]]
 Tile = int | Callable[[R], int] | None  # queries of one call of a function: a number, or one for each resource
 
 
@@ -69,15 +70,20 @@ class Step(Generic[R, Q, P, A]):
     """A step made by `batched`; calling it makes a `Call` to await. Equal only to itself."""
 
     def __init__(
-        self, function: Function[R, Q, P, A], kind: Kind[R], tile: Tile[R] = None, name: str | None = None
-    ):  # fmt: skip
+        self,
+        function: Function[R, Q, P, A],
+        kind: Kind[R],
+        tile: Tile[R] = None,
+        name: str | None = None,
+        meter: Meter | None = None,
+    ):
         key = list(inspect.signature(function).parameters.values())[2:]
         if any(p.kind is not p.POSITIONAL_OR_KEYWORD for p in key):
             given = str(inspect.signature(function))
             raise UsageError("the parameters of a step have no star and no slash", given=given)
         if isinstance(tile, int) and tile < 1:
             raise UsageError("a tile has room for a query", given=f"tile={tile}", expected=">= 1")
-        self.function, self.kind, self.tile = function, kind, tile
+        self.function, self.kind, self.tile, self.meter = function, kind, tile, meter
         self.name: str = name or function.__name__  # type: ignore[attr-defined]
         self.__doc__ = function.__doc__
         self._names = tuple(p.name for p in key)
@@ -118,7 +124,7 @@ class Step(Generic[R, Q, P, A]):
                 raise GpuRagError(
                     f"the step {self.name} broke its contract", given=given, expected=f"{len(part)} answers"
                 )
-            answers.extend(results)
+            answers.extend(results if self.meter is None else map(self.meter, results))
         return answers
 
 
@@ -135,7 +141,7 @@ class Call(Generic[A]):
 
 
 def batched(
-    kind: Kind[R], *, tile: Tile[R] = None, name: str | None = None
+    kind: Kind[R], *, tile: Tile[R] = None, name: str | None = None, meter: Meter | None = None
 ) -> Callable[[Function[R, Q, P, A]], Step[R, Q, P, A]]:
     """Turn a function `(resource, queries, ...) -> answers` into a `Step`.
 
@@ -144,10 +150,10 @@ def batched(
     KeyboardInterrupt, which stop the run. Answers must not depend on which queries share a batch. A function that
     meters must be typed `-> Sequence[A | Metered[A]]`: type checkers cannot find A in `Metered[A]` alone. tile: limits
     the queries per call of the function, not the driver's batch; a number, or a function of the resource. name: in
-    statistics, else the function's.
+    statistics, else the function's. meter: adds the costs to an answer, also to one of a slow service.
     """
 
     def made(function: Function[R, Q, P, A]) -> Step[R, Q, P, A]:
-        return Step(function, kind, tile, name)
+        return Step(function, kind, tile, name, meter)
 
     return made

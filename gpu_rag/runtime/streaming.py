@@ -36,6 +36,7 @@ class DriverOptions(CoreOptions, total=False):
     max_live: int
     low_water: int
     on_done: Callable[[Outcome], None] | None
+    on_answer: Callable[[Any], None] | None
 
 
 class StreamingDriver:
@@ -44,7 +45,8 @@ class StreamingDriver:
 
     resources: inputs of steps, by the resource name of their kind. slow: a step and the service that replaces its
     function. max_live: questions open at once; others wait. low_water: below this number of open LLM requests, LLM work
-    goes first. budget, run_seed, stats: as in `run_rounds`. on_done(outcome): called in the driver's thread.
+    goes first. budget, run_seed, stats: as in `run_rounds`. on_done(outcome), and
+    on_answer(result) with each answer of the service: called in the driver's thread.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class StreamingDriver:
         max_live: int = 1024,
         low_water: int = LOW_WATER,
         on_done: Callable[[Outcome], None] | None = None,
+        on_answer: Callable[[Any], None] | None = None,
         **options: Unpack[CoreOptions],
     ):
         if max_live < 1:
@@ -63,7 +66,7 @@ class StreamingDriver:
             raise UsageError("the low-water mark is a number of requests", given=low_water, expected=">= 1")
         self._max_live, self._low_water, self._on_done = max_live, low_water, on_done
         self._core = Core(resources, self._ended, on_cancel=lambda task: self._flights.drop(task), **options)
-        self._flights = Flights(self._core, slow)
+        self._flights = Flights(self._core, slow, on_answer)
         self.outcomes: dict[int, Outcome] | None = None  # if set, it keeps the outcomes by order
         self._handles: dict[int, Handle] = {}
         self._feed = low_water

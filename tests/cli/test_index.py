@@ -59,9 +59,9 @@ def test_a_folder_with_other_files_is_left_alone(build, tmp_path):
 
 
 def test_a_second_writer_is_turned_away(build, tmp_path):
-    from gpu_rag.index.folder import WriteLock
+    from gpu_rag.index.folder import writing
 
-    with WriteLock(tmp_path / "i"):
+    with writing(tmp_path / "i"):
         result = build()
     assert result.status == 1 and "another process is writing this index" in result.error
     assert build().status == 0

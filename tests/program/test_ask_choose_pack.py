@@ -18,7 +18,7 @@ from gpu_rag.models.pack import pack
 from gpu_rag.program.choose import best, option_labels
 from gpu_rag.program.decide import decide, decider_of
 from gpu_rag.program.embed import embed
-from gpu_rag.program.models import Models
+from gpu_rag.program.kinds import Models
 from gpu_rag.program.replies import Form, reply_to
 from gpu_rag.program.run import Run
 from gpu_rag.runtime import RunStats, gather, request_seed, run_rounds

@@ -14,8 +14,8 @@ from gpu_rag.models.embed import load_embedder
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.models.llm.service import as_streaming
-from gpu_rag.program.models import Models
-from gpu_rag.program.steps import LLMCalls, llm
+from gpu_rag.program.kinds import Models
+from gpu_rag.program.steps import llm
 from gpu_rag.runtime import Kind, RunStats, Step, batched, gather, run_rounds, run_streaming
 from gpu_rag.runtime import streaming as streaming_module
 from gpu_rag.runtime.step import SERVICES
@@ -62,8 +62,8 @@ def test_a_service_and_the_function_give_the_same(cached):
 
     for streaming in (as_streaming(ScriptedLLM(said)), cached, cached):
         heard.clear()
-        service = LLMCalls(streaming, on_reply)
-        found = run_streaming(questions(9), resources(direct), (llm, service), low_water=2, max_live=4)
+        options = {"low_water": 2, "max_live": 4, "on_answer": on_reply}
+        found = run_streaming(questions(9), resources(direct), (llm, streaming), **options)
         assert [o.draft for o in found] == [o.draft for o in expected]
         for one, other in zip(found, expected):
             assert (one.usage.llm_calls, one.usage.prompt_tokens, one.usage.generated_tokens) == (
@@ -71,7 +71,7 @@ def test_a_service_and_the_function_give_the_same(cached):
                 other.usage.prompt_tokens,
                 other.usage.generated_tokens,
             )
-        assert len(heard) == 36 and service.n_open == 0
+        assert len(heard) == 36 and streaming.n_open == 0
     assert all(reply.from_cache for reply in heard), "the second run over the cache asked nothing"
     assert threads == {threading.current_thread()} and len(cached) == 36
 
@@ -106,7 +106,7 @@ def test_the_late_reply_to_an_aborted_request_is_counted_and_kept(taken, cached,
 
     cached.llm, cached.abort, stats = ScriptedLLM(slow), abort, RunStats()
     programs = questions(1, fails_first) if taken else [*questions(1, waits), (Question("q9", "?"), fails_first)]
-    outcomes = run_streaming(programs, resources(cached, graph=fail), (llm, LLMCalls(cached)), stats=stats)
+    outcomes = run_streaming(programs, resources(cached, graph=fail), (llm, cached), stats=stats)
     assert isinstance(outcomes[-1].error, RequestFailed)
     asked = [request.prompt for request in cached.llm.calls]
     assert len(cached) == len(asked) == 1 and asked[0] == ("late" if taken else "begins the only worker")

@@ -128,9 +128,9 @@ class Here:
         audit: Any,
     ):
         from gpu_rag import Index
-        from gpu_rag.api.models import engine_over, open_models
         from gpu_rag.cli.trace_text import step_words
         from gpu_rag.engine import Engine
+        from gpu_rag.models.set import ModelSet
         from gpu_rag.serve.admission import Admission
         from gpu_rag.serve.api import make_app
         from gpu_rag.serve.keys import Client, Keys, KeySettings
@@ -143,8 +143,8 @@ class Here:
         self.said: list[str] = []
 
         def open_engines() -> dict[str, Engine]:
-            models = open_models(chosen, llm=open_llm())
-            return {name: engine_over(index, models, chosen) for name, index in held.items()}
+            models = ModelSet(chosen.models, llm=open_llm())
+            return {name: Engine(index, chosen, models) for name, index in held.items()}
 
         self.thread = EngineThread(open_engines, chosen.serve, self.said.append)
         self.live = next(iter(self.thread.indexes.values()))

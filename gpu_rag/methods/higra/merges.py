@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.index.folder import EDITS, WriteLock, sha256_text, write_atomic
+from gpu_rag.index.folder import EDITS, sha256_text, write_atomic, writing
 from gpu_rag.index.index import Index
 from gpu_rag.index.work import Sources
 from gpu_rag.methods.higra.report import pair_coverage
@@ -170,7 +170,7 @@ class Merges:
 
     def save(self) -> None:
         """Write the edits beside the manifest. Raises IndexLocked while a build runs, StorageError."""
-        with WriteLock(self._index.path):
+        with writing(self._index.path):
             self.path.parent.mkdir(exist_ok=True)
             write_edits(self.path, self.edits)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import logging
 import os
@@ -19,6 +18,7 @@ import xxhash
 
 from gpu_rag.errors import IndexCorrupt, StorageError
 from gpu_rag.models.embed.interface import Embedder, OnBatch, Parts
+from gpu_rag.models.packaged import locked
 
 _log = logging.getLogger(__name__)
 MAGIC = b"gpuragV1"
@@ -181,7 +181,7 @@ class VectorFile:
         index = np.zeros(len(keys), _KEY)
         index["low"], index["high"] = keys.T
         index["sum"] = [xxhash.xxh3_64_intdigest(row) for row in content]
-        with self._lock, self._errors(), self._locked():
+        with self._lock, self._errors(), locked(self._path.with_name("lock")):
             self._catch_up()
             block, n_written = self._front(index) + content.tobytes(), 0
             if not len(keys) or self._end + len(block) > limit_bytes:
@@ -193,7 +193,7 @@ class VectorFile:
     def erase(self, keys: np.ndarray) -> None:
         """Overwrite the vectors with these keys, u64[n, 2], and the keys with zeros. A kill may lose later blocks."""
         chosen = set(map(tuple, keys.tolist()))
-        with self._lock, self._errors(), self._locked():
+        with self._lock, self._errors(), locked(self._path.with_name("lock")):
             for index, first in self._blocks(0):
                 rows = [row for row, key in enumerate(index[["low", "high"]].tolist()) if key in chosen]
                 if rows:
@@ -249,16 +249,6 @@ class VectorFile:
             keys, places = np.concatenate([before.keys, keys]), np.concatenate([before.places, places])
         order = np.argsort(keys["low"], kind="stable")
         self._runs.append(_Run(keys[order], places[order]))
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the lock against all other writers, also forked processes; it ends with its descriptor."""
-        lock = os.open(self._path.with_name("lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(lock)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -411,26 +411,25 @@ class CachedLLM:
 
     def complete(self, requests: Sequence[Request], on_reply: OnReply | None = None) -> list[Reply | RequestFailed]:
         """One reply per request, in order; from the file where it has them."""
-        keys = [reply_key(self.llm, request) for request in requests]
-        known: dict[str, Reply | RequestFailed] = dict(self._known(dict(zip(keys, requests, strict=True))))
-        first: dict[str, int] = {}
-        for i, key in enumerate(keys):
-            if key not in known:
-                first.setdefault(key, i)
-        if on_reply is not None:
-            for i, key in enumerate(keys):
-                if key in known:
-                    on_reply(i, known[key])
-        fresh = self._ask(requests, first, on_reply)
-        replies: list[Reply | RequestFailed] = []
-        for i, key in enumerate(keys):
-            reply = known[key] if key in known else fresh[key]
-            if key in first and i != first[key]:
-                reply = _again(reply)
+        places: dict[str, list[int]] = {}  # of equal requests, by reply key
+        for i, request in enumerate(requests):
+            places.setdefault(reply_key(self.llm, request), []).append(i)
+        asked = {key: requests[equal[0]] for key, equal in places.items()}
+        replies: dict[int, Reply | RequestFailed] = {}
+
+        def give(key: str, reply: Reply | RequestFailed) -> None:
+            for i in places[key]:
+                replies[i] = reply
                 if on_reply is not None:
                     on_reply(i, reply)
-            replies.append(reply)
-        return replies
+                reply = _again(reply)
+
+        known = self._known(asked)
+        for key in asked:
+            if key in known:
+                give(key, known[key])
+        self._ask({key: request for key, request in asked.items() if key not in known}, give)
+        return [replies[i] for i in range(len(requests))]
 
     # --- the streaming face ---
 
@@ -571,29 +570,26 @@ class CachedLLM:
                     self._busy.clear()
                 self._turn.release()
 
-    def _ask(
-        self, requests: Sequence[Request], first: dict[str, int], on_reply: OnReply | None
-    ) -> dict[str, Reply | RequestFailed]:
-        keys, places = list(first), list(first.values())
+    def _ask(self, requests: dict[str, Request], give: Callable[[str, Reply | RequestFailed], None]) -> None:
+        """Let the engine complete requests, by reply key, and keep and `give` each reply."""
+        sent = [_Sent(key, 0, [], request) for key, request in requests.items()]
 
         def keep(i: int, reply: Reply | RequestFailed) -> None:
             with self._turn:
-                self._arrived.append((_Sent(keys[i], 0, [], requests[places[i]]), reply))
+                self._arrived.append((sent[i], reply))
                 if len(self._arrived) >= COMMIT_EVERY:
                     self._commit()
             self._busy.set()
-            if on_reply is not None:
-                on_reply(places[i], reply)
+            give(sent[i].name, reply)
 
-        if not keys:
-            return {}
+        if not sent:
+            return
         self._start_keeper()
         try:
-            replies = self.llm.complete([requests[i] for i in places], keep)
+            self.llm.complete(list(requests.values()), keep)
         finally:  # replies that came before the engine failed
             with self._turn:
                 self._commit()
-        return dict(zip(keys, replies, strict=True))
 
 
 def _is_unread(reply: Reply, request: Request) -> bool:

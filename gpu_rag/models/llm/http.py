@@ -22,7 +22,7 @@ import msgspec
 from gpu_rag.errors import BadInput, GpuRagError, RequestFailed, UsageError
 from gpu_rag.models.fingerprint import text_hash
 from gpu_rag.models.llm.capability import is_capable
-from gpu_rag.models.llm.http_servers import Address, Card, Job, Patience, Servers, address_of
+from gpu_rag.models.llm.http_servers import Address, Card, Job, Keeper, Patience, Servers, address_of
 from gpu_rag.models.llm.http_wire import (
     CHOICE_STYLES,
     LABELS,
@@ -39,7 +39,7 @@ from gpu_rag.models.llm.http_wire import (
     thought,
 )
 from gpu_rag.models.llm.interface import ApiKeys, OnReply, ServerAccount, check_key, estimate_tokens, in_order
-from gpu_rag.models.llm.own_server import Keeper, OwnServer
+from gpu_rag.models.llm.own_server import OwnServer
 from gpu_rag.models.llm.service import StreamingEngine
 from gpu_rag.models.packaged import cache_dir, keep_json
 from gpu_rag.settings.ranges import MAX_INTEGER
@@ -442,7 +442,7 @@ class _Thread:
         self._lock = threading.Lock()  # guards `closed`: nothing is called after the end
 
         async def make() -> Servers:
-            return Servers(addresses, model, revision, connections, patience, Keeper)
+            return Servers(addresses, model, revision, connections, patience)
 
         self.servers = asyncio.run_coroutine_threadsafe(make(), self._loop).result()
 

@@ -10,19 +10,30 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from gpu_rag.errors import ContextOverflow, GpuRagError, ModelError, RequestFailed
 from gpu_rag.models.llm.http_wire import MAX_WAIT_S, Asked, Completion, Exchanger, Failure, Outcome
 from gpu_rag.models.llm.interface import ApiKeys, ServerAccount, aborted
+from gpu_rag.models.llm.own_server import OwnServer
 
-LOOK_S = 10.0  # limit of GET /models and of a trial request
+LOOK_S = 10.0  # limit of GET /models, /health and /metrics, and of a trial request
 BURST = 16  # requests started at once
 CLOSE_S = 5.0  # wait for connections to end
 LOAD_S = 900.0  # wait for a server that answers only HTTP 503 to load its model
 LOAD_PAUSE_S = 8.0  # longest pause between tries meanwhile
 # A server that refused for lack of capacity gets about one request more, plus 2 %, per reply time.
 GROWTH = 0.02
+
+START_S = 1800.0  # time for a server to answer
+START_LOOK_S = 0.2
+ATTEND_S = 0.5  # pause between checks whether a server runs
+RESTARTS = 4  # in a row, without a reply between them
+RESTART_S = 1.0  # pause before the first restart, doubled each time: a driver or a device may need time
+MAX_RESTART_S = 60.0
+GROUPS = 16  # after a death, the requests that ran are retried in this many groups, one after the other
+PREEMPTIONS = re.compile(r"^vllm:num_preemptions_total(?:\{.*\})? (\S+)$", re.MULTILINE)
+QUEUED_S = re.compile(r"^vllm:request_queue_time_seconds_sum(?:\{.*\})? (\S+)$", re.MULTILINE)
 
 REVISION = ("revision", "model_sha", "sha", "digest")  # keys under which servers report their weights
 _SNAPSHOT = re.compile(r"/snapshots/([0-9a-f]{40})/?$")  # path in the Hugging Face cache
@@ -69,31 +80,6 @@ class Job:
     over: bool = False
 
 
-class Owned(Protocol):
-    """A server that this process starts and stops, see `own_server.OwnServer`."""
-
-    name: str
-
-    def close(self) -> None:
-        """Stop the server, and remove its files."""
-
-
-class Keeper(Protocol):
-    """A keeper of our own servers, see `own_server.Keeper`."""
-
-    async def start(self, server: Server) -> Card | ModelError:
-        """Start a server. Returns its model card once it answers."""
-
-    async def attend(self) -> None:
-        """Check the servers now and then."""
-
-    async def tend(self, server: Server) -> None:
-        """Check whether a server lives; restart it if not."""
-
-    async def wake(self, server: Server) -> None:
-        """Wake a sleeping server."""
-
-
 @dataclass(frozen=True)
 class Address:
     """Address of a model server: the URL up to and with /v1, its key, and the path of its Unix socket if it has one.
@@ -104,7 +90,7 @@ class Address:
     url: str
     key: str | None = None
     socket: str = ""
-    own: Owned | None = None
+    own: OwnServer | None = None
     ca_file: str = ""
 
     def exchanger(self, connect_timeout_s: float) -> Exchanger:
@@ -155,7 +141,7 @@ class Server:
     refused: list[tuple[Job, ModelError]] = field(default_factory=list)  # jobs that wait for the result of a trial
     watch: asyncio.Task[None] | None = None
     trial: asyncio.Task[None] | None = None
-    own: Owned | None = None
+    own: OwnServer | None = None
     suspects: deque[list[Job]] = field(default_factory=deque)
     alone: bool = False
     asleep: bool = False
@@ -241,10 +227,8 @@ class Servers:
         revision: str,
         connections: int,
         patience: Patience,
-        keeper: Callable[[Servers], Keeper] | None = None,
     ):
-        """revision: revision of the model; "" takes the reported one. keeper: makes the keeper of our own servers.
-        Needs the running event loop."""
+        """revision: revision of the model; "" takes the reported one. Needs the running event loop."""
         self.model, self.revision, self.patience = model, revision, patience
         self.servers = []
         for address in addresses:
@@ -252,7 +236,7 @@ class Servers:
             account = ServerAccount(address.name)
             self.servers.append(Server(exchanger, account, connections, float(connections), own=address.own))
         self._loop = asyncio.get_running_loop()
-        self.keeper = None if keeper is None else keeper(self)
+        self.keeper = Keeper(self)
         self._waiting: deque[Job] = deque()
         self._open: dict[Job, None] = {}  # in order of arrival
         self._called = False  # whether a call of `dispatch` is scheduled
@@ -286,7 +270,7 @@ class Servers:
         for server, look in zip(self.servers, looks):
             if isinstance(look, Failure):
                 self.put_down(server, self._silent(server, look))
-        if self.keeper is not None and any(server.own for server in self.servers):
+        if any(server.own for server in self.servers):
             self._attendant = self._loop.create_task(self.keeper.attend())
             self._attendant.add_done_callback(self._watched)
         return cards
@@ -379,7 +363,7 @@ class Servers:
         job.task.add_done_callback(partial(self._sent, job, server))
 
     async def _send(self, job: Job, server: Server) -> None:
-        if server.asleep and self.keeper is not None:
+        if server.asleep:
             await self.keeper.wake(server)
         outcome = await server.exchanger.ask(job.body(job), self.patience.timeout_s, job.on_text)
         server.left(job, self._loop.time())
@@ -525,7 +509,7 @@ class Servers:
 
     async def _watch(self, server: Server, pause_s: float) -> None:
         """Ask a server until it answers. It counts as down after as many attempts as a request has tries."""
-        if self.keeper is not None and server.own is not None:
+        if server.own is not None:
             await self.keeper.tend(server)
             return
         await asyncio.sleep(pause_s)
@@ -551,9 +535,7 @@ class Servers:
         self.dispatch()
 
     async def _first_look(self, server: Server) -> Card | Failure | ModelError:
-        if self.keeper is None or server.own is None:
-            return await self._patient_look(server)
-        return await self.keeper.start(server)
+        return await (self._patient_look(server) if server.own is None else self.keeper.start(server))
 
     def put_down(self, server: Server, reason: ModelError) -> None:
         """Send a server no more requests, and move its jobs to the others. If no server is left, all jobs end."""
@@ -633,6 +615,155 @@ class Servers:
             given, do = f"{url}: {revision}", "set models.revision to the served revision, or serve that one"
             return ModelError("the server serves another revision", given=given, expected=self.revision, do=do)
         return cards[model]
+
+
+class Keeper:
+    """Keeper that starts, restarts and stops our own servers among `servers`, in the thread of their event loop.
+
+    It restarts a server that dies or stops answering, at most RESTARTS times without a reply. The requests that ran at
+    that time are retried in groups, one group at a time; after their second death each runs alone. A request that
+    runs alone at its second or later death is given up. So a request that kills servers takes no others with it.
+    """
+
+    def __init__(self, servers: Servers):
+        self._servers = servers
+        self._loop = asyncio.get_running_loop()
+
+    async def start(self, server: Server) -> Card | ModelError:
+        """Start a server. Returns its model card once it answers."""
+        own = _own(server)
+        own.start()
+        until = self._loop.time() + START_S
+        while not own.ended() and self._loop.time() < until:
+            await asyncio.sleep(START_LOOK_S)
+            if not isinstance(await server.exchanger.get("../health", LOOK_S), bytes):
+                continue
+            card = await self._servers.look(server)
+            if isinstance(card, (dict, ModelError)):
+                return card
+        given = f"{server.name}: {own.last_words()}" if own.ended() else f"no answer in {START_S:g} s"
+        await asyncio.to_thread(own.stop)
+        return ModelError("the model server did not start", given=given)
+
+    async def attend(self) -> None:
+        """Check now and then whether the servers still run."""
+        while True:
+            await asyncio.sleep(ATTEND_S)
+            for server in self._servers.servers:
+                if server.own is not None and server.live and server.own.ended():
+                    self._servers.look_at(server)
+
+    async def tend(self, server: Server) -> None:
+        """Check a server whose state is unknown; restart it if it is dead."""
+        if not await self._is_well(server):
+            await self._revive(server)
+            return
+        server.watch = None
+        questions, server.in_question = server.in_question, []
+        for job, failure in questions:
+            self._servers.try_again(job, failure)
+        self._servers.dispatch()
+
+    async def sleep(self) -> None:
+        """Let idle servers free the memory of their GPUs until their next request."""
+        for server in self._servers.servers:
+            if server.own is not None and server.live and not server.running and not server.asleep:
+                server.asleep = True
+                await server.exchanger.post("../sleep?level=1", b"", self._servers.patience.timeout_s)
+
+    async def wake(self, server: Server) -> None:
+        """Wake a sleeping server; concurrent callers share one request."""
+        if server.waking is None:
+            request = server.exchanger.post("../wake_up", b"", self._servers.patience.timeout_s)
+            server.waking = self._loop.create_task(request)
+        await asyncio.shield(server.waking)
+        server.asleep, server.waking = False, None
+
+    async def count(self) -> None:
+        """Read the servers' preemptions and queue times."""
+        for server in self._servers.servers:
+            if server.own is not None and server.live:
+                answer = await server.exchanger.get("../metrics", LOOK_S)
+                if isinstance(answer, bytes):
+                    text = answer.decode("utf-8", "replace")
+                    server.counted = (int(_metric(PREEMPTIONS, text)), _metric(QUEUED_S, text))
+
+    async def _is_well(self, server: Server) -> bool:
+        own, patience = _own(server), self._servers.patience
+        for n_before in range(patience.retries + 1):
+            answer = await server.exchanger.get("../health", LOOK_S)
+            if own.ended() or isinstance(answer, bytes):
+                return not own.ended()
+            await asyncio.sleep(patience.pause_s(n_before))
+        return False
+
+    async def _revive(self, server: Server) -> None:
+        """Restart a server, and set apart the requests that ran when it died."""
+        own = _own(server)
+        server.live = False
+        server.n_deaths += 1
+        reason = own.last_words()
+        self._suspect(server, self._took_part(server), reason)
+        server.before = (server.before[0] + server.counted[0], server.before[1] + server.counted[1])
+        server.counted = (0, 0.0)
+        _log.warning("%s died, %d times since its last reply: %s", server.name, server.n_deaths, reason)
+        await asyncio.to_thread(own.stop)
+        given = f"{server.name}: {reason}; {server.n_deaths} deaths without a reply between them"
+        dead = ModelError("the model server died", given=given, do="run again to continue")
+        if server.n_deaths <= RESTARTS:
+            await asyncio.sleep(min(RESTART_S * 2 ** (server.n_deaths - 1), MAX_RESTART_S))
+            card = await self.start(server)
+            if isinstance(card, dict):
+                server.live, server.asleep, server.watch = True, False, None
+                self._servers.dispatch()
+                return
+            dead = card
+        server.watch = None
+        self._servers.put_down(server, dead)
+
+    def _took_part(self, server: Server) -> list[Job]:
+        """Requests that ran when a server died. Requests that never reached it are sent again at once."""
+        running: list[tuple[Job, Failure | None]] = [(job, None) for job in server.running]
+        questions, server.in_question = server.in_question, []
+        suspects = []
+        for job, failure in [*questions, *running]:
+            task, job.task = job.task, None
+            server.left(job, self._loop.time())
+            if task is not None:
+                task.cancel()
+            if failure is not None and failure.unreached:
+                self._servers.send_again(job)
+            else:
+                suspects.append(job)
+        return suspects
+
+    def _suspect(self, server: Server, jobs: list[Job], reason: str) -> None:
+        """Give up the request that surely killed a server; put the others into groups to be retried."""
+        groups: list[list[Job]] = []
+        size = max(1, len(jobs) // GROUPS)
+        for job in jobs:
+            job.deaths += 1
+            if job.unwanted or job.over:
+                self._servers.abort([job])
+            elif job.deaths > 1 and len(jobs) == 1:
+                given = f"{server.name}: {reason}"
+                what = f"the model server died {job.deaths} times while this request ran, at last alone"
+                self._servers.end(job, RequestFailed(what, given=given))
+            elif job.deaths == 1 and groups and len(groups[-1]) < size:
+                groups[-1].append(job)
+            else:
+                groups.append([job])
+        server.suspects.extendleft(reversed(groups))
+
+
+def _own(server: Server) -> OwnServer:
+    assert server.own is not None
+    return server.own
+
+
+def _metric(name: re.Pattern[str], text: str) -> float:
+    """Sum of a metric over all lines that report it."""
+    return sum(float(number) for number in name.findall(text))
 
 
 def revision_of(card: Card) -> str:

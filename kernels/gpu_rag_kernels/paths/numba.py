@@ -12,7 +12,6 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 _GRID = 2.0**22
-_LOW = (1 << 32) - 1
 LINE = 16  # f32 of a cache line
 LINES = 64  # prefetched ahead: enough to hide memory latency, few enough to stay in the cache
 

@@ -35,7 +35,7 @@ def test_a_damaged_vector_is_computed_anew_only_once(tmp_path: Path) -> None:
 
 def test_a_closed_set_of_models_has_no_open_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_set, "cache_dir", lambda: tmp_path)
-    monkeypatch.setattr(model_set, "plain_embedder", lambda *_: HashEmbedder())
+    monkeypatch.setattr(model_set, "load_embedder", lambda *_, **served: HashEmbedder())
     models = model_set.ModelSet(make_settings({"models": {"llm": "none", "vector_cache_gib": 1.0}}, {}).models)
     models.embedder().embed(["a"])
     models.close()

@@ -15,7 +15,7 @@ import pytest
 from waiting import wait_until
 
 from gpu_rag.errors import ModelError, RequestFailed
-from gpu_rag.models.llm import own_server
+from gpu_rag.models.llm import http_servers, own_server
 from gpu_rag.models.llm.http import HttpLLM
 from gpu_rag.models.llm.own_server import OwnServer
 from gpu_rag.types import Reply, Request
@@ -27,9 +27,9 @@ pytestmark = pytest.mark.filterwarnings("error::ResourceWarning")
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(own_server, "RESTART_S", 0.0)
-    monkeypatch.setattr(own_server, "START_LOOK_S", 0.02)
-    monkeypatch.setattr(own_server, "ATTEND_S", 0.05)
+    monkeypatch.setattr(http_servers, "RESTART_S", 0.0)
+    monkeypatch.setattr(http_servers, "START_LOOK_S", 0.02)
+    monkeypatch.setattr(http_servers, "ATTEND_S", 0.05)
     monkeypatch.setenv("STAND_IN_TRACE", str(tmp_path / "trace"))
 
 
@@ -91,7 +91,7 @@ def test_a_server_that_does_not_start_says_why(start):
 
 
 def test_a_server_that_never_answers_is_given_up(start, monkeypatch, tmp_path):
-    monkeypatch.setattr(own_server, "START_S", 0.3)
+    monkeypatch.setattr(http_servers, "START_S", 0.3)
     silent = tmp_path / "silent.py"
     silent.write_text("import time; time.sleep(300)")
     own = OwnServer("s", [sys.executable, "-I", str(silent)], {}, "KEY")
@@ -192,7 +192,7 @@ def test_a_server_that_only_dies_ends_the_engine(start):
 
 
 def test_another_server_goes_on_where_one_is_gone_for_good(start, monkeypatch):
-    monkeypatch.setattr(own_server, "RESTARTS", 0)
+    monkeypatch.setattr(http_servers, "RESTARTS", 0)
     llm = start(n=2, max_connections=4)
     [pid] = say(llm, "pid")
     for key in range(30):
