@@ -16,6 +16,7 @@ import csv
 import json
 import sys
 from collections import Counter
+from dataclasses import astuple
 from hashlib import sha1
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from gpu_rag.evaluation.kb import KbGold
 from gpu_rag.index.folder import sha256_text
 from gpu_rag.methods.fused.batched import PAIRS, columns
 from gpu_rag.methods.fused.model import Learnt, train
-from gpu_rag.methods.fused.tune import Examples, examples
+from gpu_rag.methods.fused.tune import Examples, Places, examples
 from gpu_rag.sources.questions import QuestionRow
 
 AT = (2, 5, 10)
@@ -47,7 +48,8 @@ def load_set(item: str, cache: Path | None) -> Seen:
     if file is not None and file.exists():
         kept = np.load(file)
         learnt = Learnt(kept["values"], kept["pairs"], kept["gold"], np.ones(len(rows)))
-        return family, name, Examples(rows, learnt, kept["documents"].tolist()), kept["ppr"]
+        places = [Places(*parts) for parts in json.loads(str(kept["places"]))]
+        return family, name, Examples(rows, learnt, places), kept["ppr"]
     print(f"{name}: {len(rows)} questions", file=sys.stderr)
     engine = index.engine({})
     answers = engine.run("ppr", [row.question for row in rows], limit=max(AT), retrieval_only=True).answers
@@ -55,14 +57,14 @@ def load_set(item: str, cache: Path | None) -> Seen:
     ppr, seen = np.array([scores[f"recall@{k}"] for k in AT]).T, examples(engine, rows)
     engine.models.close()
     if file is not None:
-        learnt, documents = seen.learnt, np.array(seen.documents)
-        np.savez(file, values=learnt.values, pairs=learnt.pairs, gold=learnt.gold, documents=documents, ppr=ppr)
+        learnt, places = seen.learnt, json.dumps([astuple(own) for own in seen.places])
+        np.savez(file, values=learnt.values, pairs=learnt.pairs, gold=learnt.gold, places=places, ppr=ppr)
     return family, name, seen, ppr
 
 
 def content_of(index: Index, questions: Path) -> str:
     """A hash of all that the examples of a set depend on: index, questions, and names of the features."""
-    parts = [index.manifest.digest(), questions.read_text(encoding="utf-8"), *columns(MIXES[0]), *PAIRS]
+    parts = [index.manifest.digest(), questions.read_text(encoding="utf-8"), "places", *columns(MIXES[0]), *PAIRS]
     return sha256_text("\n".join(parts))[:16]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from gpu_rag.index.index import Index
 from gpu_rag.models.ask import Ask, Choose, Fields, Options, Taken
@@ -29,7 +29,9 @@ class Decider(Protocol):
 
 
 COPIES = 20  # places ranked beyond the limit, to be shown in the place of copies
+DEEPER = 50  # times as many are ranked if copies leave too few
 NAMED = 3  # copies named by the passage that is shown
+R = TypeVar("R", bound=Ranking)
 OnChoice = Callable[["Run", Choose, Fields, Sequence[int]], Awaitable[None]]
 
 
@@ -61,12 +63,27 @@ class Run:
 
     @property
     def depth(self) -> int:
-        """The number of passages to rank: limit passages are left if at most COPIES of them are copies."""
-        return self.limit + COPIES
+        """The number of passages to rank, see `depth_for`."""
+        return depth_for(self.limit)
+
+    async def searched(
+        self, rank: Callable[[int], Awaitable[R]], why: str, name: str, limit: int = 0
+    ) -> tuple[tuple[Evidence, ...], R]:
+        """The `evidence` of a ranking, and the ranking. rank: ranks a number of passages; awaited once more, for DEEPER
+        times as many, if copies leave fewer than the limit."""
+        limit = limit or self.limit
+        for depth in (depth_for(limit), DEEPER * depth_for(limit)):
+            ranking = await rank(depth)
+            passages = self.different(ranking.rows, ranking.scores, why, limit)
+            if len(passages) == limit or len(ranking.rows) < depth:
+                break
+        return self._noted(passages, name), ranking
 
     def evidence(self, ranking: Ranking, why: str, name: str = "search", limit: int = 0) -> tuple[Evidence, ...]:
         """The first passages of a ranking, see `different`, noted in the trace. limit: 0 for that of the run."""
-        passages = self.different(ranking.rows, ranking.scores, why, limit or self.limit)
+        return self._noted(self.different(ranking.rows, ranking.scores, why, limit or self.limit), name)
+
+    def _noted(self, passages: tuple[Evidence, ...], name: str) -> tuple[Evidence, ...]:
         self.note(name, self.index.n_passages, tuple(f"{e.passage_id} {e.title}" for e in passages))
         return passages
 
@@ -90,6 +107,11 @@ class Run:
         """(subject, label, object, ids of the passages that state it) of a relation row."""
         passages = self.index.relation_passages[row]
         return (*self.index.relation_text(row), tuple(self.index.passage_ids[p] for p in passages))
+
+
+def depth_for(limit: int) -> int:
+    """The number of passages to rank: `limit` are left if at most COPIES of them are copies."""
+    return limit + COPIES
 
 
 def content(passage: Evidence) -> Hashable:

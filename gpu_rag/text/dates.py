@@ -27,6 +27,8 @@ _MONTH_OF = {name: number for number, line in enumerate(_NAMES.strip().splitline
 # Each begins with a set of characters, which is searched for fast; `_is_part` replaces a look-behind.
 _YEAR = r"([12][0-9]{3})(?![^\W_]|[./-]?\d)"
 _TO = r"(\s?[-–—/]\s?|\s(?:to|and|until|through|bis|und|au|al|a|tot|do|по)\s)"  # between the days of a range
+_AND = frozenset({"and", "und"})
+_BETWEEN = re.compile(r"\b(?:between|zwischen)\s(?:the\s|dem\s)?$", re.IGNORECASE)  # "2 and 9 March" alone is no range
 _NUMERIC = re.compile(r"([0-9]{1,4})([./-])([0-9]{1,2})\2([0-9]{1,4})(?![^\W_T]|T\D|[./-]?\d)")
 _CHARACTERS = re.compile(r"([12][0-9]{3})[年년]\s?([0-9]{1,2})[月월]\s?([0-9]{1,2})[日일]")
 _RANGE = re.compile(
@@ -108,10 +110,12 @@ def _of_range(match: re.Match[str], first_day: str, first_month: str, last_month
     months, year = [_MONTH_OF.get(name.casefold(), 0) for name in (first_month, last_month)], match.groups()[-1]
     first_year = str(int(year) - (months[0] > months[1]))  # "30 December to 2 January 2025"
     first, last = _written(first_day, months[0], first_year), _written(match[4], months[1], year)
-    is_order = months[0] != months[1] or int(first_day) < int(match[4])
-    if not (first and last and is_order) or _is_part(match):
+    is_order, mark = months[0] != months[1] or int(first_day) < int(match[4]), match[3].strip()
+    is_between = bool(_BETWEEN.search(match.string, max(match.start() - 14, 0), match.start()))
+    is_number = mark in _AND and not match[2] and not is_between  # "group 2 and 9 March 2025"
+    if not (first and last and is_order) or is_number or _is_part(match):
         return match[0]
-    return f"{first} {match[3].strip()} {last}{_foreign(last_month)}"
+    return f"{first} {mark} {last}{_foreign(last_month)}"
 
 
 def _foreign(month: str) -> str:

@@ -8,7 +8,7 @@ of the last two, must give the answer.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 
 from gpu_rag.text.rules.decomposition import Compared, fill, plan_by_rules
@@ -48,7 +48,7 @@ _MAX_NAMED = 32  # sentences read for a step, so that time grows with the eviden
 _NEGATION = re.compile(rf"\b(?:{'|'.join(sorted(NEGATIONS))})\b|n['’]t\b", re.IGNORECASE)
 _UNREAL = NEGATIONS | {"almost", "nearly", "wrongly", "falsely", "former"}
 _MODALS = frozenset({"can", "could", "may", "might", "must", "shall", "should", "to", "will", "would"})
-_PLACED, _TOWARDS = frozenset({"by", "in", "at", "on"}), frozenset({"to", "from"})
+_AGENT_OR_PLACE, _TOWARDS = frozenset({"by", "in", "at", "on"}), frozenset({"to", "from"})
 _GOVERNORS = PREPOSITIONS | AUXILIARIES | BOUNDARIES
 # A country is its stem and a final; its adjective is the stem and an ending, or the country without "land".
 _FINAL, _ADJECTIVE = re.compile(r"(?:[aeoy]+|en|al)$"), re.compile(r"a?n|[ei]an|u?ese|ish|i|ic|e")
@@ -153,53 +153,81 @@ def _readings(question: str, passages: Passages) -> list[_Reading]:
 def _states(asked: Question, sentence: Sentence, mention: Mention) -> bool:
     """Whether a sentence says of a name or date what a step asks: without a negation, a plan ("was to direct") or a
     doubt ("may have directed"), and neither of a relative ("the brother of NAME") nor by another verb ("written by NAME
-    and directed by")."""
-    tokens, lows, first, last = sentence.tokens, [t.low for t in sentence.tokens], mention.first, mention.last
-    places = {i for word, _ in asked.words for i in sentence.places(word)}
-    words = places - {*range(first, last)}
-    if (asked.words and not places) or tokens[last - 1].possessive:
-        return False
-    verbs = [i for i, low in enumerate(lows) if low not in AUXILIARIES and is_verb(low, lows[i - 1] if i else "")]
-    verbs = sorted({*verbs, *(i for i in words if lows[i].endswith("ing"))})
+    and directed by"). Of names in a row the first decides."""
+    while True:
+        places = {i for word, _ in asked.words for i in sentence.places(word)}
+        words = places - {*range(mention.first, mention.last)}
+        if (asked.words and not places) or sentence.tokens[mention.last - 1].possessive:
+            return False
+        stated = _is_real(asked, sentence, mention, words) and _is_told(asked, sentence, mention, words)
+        if isinstance(stated, bool):
+            return stated
+        mention = stated
+
+
+def _is_real(asked: Question, sentence: Sentence, mention: Mention, words: Set[int]) -> bool:
+    """Whether the words of a step, at places of a sentence, are not denied (or are, if the step denies), planned or
+    doubted near a mention."""
+    lows, first, last = [t.low for t in sentence.tokens], mention.first, mention.last
     word = min(words, key=lambda i: sentence.distance(i, (first, last)), default=first)
     begin = max((i for i in range(min(word, first)) if lows[i] in BOUNDARIES), default=0)
     is_denied = any(low in _UNREAL or low.endswith(("n't", "n’t")) for low in lows[begin : max(word, last)])
     haves = [i for i in range(begin, word) if lows[i] == "have"]
     is_unsure = any(not _MODALS.isdisjoint(lows[max(i - 2, begin) : i]) for i in haves)  # "could well have been"
     is_planned = not {"to", "be"}.isdisjoint(lows[max(word - 2, 0) : word])
-    if is_denied is not asked.is_negated or is_unsure or is_planned:
-        return False
+    return is_denied is asked.is_negated and not is_unsure and not is_planned
 
-    def tells(verb: int) -> bool:
-        """Whether there is no verb, or it is one of the words or joined to one: "directed and written by"."""
-        before = next((i for i in range(verb - 1, -1, -1) if lows[i] not in {"and", ",", "by"}), -1)
-        return verb < 0 or verb in words or (before in verbs and before < verb - 1 and tells(before))
 
-    known = {*sequence_of(SUFFIX.sub("", sentence.title))}.union(*asked.names)
-    kinds = {DATE} if mention.kind == DATE else {NAMED, QUOTED, TITLE}
-    others = [m for m in sentence.mentions if m.kind in kinds and not is_adjective(tokens, m)]
+def _is_told(asked: Question, sentence: Sentence, mention: Mention, words: Set[int]) -> bool | Mention:
+    """Whether the words of a step, at places of a sentence, tell of a mention; another mention if they tell the same of
+    that one."""
+    lows, first = [t.low for t in sentence.tokens], mention.first
+    verbs = _verbs(lows, words)
     i = next((i for i in range(first - 1, -1, -1) if i in verbs or lows[i] in _GOVERNORS), -1)
-    verb = max((v for v in verbs if v < first), default=-1)
     if i in verbs:
-        return tells(i)
-    low = lows[i] if i >= 0 else ""
+        return _tells(i, verbs, words, lows)
+    low, verb = lows[i] if i >= 0 else "", max((v for v in verbs if v < first), default=-1)
     if low in AUXILIARIES or (lows[i + 1] in POSSESSIVES and first - 1 in words):  # "its director NAME"
         return True
     if low == "of":
         said = [unit for place, unit in sentence.units if place == i - 1 in words]
-        known_as = (unit not in asked.relations or any(says_inverse(u, unit) for u in asked.relations) for unit in said)
-        return any(known_as)
-    if low in _PLACED:
-        return tells(verb) or not words
+        return any(unit not in asked.relations or any(says_inverse(u, unit) for u in asked.relations) for unit in said)
+    if low in _AGENT_OR_PLACE:
+        return _tells(verb, verbs, words, lows) or not words
     if low in PREPOSITIONS:
         begin = max((b for b in range(i) if lows[b] in BOUNDARIES), default=0)
         return low in _TOWARDS and i - 1 in words and (verb < begin or verb == i - 1)
+    return _is_subject(asked, sentence, mention, words, i)
+
+
+def _is_subject(asked: Question, sentence: Sentence, mention: Mention, words: Set[int], i: int) -> bool | Mention:
+    """As `_is_told`, for a mention that no verb or preposition governs. i: place of the boundary before it, or -1."""
+    lows, last = [t.low for t in sentence.tokens], mention.last
+    verbs, known = _verbs(lows, words), {*sequence_of(SUFFIX.sub("", sentence.title))}.union(*asked.names)
+    kinds = {DATE} if mention.kind == DATE else {NAMED, QUOTED, TITLE}
+    others = [m for m in sentence.mentions if m.kind in kinds and not is_adjective(sentence.tokens, m)]
     after = next((v for v in verbs if v >= last and mention.kind != DATE), -1)
     if after >= 0 and all(m.first >= after or m.last <= last for m in others):
         objects = [known & {*sentence.terms[m.first : m.last]} for m in others if m.first > after]
-        return tells(after) and (not objects or any(objects))
+        return _tells(after, verbs, words, lows) and (not objects or any(objects))
     before = next((m for m in others if m.last == i), None)
-    return before is None or known >= {*sentence.terms[before.first : before.last]} or _states(asked, sentence, before)
+    return before is None or known >= {*sentence.terms[before.first : before.last]} or before
+
+
+def _verbs(lows: Sequence[str], words: Set[int]) -> list[int]:
+    """The places of verbs other than auxiliaries."""
+    verbs = (i for i, low in enumerate(lows) if low not in AUXILIARIES and is_verb(low, lows[i - 1] if i else ""))
+    return sorted({*verbs, *(i for i in words if lows[i].endswith("ing"))})
+
+
+def _tells(verb: int, verbs: Sequence[int], words: Set[int], lows: Sequence[str]) -> bool:
+    """Whether there is no verb (-1), or it is one of the words or joined to one: "directed and written by"."""
+    while verb >= 0 and verb not in words:
+        before = next((i for i in range(verb - 1, -1, -1) if lows[i] not in {"and", ",", "by"}), -1)
+        if before not in verbs or before == verb - 1:
+            return False
+        verb = before
+    return True
 
 
 def _dates(question: str, named: Sequence[tuple[int, Sentence]], passages: Passages) -> list[_Reading]:

@@ -65,7 +65,7 @@ _ASKS = re.compile(
     re.IGNORECASE,
 )
 _EMPTY = word_set("place year date day month century time people person man woman number name kind")
-_PLACED = word_set(
+_POSITION_VERBS = word_set(
     "lie lies lay stand stands stood live lives lived located situated placed found"
 )  # verbs that a sentence may leave out
 BOUNDARIES = word_set(", ; : ( ) – — and but while who which whom whose where when after before although though")
@@ -224,7 +224,7 @@ class Question:
                 continue
             for unit in _units(token.low)[:1]:
                 is_first = token.low == "first" and i + 1 < len(tokens) and is_verb(tokens[i + 1].low, "")
-                if token.low in _PLACED or i == typed or is_first:  # "when was it first climbed"
+                if token.low in _POSITION_VERBS or i == typed or is_first:  # "when was it first climbed"
                     self.optional.append(unit)
                 else:
                     self.words.append((unit, is_verb(token.low, tokens[i - 1].low if i else "")))

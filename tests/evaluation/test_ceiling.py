@@ -70,8 +70,18 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> gpu_rag.Index:
 @pytest.fixture(scope="module")
 def with_copies(tmp_path_factory: pytest.TempPathFactory) -> gpu_rag.Index:
     """The tiny corpus with four copies of its first article, and one of its second under another title."""
-    copies = [{"id": f"c{i}", "title": ARTICLES[0][0], "text": ARTICLES[0][1]} for i in range(4)]
-    return built(tmp_path_factory.mktemp("copies"), [*copies, {"id": "n", "title": "Who?", "text": ARTICLES[1][1]}])
+    more = [*copies_of_first(4), {"id": "n", "title": "Who?", "text": ARTICLES[1][1]}]
+    return built(tmp_path_factory.mktemp("copies"), more)
+
+
+@pytest.fixture(scope="module")
+def buried(tmp_path_factory: pytest.TempPathFactory) -> gpu_rag.Index:
+    """The tiny corpus with 90 copies of its first article."""
+    return built(tmp_path_factory.mktemp("buried"), copies_of_first(90))
+
+
+def copies_of_first(n: int) -> list[dict[str, str]]:
+    return [{"id": f"c{i}", "title": ARTICLES[0][0], "text": ARTICLES[0][1]} for i in range(n)]
 
 
 def built(folder: Path, more: Sequence[dict[str, str]] = ()) -> gpu_rag.Index:
@@ -381,3 +391,10 @@ def test_no_copy_takes_a_place_and_gold_whose_copy_is_shown_is_retrieved(
     gold, engine = KbGold(with_copies, rows), with_copies.engine(SETTINGS)
     scores = score(engine, [retrieved, replace(retrieved, evidence=answered.evidence[:1])], rows, (8,), True, gold)
     assert scores["recall@8"][0] >= 0.75 and scores["recall@8"][1] == float(answered.evidence[0].title == "Who?")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_many_copies_leave_as_many_passages_as_asked_for(buried: gpu_rag.Index, method: str) -> None:
+    question = "Which bridge near Kerling, designed by Marta Orlo, crosses the river Ves?"
+    (retrieved,) = buried.retrieve([question], method=method, settings=SETTINGS, k=3)
+    assert len({e.title for e in retrieved.evidence}) == len(retrieved.evidence) == 3

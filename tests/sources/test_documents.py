@@ -16,6 +16,7 @@ from gpu_rag.errors import MissingBackend
 from gpu_rag.index.index import page_of
 from gpu_rag.sources.corpus import read_corpus, reader_versions
 from gpu_rag.sources.corpus.marked import with_named_tables
+from gpu_rag.sources.corpus.pdf import _without_running
 
 PAGES = ["The Halden Bridge is old.\nIt crosses the Ves.", "", "Marta Orlo drew it.", "Kerling lies beside it."]
 
@@ -130,6 +131,30 @@ def test_headings_of_a_pdf_stand_apart(tmp_path):
     (document,), _ = read(path)
     pieces = [" ".join(piece.split()) for piece in document.text.split("\n\n")]
     assert pieces == ["Fuse", " ".join([*lines[1:], "Store K3"]), " ".join(more[1:])]
+
+
+@pytest.mark.parametrize(
+    ("lines", "left"),
+    [
+        ("Halden report 2024\nPage {n} of 4\n\nSpan {t}\nTotal {v}\n{m}", "Span {t}\nTotal {v}"),
+        ("{t} opens.\nTotal {v}\nHalden | {m}", "{t} opens.\nTotal {v}"),
+        ("{t} ends.\nTotal 12", "{t} ends."),
+        ("Day {n}\n{t} opens.\nBill {m}\n{v}.50 due", None),  # no number is surely that of a page
+    ],
+)
+def test_lines_that_run_over_the_pages_of_a_pdf_are_left_out(tmp_path, lines, left):
+    """The first stays, unless it only numbers the page; two pages, or fewer than half, are too few."""
+    parts = [{"n": n, "m": n + 40, "t": t, "v": v} for n, t, v in zip(range(1, 5), "ABCD", (7, 95, 12, 3))]
+    pages, kept = ([form.format(**part) for part in parts] for form in (lines, left or lines))
+    first = re.sub("Page 1 of 4\n|\n41$", "", pages[0])
+    assert _without_running(pages) == [first, *kept[1:]]
+    for others in (
+        pages[:2],
+        [*pages, *(f"Other words {word}\non page {word}." for word in ("up", "on", "at", "to", "by"))],
+    ):
+        assert _without_running(others) == others
+    (tmp_path / "a.pdf").write_bytes(pdf(["Halden", *(f"Halden\n{page}" for page in "abc")]))
+    check_pages(read(tmp_path / "a.pdf")[0][0], ["Halden", "a", "b", "c"])
 
 
 def test_leaders_of_contents_are_left_out_of_a_pdf(tmp_path):

@@ -205,6 +205,8 @@ RANGES = (
 def test_both_ends_of_a_range_are_full_dates(dates: str) -> None:
     assert full_dates(f"Fair (open {dates})") == {"3 March 2025", "5 March 2025"}
     assert full_dates("30 May to 2 June 2025") == {"30 May 2025", "2 June 2025"}
+    assert full_dates("between the 2nd and 9th March 2025") == {"2 March 2025", "9 March 2025"}
+    assert full_dates("group 2 and 9 March 2025, Gruppe 3 und 5. Mai 2025") == {"9 March 2025", "5 May 2025"}
     assert full_dates("5-3 March 2025, 3 to 5 miles 2025, v3 to 9 May 2025") == {"3 March 2025", "9 May 2025"}
     assert (
         tokenize("会议2025年3月5日在") == tokenize("会议2025년 3월 5일在") == ["会", "议", "5", "march", "2025", "在"]

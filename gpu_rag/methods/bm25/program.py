@@ -17,5 +17,5 @@ class Params:
 
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
     """The run.limit passages of highest BM25 score."""
-    ranking = await search_bm25(question.text, run.depth)
-    return Support(run.evidence(ranking, "shares rare words", "search_bm25"))
+    evidence, _ = await run.searched(lambda k: search_bm25(question.text, k), "shares rare words", "search_bm25")
+    return Support(evidence)

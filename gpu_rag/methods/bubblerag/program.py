@@ -31,7 +31,7 @@ from gpu_rag.program.decide import decide
 from gpu_rag.program.embed import embed
 from gpu_rag.program.reader import Support, clean_answer, is_answer, read
 from gpu_rag.program.rerank import reranked
-from gpu_rag.program.run import COPIES, Run
+from gpu_rag.program.run import Run, depth_for
 from gpu_rag.program.search import Ranking, search_dense
 from gpu_rag.runtime.gather import gather
 from gpu_rag.types import Draft, Evidence, Path, Question
@@ -166,15 +166,15 @@ async def read_passages(
     k = limit if order == "trees" else DEPTH
     passages = await bubble_passages((before.vector, tree_of), order, k)
     if order == "walk":
-        depth = max(limit + COPIES, DEPTH)
+        depth = max(depth_for(limit), DEPTH)
         walked = without = await _walked(question, before, grown, depth)
         if grown.choices.made:
             ruled = await evidence_graphs(by_rules(run), question, before, params)
             without = await _walked(question, before, ruled, depth)
-        ranking = grown.choices.ranked(without, walked, limit + COPIES)
+        ranking = grown.choices.ranked(without, walked, depth)
         rows = list(zip(ranking.rows, ranking.scores))
     else:
-        rows = appended(passages, before.ranking, limit + COPIES)
+        rows = appended(passages, before.ranking, depth_for(limit))
     of_graphs = {passage.row: passage for passage in passages}
     why = [_why(of_graphs.get(row), len(graphs), order) for row, _ in rows]
     evidence = run.different([row for row, _ in rows], [value for _, value in rows], why, limit)

@@ -26,7 +26,8 @@ async def retrieve(question: Question, run: Run, params: Params) -> Support | Dr
     """The run.limit nearest passages, or nodes if there are no passages."""
     (vector,) = await embed([question.text])
     if run.index.n_passages:
-        return Support(run.evidence(await search_dense(vector, run.depth), "nearest by vector", "search_dense"))
+        evidence, _ = await run.searched(lambda k: search_dense(vector, k), "nearest by vector", "search_dense")
+        return Support(evidence)
     kb, near = kb_of(run.index), await search_documents(vector, run.limit)
     run.note("search_nodes", kb.n, tuple(kb.node_names[row] for row in near.rows))
     shown = (node_text(kb, run.index, row) for row in near.rows[: run.reader.passages])

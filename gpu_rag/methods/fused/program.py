@@ -1,6 +1,6 @@
 """The first passages of `ppr`, reranked by a small model over features from several methods; then the reader.
 
-A full date in the question decides among similar passages, see `_by_date`: the model knows multi-hop questions, and
+A full date in the question decides among similar passages, see `dated_first`: the model knows multi-hop questions, and
 gives shared words little weight.
 
 `batched` describes the features of a passage, `model` the model. The package brings weights, made by
@@ -9,7 +9,7 @@ scripts/train_fused.py. Weights that `gpu-rag tune` fitted to an index are store
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -69,11 +69,31 @@ def config(index: Index, params: Params) -> dict[str, Any]:
     return {"weights": sha256_text(canonical_json(model(index, params).document()))[:16]}
 
 
-async def candidates(question: Question, run: Run, params: Params) -> Candidates:
-    """The first passages of `ppr` and their features; at least run.depth passages."""
-    (vector,) = await embed([question.text])
-    lists = await gather(*(_listed(question, run, name) for name in params.lists))
-    return await fused_candidates(Asked(question.text, vector, tuple(lists)), max(run.depth, DEPTH), len(lists))
+@dataclass(frozen=True)
+class Dated:
+    """Passages that state a full date of the question, by BM25, then by `ppr`. words: BM25 of passages."""
+
+    rows: tuple[int, ...]
+    words: Mapping[int, float]
+
+
+async def candidates(question: Question, run: Run, params: Params, k: int) -> tuple[Candidates, Dated]:
+    """The first passages of `ppr` and their features, at least k passages, for the question without its full dates; and
+    the passages that state these."""
+    dates = full_dates(question.text)
+    other = replace(question, text=without_full_dates(question.text)) if dates else question
+    (vector,) = await embed([other.text])
+    lists = await gather(*(_listed(other, run, name) for name in params.lists))
+    found = await fused_candidates(Asked(other.text, vector, tuple(lists)), max(k, DEPTH), len(lists))
+    return found, await _dated(question.text, dates, found.ranking, run) if dates else Dated((), {})
+
+
+async def _dated(text: str, dates: Set[str], ranking: Ranking, run: Run) -> Dated:
+    by_words = await search_bm25(text, WORDS)
+    rows = tuple(dict.fromkeys((*by_words.rows[:DEPTH], *ranking.rows)))
+    texts = (f"{passage['title']}\n{passage['text']}" for passage in run.index.passage_rows(rows))
+    stating = tuple(row for row, text in zip(rows, texts) if dates & full_dates(text))
+    return Dated(stating, dict(zip(by_words.rows, by_words.scores)))
 
 
 async def _listed(question: Question, run: Run, name: str) -> Ranking:
@@ -83,36 +103,24 @@ async def _listed(question: Question, run: Run, name: str) -> Ranking:
 
 
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
-    """The run.limit passages of highest score; for a question with a full date see `_by_date`."""
-    ranking = await _ranked(question, run, params)
-    if dates := full_dates(question.text):
-        ranking = await _by_date(ranking, dates, question, run, params)
-    return Support(run.evidence(ranking, "weighed by several rankings", "fused"))
+    """The run.limit passages of highest score, see `dated_first`."""
+
+    async def rank(k: int) -> Ranking:
+        found, by_date = await candidates(question, run, params, k)
+        n, weights = len(found.ranking.rows), model(run.index, params)
+        return dated_first(weights.ranked(found.ranking, found.values, found.pairs, n), by_date)
+
+    return Support((await run.searched(rank, "weighed by several rankings", "fused"))[0])
 
 
-async def _ranked(question: Question, run: Run, params: Params) -> Ranking:
-    scored = await candidates(question, run, params)
-    return model(run.index, params).ranked(scored.ranking, scored.values, scored.pairs, max(run.depth, DEPTH))
-
-
-async def _by_date(ranking: Ranking, dates: Set[str], question: Question, run: Run, params: Params) -> Ranking:
+def dated_first(ranking: Ranking, by_date: Dated) -> Ranking:
     """A passage that states a full date of the question comes before those that do not, unless they hold more of its
-    other words, by BM25. Those that state it are ordered by the model, asked without the date: the lists are made
-    twice. The scores keep their places, so that a passage that moved has the score of its new rank."""
-    other = replace(question, text=without_full_dates(question.text))
-    by_model, by_all = await _ranked(other, run, params), await search_bm25(question.text, DEPTH)
-    by_words = await search_bm25(other.text, WORDS)
-    place, words = {row: i for i, row in enumerate(by_model.rows)}, dict(zip(by_words.rows, by_words.scores))
-    rows = list(dict.fromkeys((*by_all.rows, *ranking.rows)))
-    texts = (f"{passage['title']}\n{passage['text']}" for passage in run.index.passage_rows(rows))
-    dated = [row for row, text in zip(rows, texts) if dates & full_dates(text)]
-    stating, order = {*dated}, list[int]()
-    dated.sort(key=lambda row: place.get(row, len(place)))
+    words, by BM25. The scores keep their places, so that a passage that moved has the score of its new rank."""
+    place = {row: i for i, row in enumerate(ranking.rows)}
+    dated = sorted(by_date.rows, key=lambda row: place.get(row, len(place)))
+    stating, words, order = {*dated}, by_date.words, list[int]()
     for row in ranking.rows:
         least = words.get(row, 0.0)
-        first = dated[:1] if row in stating else [near for near in dated if words.get(near, 0.0) >= least]
-        dated = [near for near in dated if near not in first]
-        order += first if row in stating else [*first, row]
-    order += dated
-    last = ranking.scores[-1:] * (len(order) - len(ranking.rows))
-    return Ranking(tuple(order), (*ranking.scores, *last))
+        order += [near for near in dated if row not in stating and words.get(near, 0.0) >= least] + [row]
+    rows = tuple(dict.fromkeys((*order, *dated)))
+    return Ranking(rows, (*ranking.scores, *ranking.scores[-1:] * (len(rows) - len(ranking.rows))))

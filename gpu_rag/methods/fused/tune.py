@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -15,31 +16,54 @@ from gpu_rag.evaluation.ceiling import shown_documents
 from gpu_rag.evaluation.compare import DEFAULT_AT, check_gold
 from gpu_rag.evaluation.metrics import ranked_documents, recall_at
 from gpu_rag.index.folder import sha256_text
+from gpu_rag.index.index import Index
 from gpu_rag.index.tuned import tuned
+from gpu_rag.methods.fused.batched import Candidates
 from gpu_rag.methods.fused.model import Learnt, Model, fit
-from gpu_rag.methods.fused.program import Params, candidates, model
+from gpu_rag.methods.fused.program import Dated, Params, candidates, dated_first, model
 from gpu_rag.methods.method import Shown, Tuned
 from gpu_rag.methods.registry import lacks, method_names, method_of
 from gpu_rag.program.decide import RULE
-from gpu_rag.program.run import Run
+from gpu_rag.program.run import Run, content
+from gpu_rag.program.search import Ranking
 from gpu_rag.sources.questions import QuestionRow
-from gpu_rag.types import Draft, Question
+from gpu_rag.types import Draft, Evidence, Question
+
+
+@dataclass(frozen=True)
+class Places:
+    """The c candidates of a question, then other passages that state its date. documents: the gold documents for which
+    a passage stands, else its own; contents: numbers, equal for copies; dated, words: see `program.Dated`."""
+
+    documents: Sequence[Sequence[str]]
+    contents: Sequence[int]
+    dated: Sequence[int]
+    words: Sequence[float]
+
+    def shown(self, scores: np.ndarray, limit: int) -> list[str]:
+        """The documents of the first `limit` passages that `ask` shows. scores: f64[c], ties in their order."""
+        order = np.argsort(-scores, kind="stable").tolist()
+        by_scores = Ranking(tuple(order), tuple(scores[order].tolist()))
+        by_date = Dated(tuple(self.dated), dict(enumerate(self.words)))
+        firsts = dict[int, Sequence[str]]()
+        for place in dated_first(by_scores, by_date).rows:
+            firsts.setdefault(self.contents[place], self.documents[place])
+        return ranked_documents(chain.from_iterable(islice(firsts.values(), limit)))
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Questions, their candidates and the features of these. documents: documents of each candidate."""
+    """Questions, their candidates and the features of these."""
 
     rows: Sequence[QuestionRow]
     learnt: Learnt
-    documents: Sequence[Sequence[str]]
+    places: Sequence[Places]
 
     def recall(self, scores: np.ndarray, cutoffs: Sequence[int]) -> np.ndarray:
-        """f64[Q, len(at)]: recall when candidates are ranked by their scores f64[Q, c], ties in their order."""
+        """f64[Q, len(at)]: recall of what is shown of candidates with scores f64[Q, c]."""
         recalls = np.zeros((len(self.rows), len(cutoffs)))
-        for number, row in enumerate(self.rows):
-            order = np.argsort(-scores[number, : len(self.documents[number])], kind="stable")
-            ranking = ranked_documents([self.documents[number][place] for place in order])
+        for number, (row, places) in enumerate(zip(self.rows, self.places)):
+            ranking = places.shown(scores[number], max(cutoffs))
             recalls[number] = [recall_at(ranking, row.gold_ids, k) for k in cutoffs]
         return recalls
 
@@ -50,7 +74,7 @@ def examples(engine: Engine, rows: Sequence[QuestionRow]) -> Examples:
     seen = {}
 
     async def see(question: Question, run: Run, params: Params) -> Draft:
-        seen[question.id] = await candidates(question, run, params)
+        seen[question.id] = await candidates(question, run, params, run.depth)
         return Draft(None, (), (), "unsupported")
 
     options: dict[str, Any] = {"program": see, "retrieval_only": True, "decider": RULE}
@@ -59,12 +83,30 @@ def examples(engine: Engine, rows: Sequence[QuestionRow]) -> Examples:
         if answer.error is not None:
             given = f"{answer.question_id}: {answer.error['message']}"
             raise GpuRagError("a question cannot be tuned with", given=given)
-    document_of, scored = engine.index.passage_doc_ids, [seen[row.question.id] for row in rows]
-    width = len(scored[0].values)
-    documents = [[document_of[passage] for passage in item.ranking.rows[:width]] for item in scored]
-    gold = np.array([[name in row.gold_ids for name in names] for names, row in zip(documents, rows)])
-    values, pairs = (np.stack(arrays) for arrays in zip(*((item.values, item.pairs) for item in scored)))
-    return Examples(rows, Learnt(values, pairs, gold, np.ones(len(rows))), documents)
+    documents_of = shown_documents(engine.index, rows)
+    places = [_places(engine.index, row, *seen[row.question.id], documents_of) for row in rows]
+    found = [seen[row.question.id][0] for row in rows]
+    values, pairs = (np.stack(arrays) for arrays in zip(*((item.values, item.pairs) for item in found)))
+    n = values.shape[1]
+    gold = [[not {*row.gold_ids}.isdisjoint(names) for names in p.documents[:n]] for p, row in zip(places, rows)]
+    return Examples(rows, Learnt(values, pairs, np.array(gold), np.ones(len(rows))), places)
+
+
+def _places(
+    index: Index,
+    row: QuestionRow,
+    found: Candidates,
+    by_date: Dated,
+    documents_of: Callable[[Sequence[Evidence], QuestionRow], list[str]],
+) -> Places:
+    passages = list(dict.fromkeys((*found.ranking.rows[: len(found.values)], *by_date.rows)))
+    evidence, contents = index.evidence(passages, [0.0] * len(passages), ""), dict[Hashable, int]()
+    return Places(
+        [documents_of([passage], row) for passage in evidence],
+        [contents.setdefault(content(passage), len(contents)) for passage in evidence],
+        [passages.index(passage) for passage in by_date.rows],
+        [by_date.words.get(passage, 0.0) for passage in passages],
+    )
 
 
 MIN_QUESTIONS = 50  # minimum number of questions with gold

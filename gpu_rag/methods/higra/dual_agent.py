@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar
@@ -9,8 +10,8 @@ from typing import Annotated, ClassVar
 from gpu_rag.methods.higra.seeker import converse
 from gpu_rag.program.embed import embed
 from gpu_rag.program.reader import Support
-from gpu_rag.program.run import COPIES, Run
-from gpu_rag.program.search import search_hybrid
+from gpu_rag.program.run import Run
+from gpu_rag.program.search import Ranking, search_hybrid
 from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import COUNT
 from gpu_rag.types import Draft, Question
@@ -40,6 +41,9 @@ async def program(question: Question, run: Run, params: Params) -> Draft:
 
 async def _find(run: Run, text: str, params: Params, k: int) -> Support:
     (vector,) = await embed([text])
-    n = k + COPIES
-    ranking = await search_hybrid((text, vector), n, depth=max(params.depth, n), constant=params.constant)
-    return Support(run.evidence(ranking, "high in both the vector and the word ranking", "search_hybrid", k))
+
+    def rank(n: int) -> Awaitable[Ranking]:
+        return search_hybrid((text, vector), n, depth=max(params.depth, n), constant=params.constant)
+
+    evidence, _ = await run.searched(rank, "high in both the vector and the word ranking", "search_hybrid", k)
+    return Support(evidence)

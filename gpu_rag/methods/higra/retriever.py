@@ -24,7 +24,7 @@ from gpu_rag.program.choose import best
 from gpu_rag.program.decide import decide, only_rules
 from gpu_rag.program.embed import embed
 from gpu_rag.program.reader import Support
-from gpu_rag.program.run import COPIES, Run
+from gpu_rag.program.run import Run, depth_for
 from gpu_rag.types import Draft, Question
 
 Begun = tuple[np.ndarray, HigraFound, list[int]]  # a text's vector, its similar rows, and its seed entity rows
@@ -43,7 +43,7 @@ async def ranked_from(run: Run, text: str, begun: Begun, params: Params, limit: 
     vector, similar, seeds = begun
     if params.walk == "whole" and seeds:  # without seeds, similarity alone
         walked = Walked(text, vector, tuple(seeds), similar.relations.rows)
-        ranking = await higra_walk(walked, *params.walked(max(params.depth, limit)))
+        ranking = await higra_walk(walked, *params.walked(max(params.depth, depth_for(limit))))
     else:
         query = Seeded(tuple(seeds), similar.relations.rows, similar.passages.rows)
         ranking = await higra_rank(query, params.radius, params.damping, params.constants)
@@ -53,7 +53,7 @@ async def ranked_from(run: Run, text: str, begun: Begun, params: Params, limit: 
     n = max(limit, len(rows))
     rows += [row for row in fused if row not in rows]
     scores = [fused.get(row, 0.0) for row in rows]
-    evidence = run.different(rows[: n + COPIES], scores, "high in the ranking of graph and similarity", n)
+    evidence = run.different(rows, scores, "high in the ranking of graph and similarity", n)
     titles = tuple(f"{e.passage_id} {e.title}" for e in evidence)
     run.note("higra_rank", ranking.n_entities + ranking.n_passages, titles)
     read = ranking.relations.rows[: params.n_relations]

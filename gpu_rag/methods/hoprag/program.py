@@ -130,13 +130,14 @@ async def retrieve(question: Question, run: Run, params: Params) -> Support:
     counted = list(walk.counts)
     run.saw(lambda: {vertex_passage(run.index, v) for v in counted})
     if params.entry == "walk":
-        scores = dict(zip(near.rows if choices.made else start, near.scores))
+        scores = dict(zip(near.rows, near.scores))
     else:
         sims = await near_vertices((query, tuple(counted)), params.about) if counted else []
         scores = helpfulness(walk.counts, dict(zip(counted, sims)))
     walked = pruned(scores, {v: vertex_passage(run.index, v) for v in scores})
-    ranking = choices.ranked(walked, walked, min(params.top_k, run.depth))
-    return Support(run.evidence(ranking, "visited on a walk along questions, and near", "hop_prune"))
+    ranking = choices.ranked(walked, walked, len(walked.rows))
+    limit = min(params.top_k, run.limit)
+    return Support(run.evidence(ranking, "visited on a walk along questions, and near", "hop_prune", limit))
 
 
 def question_words(text: str, kind: str) -> frozenset[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from gpu_rag.program.embed import embed
 from gpu_rag.program.reader import Support
 from gpu_rag.program.run import Run
-from gpu_rag.program.search import search_hybrid
+from gpu_rag.program.search import Ranking, search_hybrid
 from gpu_rag.settings.check import Declared
 from gpu_rag.types import Question
 
@@ -24,7 +25,9 @@ class Params(Declared):
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
     """The run.limit best passages of the fused ranking."""
     (vector,) = await embed([question.text])
-    ranking = await search_hybrid(
-        (question.text, vector), run.depth, depth=max(params.depth, run.depth), constant=params.constant
-    )
-    return Support(run.evidence(ranking, "high in both the vector and the word ranking", "search_hybrid"))
+
+    def rank(k: int) -> Awaitable[Ranking]:
+        return search_hybrid((question.text, vector), k, depth=max(params.depth, k), constant=params.constant)
+
+    evidence, _ = await run.searched(rank, "high in both the vector and the word ranking", "search_hybrid")
+    return Support(evidence)

@@ -16,8 +16,8 @@ from gpu_rag.types import Evidence, Path, Question
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
     """The run.limit passages of highest fused score, and the seed facts as paths."""
     (vector,) = await embed([question.text])
-    ranking = await rank_by_graph((question.text, vector), params, run.depth)
-    evidence = run.evidence(ranking, "reached in the graph from facts near the question", "rank_by_graph")
+    query, why = (question.text, vector), "reached in the graph from facts near the question"
+    evidence, ranking = await run.searched(lambda k: rank_by_graph(query, params, k), why, "rank_by_graph")
     paths = seed_paths(run, ranking.facts, evidence)
     run.note("seed_facts", run.index.n_relations, tuple(path.text for path in paths))
     return Support(evidence, paths)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from gpu_rag.errors import BadInput, MissingBackend
 from gpu_rag.sources.columns import ROLES, Columns, composed, is_composable, renamed, row_title, title_column
 from gpu_rag.sources.corpus.folder import DOCUMENT_SUFFIXES, has_ending, is_hidden, list_files, read_file, unreadable
+from gpu_rag.sources.corpus.mailbox import MAILBOX_SUFFIXES, each_mail
 from gpu_rag.sources.corpus.multihop import contexts_of, is_multihop
 from gpu_rag.sources.corpus.package import Package
 from gpu_rag.sources.corpus.pages import brings_pages, pages_of
@@ -103,6 +104,7 @@ def read_corpus(
       "FILE:ID". Files of other types, and hidden files and folders, are Rejects. In a folder with corpus.jsonl or
       corpus.jsonl.gz, and questions beside it (BEIR), only that file is read. Files that need a library are parsed
       in a separate process, see `parser`; it ends with the iterator.
+    - .mbox: each mail in it is a document, id = relative path + "/" + number + ".eml".
     - .zip: the files in it, as in a folder; their names begin with its own name. A zip file in it is a Reject.
     - rows {id or _id, title, text}: .jsonl, .jsonl.gz, .csv, .tsv (see `csv_rows`), .parquet, a JSON array (HippoRAG's
       corpus files). title may be missing; a missing id becomes "p_" + sha1(title + newline + text)[:12]; other keys are
@@ -250,6 +252,23 @@ def _sheet_rows(sheets: Document, columns: Columns) -> Iterator[Row]:
             yield Row(number, renamed(cells, columns))
 
 
+def _mails(path: Path, limits: Limits, parser: Parser, name: bytes = b"") -> Iterator[Outcome]:
+    """Mails of a mailbox, see `each_mail`. `name` begins their ids, see `_documents`."""
+    whole, name = replace(limits, part=(0, 1)), name or os.fsencode(path.name)
+    with TemporaryDirectory(prefix="gpu-rag-mbox-") as temporary:
+        target = Path(temporary) / "mail.eml"
+        try:
+            with path.open("rb") as mailbox:
+                for number in each_mail(mailbox, target, limits.max_file_bytes):
+                    mail = read_file(target, b"%s/%d.eml" % (name, number), whole, parser)
+                    for outcome in mail if limits.has(path.name, number) else ():
+                        yield Outcome(replace(outcome, file=shown(path), line=number))
+        except RowError as error:
+            yield Outcome(Reject(shown(path), 0, str(error)))
+        except OSError as error:
+            yield Outcome(Reject(shown(path), 0, f"the file cannot be read: {error.strerror}"))
+
+
 def _zipped(path: Path, limits: Limits, parser: Parser, name: bytes = b"") -> Iterator[Outcome]:
     """Files of a zip file, unpacked into a temporary folder. `name` begins their ids, see `_documents`."""
     if not limits.has(path.name):
@@ -331,7 +350,8 @@ _ROWS: dict[tuple[str, ...], Callable[[Path, Limits], Iterator[Row | Reject]]] =
     DUMP_SUFFIXES: read_dump,
 }
 _ZIP_SUFFIXES = (".zip",)
-FORMATS = {DOCUMENT_SUFFIXES: _documents, _ZIP_SUFFIXES: _zipped, **dict.fromkeys(_ROWS, _rows)}
+_FILES = {MAILBOX_SUFFIXES: _mails, DOCUMENT_SUFFIXES: _documents, _ZIP_SUFFIXES: _zipped}
+FORMATS = {**_FILES, **dict.fromkeys(_ROWS, _rows)}
 _ENDINGS = tuple(suffix for suffixes in FORMATS for suffix in suffixes)
 
 
@@ -356,6 +376,8 @@ def _folder(folder: Path, names: list[bytes], limits: Limits, parser: Parser) ->
         path = _path_in(folder, name)
         if problem := unreadable(path, folder):
             yield Outcome(Reject(shown(path), 0, problem))
+        elif has_ending(name, MAILBOX_SUFFIXES):
+            yield from _mails(path, limits, parser, name)
         elif has_ending(name, DOCUMENT_SUFFIXES):
             yield from _documents(path, limits, parser, name)
         elif has_ending(name, _ZIP_SUFFIXES):

@@ -39,6 +39,7 @@ _READERS: dict[str, tuple[str, tuple[str, ...]]] = {
     ".xls": ("sheet.read_sheet", _SHEETS),
     ".ods": ("sheet.read_sheet", _SHEETS),
     ".eml": ("mail.read_eml", _PAGES),
+    ".mbox": ("mail.read_eml", _PAGES),  # one of its mails, see `mailbox`
     ".msg": ("mail.read_msg", ("olefile", *_PAGES)),
     ".epub": ("epub.read_epub", _PAGES),
 }

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from itertools import accumulate, islice
+from collections import Counter
+from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING
 
 from gpu_rag.sources.corpus import scan
 from gpu_rag.sources.corpus.package import properties
 from gpu_rag.sources.corpus.parser import Parsed
 from gpu_rag.sources.rows import Limits, RowError, one_line
+from gpu_rag.text.sentences import word_set
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfDocument, PdfPage
@@ -25,6 +27,13 @@ _DIVIDED = re.compile("(\\w*)\ufffe(\\w*)")  # PDFium's mark of a word that a li
 _GLUED = re.compile("[A-Za-z]{26,}")  # words without spaces between them
 _MAX_GLUED_SHARE = 0.05  # share of the characters of a text
 _HYPHENATED = re.compile(r"\w+-\w+")
+_NUMBER = re.compile(r"(?<!\d)\d{1,6}(?!\d)")
+_WORD = re.compile(r"[^\W\d_]+")
+_PAGE_WORDS = word_set(
+    "p pp pg page pages of seite s von blatt sheet pág página pagina de di van strona z стр из sida av"
+)
+_PAGE_MARK, _BARS = "\1", ("|", "·", "•")
+_MIN_RUNNING, _EDGE_LINES, _MAX_EDGE = 3, 3, 200  # pages; lines at an edge of a page, and characters of one
 _DATE = re.compile(r"D:(\d{4})(\d{2})(\d{2})")
 
 
@@ -32,10 +41,10 @@ def read_pdf(data: bytes, limits: Limits) -> Parsed:
     """Pages of a PDF in order, separated by line breaks; title, metadata (author, date) and headings: its own.
 
     A word that a line end divides is joined, with its hyphen if the PDF writes it so elsewhere. On a page of contents,
-    leaders and the page numbers after them are removed. Pages that are pictures are read by OCR if the extra `ocr` is
-    installed. A page that cannot be read is empty and a problem; so are words without spaces between them. Raises
-    RowError for a file that cannot be read at all: cut off, encrypted with a password, broken, too many pages, too much
-    text, or no text on any page.
+    leaders and the page numbers after them are removed; running heads are, see `_without_running`. Pages that are
+    pictures are read by OCR if the extra `ocr` is installed. A page that cannot be read is empty and a problem; so are
+    words without spaces between them. Raises RowError for a file that cannot be read at all: cut off, encrypted with a
+    password, broken, too many pages, too much text, or no text on any page.
     """
     document = _opened(data, limits)
     texts, problems = _page_texts(document, limits)
@@ -43,6 +52,7 @@ def read_pdf(data: bytes, limits: Limits) -> Parsed:
         raise RowError(f"no page of the PDF has text: {'; '.join(problems[:3]) or 'all are empty'}")
     hyphenated = {word for text in texts for word in _HYPHENATED.findall(text)}
     texts = [_DIVIDED.sub(lambda word: _rejoined(word[1], word[2], hyphenated), text) for text in texts]
+    texts = _without_running(texts)
     starts = accumulate((len(text) + 1 for text in texts[:-1]), initial=0)
     about = (document.get_metadata_value(name) for name in ("Title", "Author", "CreationDate"))
     title, author, made = (" ".join(_CONTROL.sub("", value).split()) for value in about)
@@ -132,6 +142,45 @@ def _with_headings_apart(page: str) -> str:
         f"{line}\n" if 0 < len(line) < half and line.rstrip()[-1:].isalnum() and first.isupper() else line
         for line, first in zip(lines, after)
     )
+
+
+def _without_running(texts: list[str]) -> list[str]:
+    """Pages without heads, feet and page numbers: lines at an edge that are equal, but for the number of the page, on
+    _MIN_RUNNING pages and half of those with text. The first of each stays, unless it only numbers the page."""
+    pages, least = [text.split("\n") for text in texts], max(_MIN_RUNNING, sum(map(bool, texts)) / 2)
+    dropped: list[set[int]] = [set() for _ in pages]
+    for step in (1, -1):
+        edges = [[i for i, line in enumerate(lines) if line.strip()][::step][:_EDGE_LINES] for lines in pages]
+        is_open = [True] * len(pages)
+        for depth in range(_EDGE_LINES):
+            forms = [
+                _forms(lines[edge[depth]].strip(), number) if is_on and depth < len(edge) else frozenset()
+                for number, (lines, edge, is_on) in enumerate(zip(pages, edges, is_open))
+            ]
+            counts, seen = Counter(chain.from_iterable(forms)), set[str]()
+            for number, own in enumerate(forms):
+                running = {form for form in own if counts[form] >= least}
+                is_open[number] = bool(running)
+                if not seen.isdisjoint(running) or any(form.startswith(_PAGE_MARK) for form in running):
+                    dropped[number].add(edges[number][depth])
+                seen |= running
+    return [
+        "\n".join(line for i, line in enumerate(lines) if i not in drop).strip("\n") if drop else text
+        for text, lines, drop in zip(texts, pages, dropped)
+    ]
+
+
+def _forms(line: str, page: int) -> frozenset[str]:
+    """A line of a page, and the line with a number, as its distance from the page, that stands alone ("3", "Page 3 of
+    9") or behind a bar ("Report | 3"). In "Day 3" it is not sure to be that of the page."""
+    forms = {line}
+    for number in _NUMBER.finditer(line) if len(line) <= _MAX_EDGE else ():
+        before, after = line[: number.start()], line[number.end() :]
+        is_alone = _PAGE_WORDS.issuperset(_WORD.findall(f"{before} {after}".casefold()))
+        if is_alone or (not after and before.rstrip()[-1:] in _BARS) or (not before and after.lstrip()[:1] in _BARS):
+            mark = _PAGE_MARK if is_alone else ""
+            forms.add(f"{mark}{before}\0{int(number[0]) - page}{after}")
+    return frozenset(forms)
 
 
 def _has_picture(page: PdfPage) -> bool:

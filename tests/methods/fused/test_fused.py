@@ -13,6 +13,7 @@ import torch
 
 import gpu_rag
 from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.evaluation.compare import DEFAULT_AT
 from gpu_rag.index.folder import TUNED
 from gpu_rag.index.tuned import keep, tuned
 from gpu_rag.methods.fused import batched, program
@@ -431,6 +432,27 @@ def test_the_order_of_the_file_changes_nothing(index: gpu_rag.Index, fast: Any) 
     engine = index.engine({**fast, "method": {"fused": {"bubblerag": False}}})
     first, second = (tuning.fitted(engine, given, ["ppr"]) for given in (rows(50), rows(50)[::-1]))
     assert first.document["recall"]["fused"] == pytest.approx(second.document["recall"]["fused"])
+
+
+def test_tune_scores_what_ask_shows(tmp_path: Path, fast: Any) -> None:
+    """Of notes with a date in the question, and of copies: none takes a place, and gold has that of its copy."""
+    notes = [
+        line.split("\t") for line in (Path(__file__).parent / "data" / "dates.tsv").read_text("utf-8").splitlines()
+    ]
+    documents = [*notes[:14], *((f"{id}-{n}", *note) for id, *note in notes[:4] for n in range(3))]
+    lines = (json.dumps(dict(zip(("id", "title", "text"), note))) + "\n" for note in documents)
+    (tmp_path / "notes.jsonl").write_text("".join(lines), "utf-8")
+    engine = gpu_rag.build(tmp_path / "notes.jsonl", tmp_path / "ix", methods=("fused",), settings=fast).engine(fast)
+    texts = ("Who chaired the council on 2025-03-12?", "Which estimate did the council accept on May 14, 2025?",
+             "What did the council say about the bath?", "Why did pump 2 stop?")  # fmt: skip
+    golds = (("n01-0", "n01-2"), ("n03-1",), ("n02-2", "n04-0", "n05"), ("n06",))
+    asked_rows = [QuestionRow(Question(text, text), gold, (), {}, "plain") for text, gold in zip(texts, golds)]
+    found, model = tuning.examples(engine, asked_rows), program.model(engine.index, engine.params("fused"))
+    recall = tuning._recalls(engine, "fused", asked_rows)
+    assert (found.recall(model.scores(*found.learnt.inputs), DEFAULT_AT) == recall).all() and recall[:2].all()
+    plain = [replace(own, dated=(), contents=range(len(own.contents))) for own in found.places]
+    assert (replace(found, places=plain).recall(model.scores(*found.learnt.inputs), DEFAULT_AT) != recall).any()
+    assert found.learnt.gold.sum(1).tolist() == [4, 4, 9, 1], "copies of gold are learnt from too"
 
 
 def test_a_passage_that_states_the_date_of_a_question_comes_before_others_as_near(

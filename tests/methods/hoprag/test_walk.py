@@ -117,8 +117,8 @@ class FakeRun:
     def note(self, *noted: Any) -> None:
         self.ctx.note(*noted)
 
-    def evidence(self, ranking: Ranking, why: str, name: str) -> tuple[Any, ...]:
-        self.found = ranking
+    def evidence(self, ranking: Ranking, why: str, name: str, limit: int) -> tuple[Any, ...]:
+        self.found = Ranking(ranking.rows[:limit], ranking.scores[:limit])
         return ()
 
 
