@@ -59,7 +59,7 @@ class Change:
 def add(index: PathLike, corpus: Any, **keywords: Unpack[Changing]) -> Change:
     """Add files, or documents in memory with ids, to an index. A file or document that was removed comes back.
 
-    corpus: as for `build`; a document in memory replaces the document with the same id. All other sources of the index
+    corpus: as for `build`; a document in memory replaces one in memory with the same id. All other sources of the index
     must exist; changed sources are read again. Raises as `build`, and BadInput if the index does not know its sources.
     """
     folder = checked_folder(index)
@@ -155,7 +155,8 @@ def _restored(sources: Sources, files: Iterable[Path]) -> Sources:
 
 
 def _with_rows(folder: Path, corpus: Any) -> Path:
-    """Add documents in memory to their file, and return its path. Raises UsageError for one without an id."""
+    """Add documents in memory to their file, and return its path. Raises UsageError for one without an id, BadInput for
+    the id of a document that another file holds: which of both is read would depend on the names of the files."""
     path, rows = texts_file(folder), rows_in(texts_file(folder))
     named = (isinstance(row, Mapping) and row.get("id") for row in corpus) if isinstance(corpus, Sequence) else ()
     if not all(named) or (is_table(corpus) and "id" not in (columns_of(corpus) or ())):
@@ -166,9 +167,20 @@ def _with_rows(folder: Path, corpus: Any) -> Path:
     corpus_files(corpus, folder)  # checks the rows and writes them
     added = rows_in(path)
     ids = {str(row.get("id")) for row in added}
+    if files := _held_elsewhere(opened.Index(folder, Manifest.read(folder), "cpu"), ids, path.name):
+        path.unlink() if before is None else path.write_bytes(before)
+        do = "change that file and run gpu-rag update DIR, or give the document another id"
+        raise BadInput("a file has a document of this id", given=f"{min(files)} of {files[min(files)]}", do=do)
     if before is not None:
         write_texts([*(row for row in rows if str(row.get("id")) not in ids), *added], folder)
     return path
+
+
+def _held_elsewhere(index: opened.Index, ids: set[str], own: str) -> dict[str, str]:
+    """{id: file} of documents of the index with these ids that another file than `own` holds."""
+    rows = {id: index.document_rows.get(id) for id in ids} if "passages" in index.stages else {}
+    files = {id: str(index.documents["file"][row].as_py()) for id, row in rows.items() if row is not None}
+    return {id: file for id, file in files.items() if file != own}
 
 
 def rows_in(path: Path) -> list[dict[str, Any]]:

@@ -43,7 +43,8 @@ class Changes:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def add(self, owner: Hashable, folder: str, rows: Sequence[Mapping[str, Any]]) -> Changed:
-        """Add documents; a document whose id the index has replaces the old one. Raises Refusal (429)."""
+        """Add documents; one replaces an added document of its id, and fails with the id of a file. Raises Refusal
+        (429)."""
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         return self._begin(owner, ["add", folder, "-"], lines.encode())
 

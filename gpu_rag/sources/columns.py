@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, repeat, starmap
+from itertools import chain, compress, repeat, starmap
 from math import inf
 from typing import Any
 
@@ -13,7 +13,7 @@ from gpu_rag.errors import UsageError
 ROLES = ("id", "title", "text")
 _NAME_CHARS, _MAX_NUMBERS, MAX_HEAD = 200, 32, 60
 NUMBER = re.compile(r"[-+.,\d]*")
-_FIGURE = re.compile(r"\d")
+_FIGURE, _WORD = re.compile(r"\d"), re.compile(r"\b[^\W\d_]{2,}\b")
 Columns = Sequence[Sequence[str]]  # pairs of a role and a column
 
 
@@ -59,8 +59,9 @@ def with_names(rows: Sequence[Sequence[str]], n_heads: int, room: float) -> tupl
     """Lines of a table with tabs between cells, each behind the name of its column: "Year: 1902".
 
     Names are the last of the first n_heads rows; without these the first row of several cells, if it has three or more,
-    all different words without a figure, above a column of figures. Rows of one cell are left alone. All rows are left
-    alone if names would add more than `room` characters. Returns the lines, and the room that they leave."""
+    all different words, above a column of figures; a word may have a figure ("Sold in 2024") above numbers alone. Rows
+    of one cell are left alone. All rows are left alone if names would add more than `room` characters. Returns the
+    lines, and the room that they leave."""
     start, names = n_heads, [*rows[n_heads - 1]] if n_heads else []
     if not n_heads:
         first = next((i for i, row in enumerate(rows) if sum(map(bool, row)) > 1), 0)
@@ -80,14 +81,16 @@ def with_names(rows: Sequence[Sequence[str]], n_heads: int, room: float) -> tupl
 
 
 def _are_names(row: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
-    if len(row) < 3 or not all(row) or len(set(row)) < len(row) or any(map(_FIGURE.search, row)):
+    with_figure = [bool(_FIGURE.search(name)) for name in row]
+    are_words = all(map(_WORD.search, compress(row, with_figure)))
+    if len(row) < 3 or not all(row) or len(set(row)) < len(row) or not are_words:
         return False
     n_figures = [0.0] * len(row)  # by column; -inf after a cell without a figure
     for cells in below:
         for i, cell in enumerate(cells[: len(row)]):
             if cell:
-                n_figures[i] += 1 if _FIGURE.search(cell) else -inf
-    return max(n_figures) > 1
+                n_figures[i] += 1 if (NUMBER.fullmatch if with_figure[i] else _FIGURE.search)(cell) else -inf
+    return max(n_figures) > 1 and all(n > 0 for n in compress(n_figures, with_figure))
 
 
 def composed(cells: Iterable[tuple[str, Any]], max_chars: float = inf) -> str:

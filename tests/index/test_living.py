@@ -181,6 +181,24 @@ def test_documents_in_memory_are_added_replaced_and_removed(tmp_path: Path) -> N
         gpu_rag.add(out, [{"text": "Without an id."}], settings=FAST)
 
 
+@pytest.mark.parametrize("out", ["a-index", "z-index"])  # its file of texts is read before the corpus, or after it
+def test_a_document_in_memory_takes_no_id_of_a_file(corpus: Path, tmp_path: Path, out: str) -> None:
+    """It was added with success, and lost, or it took the place of the file, as the names of the files were."""
+    index = gpu_rag.build(corpus, tmp_path / out, methods=["bm25"], settings=FAST)
+    before, rows = index.manifest.digest(), [{"id": "d1.txt", "text": "Piet Haan lived in Tamsin."}]
+    del index
+    with pytest.raises(BadInput, match=r"given d1\.txt of corpus/d1\.txt; change that file and run"):
+        gpu_rag.add(tmp_path / out, rows, settings=FAST)
+    assert not (tmp_path / f"{out}.texts.jsonl").exists() and digest(tmp_path / out) == before
+    for text in ("Ada Blom lived in Loss.", "Ada Blom lived in Vell."):
+        made = gpu_rag.add(tmp_path / out, [{"id": "m1", "text": text}], settings=FAST)
+    kept = (tmp_path / f"{out}.texts.jsonl").read_bytes()
+    del made
+    with pytest.raises(BadInput):
+        gpu_rag.add(tmp_path / out, [{"id": "m1", "text": "Ada Blom left."}, *rows], settings=FAST)
+    assert (tmp_path / f"{out}.texts.jsonl").read_bytes() == kept and b"Vell" in kept
+
+
 def test_a_named_source_leaves(corpus: Path, tmp_path: Path) -> None:
     """Also one whose file is gone."""
     facts, more = tmp_path / "facts.tsv", tmp_path / "more"

@@ -115,6 +115,15 @@ def test_cells_stand_behind_the_names_of_their_columns(tmp_path):
     assert texts[1:] == ["Year\tSpan\nYear: 1902\tSpan: 30 m", ODT_TEXT.replace("1902\t30 m", "Year: 1902\tSpan: 30 m")]
 
 
+def test_a_name_of_a_column_may_have_a_figure_above_numbers_alone():
+    rows = [["Hive", "Site", "Honey 2024 (kg)"], ["H07", "Lane", "31.5"], ["H08", "Lane", ""], ["H12", "Top", "44"]]
+    lines, _ = with_names(rows, 0, 999)
+    assert lines[1:3] == ["Hive: H07\tSite: Lane\tHoney 2024 (kg): 31.5", "Hive: H08\tSite: Lane"]
+    for first in (["Elm Road", "12a", "Ada"], ["Bed 3", "kale", "Bo"], ["Hive", "Site", "2024"]):
+        rows = [first, ["Elm Road", "13", "Bo"], ["Bed 4", "14", "Cy"], ["Bed 5", "15", "7"]]
+        assert with_names(rows, 0, 999)[0] == ["\t".join(row) for row in rows]
+
+
 @pytest.mark.parametrize("rows", ["ab 12 34", "abc def ghi", "xxx 111 222", "ab1 cd2 ef3"])
 def test_a_table_that_may_have_no_names_is_left_alone(rows):
     assert with_names([*map(list, rows.split())], 0, 99) == (["\t".join(row) for row in rows.split()], 99)

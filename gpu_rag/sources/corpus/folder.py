@@ -9,21 +9,24 @@ from collections.abc import Iterator
 from html import unescape
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from gpu_rag.errors import BadInput, MissingBackend
 from gpu_rag.sources.charset import decode_text
 from gpu_rag.sources.corpus.marked import fence_after, with_named_tables
 from gpu_rag.sources.corpus.parser import PARSED_SUFFIXES, Parsed, Parser, is_parsed, require_reader
 from gpu_rag.sources.formats import leads_out
+from gpu_rag.sources.json_rows import read_object
 from gpu_rag.sources.lines import read_whole
-from gpu_rag.sources.rows import MAX_TITLE_CHARS, Limits, RowError, document_text, id_text, metadata_of, shown
+from gpu_rag.sources.rows import MAX_TITLE_CHARS, Limits, RowError, document_text, id_text, kind, metadata_of, shown
 from gpu_rag.text.sentences import front_matter
 from gpu_rag.types import Document, Reject, Scalar
 
-TEXT_SUFFIXES = (".txt", ".md", ".rst", ".log", ".srt", ".vtt")  # files whose lines are lines of the document
-DOCUMENT_SUFFIXES = (*TEXT_SUFFIXES, *PARSED_SUFFIXES)
+TEXT_SUFFIXES = (".txt", ".md", ".rst", ".tex", ".log", ".srt", ".vtt")  # their lines are lines of the document
+DOCUMENT_SUFFIXES = (*TEXT_SUFFIXES, ".ipynb", *PARSED_SUFFIXES)
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*")
 _UNDERLINED = re.compile(r"^(\S.*)\n([^\w\s])\2{2,}[ \t]*$", re.MULTILINE)
+_LATEX_HEADING = re.compile(r"^[ \t]*\\(?:title|part|chapter|(?:sub){0,2}section)\*?\{([^{}\n]+)\}", re.MULTILINE)
 # Subtitles: the number and the time of a cue; its marks; in .vtt the blocks that are not spoken.
 _CUE = re.compile(r"^(?:\d+[ \t]*\n)?(?:(\d+:\d\d:\d\d)|(\d\d:\d\d))[.,]\d{3}[ \t]+-->[^\n]*\n", re.MULTILINE)
 _CUE_MARK = re.compile(
@@ -98,12 +101,12 @@ def has_ending(name: bytes, suffixes: tuple[str, ...]) -> bool:
 def read_file(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterator[Document | Reject]:
     """Document of one file, or a Reject. After a document comes a Reject for each part of it that could not be read.
 
-    `name` becomes the id. The text of .txt, .md, .rst and .log is the file's, in any charset (see `charset`),
-    unchanged but for tables, see `marked`; in .srt and .vtt each cue begins with its time; for other files see the
-    module of their kind. Title: the file's own (for .md the `title` of its front matter, whose other fields are
-    metadata, or the first heading "# ...", outside code fences, for .rst the first underlined line), or else the
-    heading with which its text begins; if there is none, or it is longer than 1,000 characters, the file name without
-    its ending.
+    `name` becomes the id. The text of .txt, .md, .rst, .tex and .log is the file's, in any charset (see `charset`),
+    unchanged but for tables, see `marked`; in .srt and .vtt each cue begins with its time; an .ipynb is read as .md,
+    see `_notebook`; for other files see the module of their kind. Title: the file's own (for .md the `title` of its
+    front matter, whose other fields are metadata, or the first heading "# ...", outside code fences, for .rst the first
+    underlined line, for .tex the first title or section), or else the heading with which its text begins; if there is
+    none, or it is longer than 1,000 characters, the file name without its ending.
     """
     file = shown(path)
     try:
@@ -131,24 +134,50 @@ def _parsed(path: Path, parser: Parser) -> Parsed:
 
 
 def _as_written(path: Path, name: bytes, limits: Limits) -> Parsed:
+    is_notebook = has_ending(name, (".ipynb",))
     # A character has at most 4 bytes in any charset, and so has a byte order mark.
     limit = 4 * limits.max_document_chars + 4
-    text = document_text(read_whole(path, limit, "4 * max_document_chars + 4", decode_text), limits)
+    written = "" if is_notebook else read_whole(path, limit, "4 * max_document_chars + 4", decode_text)
+    text = document_text(_notebook(path, limits) if is_notebook else written, limits)
     headings: list[tuple[int, str]] = []
     front: dict[str, Scalar] = {}
     if has_ending(name, (".srt", ".vtt")):
         text = document_text(_with_times(text, has_ending(name, (".vtt",))), limits)
-    is_rst = has_ending(name, (".rst",))
-    if is_rst or has_ending(name, (".md",)):
+    is_rst, is_markdown = has_ending(name, (".rst",)), has_ending(name, (".md", ".ipynb"))
+    if is_rst or is_markdown:
         text = with_named_tables(text, is_rst, limits.max_document_chars)
-    if has_ending(name, (".md",)):
+    if is_markdown:
         headings = list(_headings(text))
         fields = islice(_FIELD.finditer(front_matter(text)), _MAX_FIELDS)
         front = {field[1]: field[2].strip().strip("\"'") for field in fields}
-    elif is_rst:
-        headings = [(match.start(), match[1].strip()) for match in _UNDERLINED.finditer(text)]
+    elif is_rst or has_ending(name, (".tex",)):
+        heading = _UNDERLINED if is_rst else _LATEX_HEADING
+        headings = [(match.start(), match[1].strip()) for match in heading.finditer(text)]
     title = str(front.pop("title", "")) or (headings[0][1] if headings else "")
     return Parsed(title, text, metadata=metadata_of(front, ()), headings=tuple(headings))
+
+
+def _notebook(path: Path, limits: Limits) -> str:
+    """The cells of a Jupyter notebook as Markdown, with code and what it printed in fences; pictures are left out.
+    Raises RowError."""
+    cells = read_object(path, limits, "a notebook with cells").get("cells")
+    if not isinstance(cells, list):
+        raise RowError(f"the cells of the notebook are {kind(cells)}; expected a list (nbformat 4)")
+    parts = []
+    for cell in (cell for cell in cells if isinstance(cell, dict)):
+        is_code, outputs = cell.get("cell_type") == "code", cell.get("outputs")
+        parts.append((is_code, _joined(cell.get("source"))))
+        for output in outputs if isinstance(outputs, list) else ():
+            data = output.get("data") if isinstance(output, dict) else {}
+            is_picture = isinstance(data, dict) and any(name.startswith("image/") for name in data)
+            printed = data.get("text/plain") if isinstance(data, dict) else output.get("text")
+            parts += [] if is_picture else [(True, _joined(printed))]
+    return "\n\n".join(f"```\n{words}\n```" if is_code else words for is_code, words in parts if words)
+
+
+def _joined(lines: Any) -> str:
+    text = "".join(line for line in lines if isinstance(line, str)) if isinstance(lines, list) else lines
+    return text.strip("\n") if isinstance(text, str) else ""
 
 
 def _with_times(text: str, is_vtt: bool) -> str:
