@@ -156,7 +156,8 @@ def rule_keys(written: str) -> dict[str, bool]:
     if not tokens:
         return {}
     *firsts, last = tokens
-    keys = {"".join(form): True for form in _equal_forms(name, tokens) if form}
+    keys = {"".join(form): False for form in _short_forms(name, tokens) if form}
+    keys |= {"".join(form): True for form in _equal_forms(name, tokens) if form}
     if firsts and len(last) >= _MIN_INITIALS:
         initials = "".join(token[0] for token in firsts)
         keys[f"{initials} {last}"] = any(len(token) == 1 for token in firsts)
@@ -169,14 +170,20 @@ def rule_keys(written: str) -> dict[str, bool]:
 
 
 def _equal_forms(name: _Name, tokens: tuple[str, ...]) -> Iterator[Sequence[str]]:
-    """The forms of a name, one of which equals one of the other name's forms by most rules."""
+    """Forms that two names share by the rules for names of about one length, and for places with their regions."""
     yield tokens
     yield _without_articles(name)
     yield tuple(dropwhile("the".__eq__, name.long))
-    yield name.head
-    yield _acronym(name.written)
+    if name.tail:
+        yield *name.head, ",", name.tail[0]
     if _is_date(tokens):
         yield sorted(tokens)
+
+
+def _short_forms(name: _Name, tokens: tuple[str, ...]) -> Iterator[Sequence[str]]:
+    """Forms that are the tokens of the other name by the rules for longer names."""
+    yield name.head
+    yield _acronym(name.written)
     if name.written == name.written.lower():
         yield *tokens[:-1], tokens[-1].removesuffix("s")
     if tokens[-1] in _LEGAL:
