@@ -98,16 +98,6 @@ def row_of_value(lists: Ragged) -> torch.Tensor:
     return torch.repeat_interleave(rows, lists.offsets.diff(), output_size=lists.values.shape[0])
 
 
-def small_values(*lists: Ragged) -> list[Ragged]:
-    """The lists unchanged; or, if a value is negative or much larger than the number of values, with every value
-    replaced by its rank among the values of all lists. So the keys list * width + value do not overflow."""
-    values = torch.cat([part.values.long() for part in lists])
-    if not values.numel() or (int(values.min()) >= 0 and int(values.max()) <= 4 * values.numel() + (1 << 20)):
-        return list(lists)
-    ranks = torch.unique(values, return_inverse=True)[1].split([part.values.numel() for part in lists])
-    return [Ragged(rank, part.offsets) for rank, part in zip(ranks, lists, strict=True)]
-
-
 def ragged_of_lists(lists: Sequence[Sequence[int]], device: str | torch.device) -> Ragged:
     """Convert lists of ints to a Ragged of i64 on a device. No wait."""
     return Ragged(*to_device(device, flat(lists), np.cumsum([0, *map(len, lists)], dtype=np.int64)))

@@ -2,11 +2,8 @@
 
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from gpu_rag_kernels import dispatch
-
-from gpu_rag.index.stages import synonyms
 
 
 def ops(result: Any) -> dict[str, str]:
@@ -68,22 +65,6 @@ def test_faiss_searches_the_names_and_documents_of_a_knowledge_base(by_both, cli
     asked = {"id": "1", "question": "Which town on the Aare has a bridge, Bern or Thun?", "answer_ids": ["t0"]}
     torch, faiss = by_both(asked, "hybgrag,hydrarag,dense", ("hit@1", "hit@5", "mrr"), "--skb", tmp_path / "towns")
     assert torch == faiss and len(torch) == 3
-
-
-def test_faiss_finds_the_synonyms_where_it_is_asked_for(run, cli, tiny_corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(synonyms, "_FEW", 0)
-    tables = []
-    for by in ("torch", "faiss"):
-        given = ("--for", "ppr", "--json", *cli.NO_LLM, "--set", f"graph.neighbours={by}")
-        result = run("index", tiny_corpus, "--out", tmp_path / by, *given, "--set", "index.synonym_threshold=0.01").ok
-        check_searched(result.document["stages"]["synonyms"]["graph_ops"], by)
-        (file,) = (tmp_path / by / "stages").glob("synonyms-*/synonyms.parquet")
-        tables.append(pq.read_table(file))
-    assert tables[0].num_rows > 3
-    assert tables[0].select(["left", "right"]) == tables[1].select(["left", "right"])
-    again = run("index", tiny_corpus, "--out", tmp_path / "torch", *given, "--set", "index.synonym_threshold=0.01")
-    skipped = {name: stage["skipped"] for name, stage in again.document["stages"].items()}
-    assert not skipped["synonyms"] and skipped["entity_vectors"]  # other bits: made anew, and nothing before it
 
 
 def test_what_cannot_be_had_is_an_error(answer, monkeypatch):

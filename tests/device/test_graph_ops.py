@@ -21,7 +21,6 @@ from gpu_rag.graph.ego import checked, ego_balls, induced_subgraphs
 from gpu_rag.graph.frontier import FrontierQuery, described, frontier_topk, hop_edges, score_lists
 from gpu_rag.graph.fuse import minmax_rows, rrf
 from gpu_rag.graph.join import join_index
-from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores
 from gpu_rag.graph.local_pagerank import blocks_pagerank
 from gpu_rag.graph.memory import free_bytes
 from gpu_rag.graph.nearest import nearest, topk_rows
@@ -156,12 +155,9 @@ def joins(w: World, put: Put, by: str) -> Any:
     mine, theirs = put(w.words(30)), put(w.words(70))
     groups = put(w.ids(4, 30)), put(w.ids(4, 70))
     held = join_index(right, theirs, groups=groups[1], implementation=by)
-    i, j = put(w.ids(30, 50).sort().values), put(w.ids(70, 50))
     return (
         hybrid_argmax(left, mine, right, theirs, exclude=groups, implementation=by),
         held.best(left, mine, groups=groups[0]),
-        hybrid_scores(left, mine, right, theirs, i, j),
-        hybrid_best_of(left, mine, right, theirs, i, j),
     )
 
 

@@ -93,8 +93,8 @@ def test_lists_are_scored_in_their_order(implementation: str, seed: int) -> None
     vectors, keywords = unit_rows(r, 9, 3), ragged(word_sets(r, 9, 5, 8))
     lists = [r.integers(0, 9, k).tolist() for k in r.integers(0, 6, 4)]
     found = score_lists(asked, described(vectors, keywords, 8), ragged(lists), implementation=implementation)
-    sim = similarities(asked, vectors, keywords)
-    assert torch.equal(found, torch.tensor([sim[b][x] for b, row in enumerate(lists) for x in row]).float())
+    sim = all_scores(asked.vectors, asked.keywords, vectors, keywords)
+    assert torch.equal(found, torch.tensor([sim[b][x] for b, row in enumerate(lists) for x in row]).double())
 
 
 def tiny() -> HopEdges:

@@ -31,7 +31,7 @@ def numba_as(dtype: torch.dtype) -> Join:
         groups = exclude or (None, None)
         side = join_numba.prepared(right, rk, groups[1], dtype=dtype)
         best, index = join_numba.join_by_numba(left, lk, groups[0], side, 1)
-        return index, best.float()
+        return index, best
 
     return join
 
@@ -131,7 +131,7 @@ def wrong(change: Callable[[np.ndarray, np.ndarray], np.ndarray], *, last: bool 
             scores[exclude[0].numpy()[:, None] == exclude[1].numpy()[None]] = -np.inf
         at = scores.shape[1] - 1 - scores[:, ::-1].argmax(1) if last else scores.argmax(1)
         best = torch.from_numpy(scores.max(1))
-        return torch.where(best > -torch.inf, torch.from_numpy(at), -1), best.float()
+        return torch.where(best > -torch.inf, torch.from_numpy(at), -1), best
 
     return join
 

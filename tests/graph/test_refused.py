@@ -19,7 +19,6 @@ from gpu_rag.graph.csr import check_range, csr_from_edges
 from gpu_rag.graph.ego import ego_balls, induced_subgraphs, pull_of
 from gpu_rag.graph.frontier import FrontierQuery, described, frontier_topk, hop_edges, score_lists
 from gpu_rag.graph.fuse import rrf
-from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores, jaccard_of_pairs
 from gpu_rag.graph.local_pagerank import blocks_pagerank
 from gpu_rag.graph.nearest import nearest, topk_rows
 from gpu_rag.graph.pagerank import personalized_pagerank
@@ -124,18 +123,6 @@ def test_keywords_that_no_edge_has_only_count() -> None:
             scores = score_lists(asked, things, lists, implementation=by)
             found.append(torch.cat([scores, best.ids.flatten().float(), best.scores.flatten()]))
     assert all(torch.equal(found[0], other) for other in found[1:])
-
-
-@pytest.mark.parametrize("shift", [-10, HUGE])
-def test_pairs_share_words_whatever_their_numbers(shift: int) -> None:
-    left, right = unit(6), unit(4)
-    i, j = (ends.flatten() for ends in torch.meshgrid(torch.arange(6), torch.arange(4), indexing="ij"))
-    words = ragged(SMALL), ragged([[1], [0, 2], [], [0, 1, 2]])
-    moved = Ragged(words[0].values + shift, words[0].offsets), Ragged(words[1].values + shift, words[1].offsets)
-    assert torch.equal(jaccard_of_pairs(*words, i, j), jaccard_of_pairs(*moved, i, j))
-    for op in (hybrid_scores, hybrid_best_of):
-        plain, other = (op(left, side[0], right, side[1], i, j) for side in (words, moved))
-        assert str(plain) == str(other)
 
 
 @BOTH

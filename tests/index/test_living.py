@@ -24,6 +24,7 @@ import pytest
 import gpu_rag
 from gpu_rag.api import parts, removal
 from gpu_rag.errors import BadInput, GpuRagError, IndexCorrupt, IndexLocked, UsageError
+from gpu_rag.graph.nearest import pairs as close
 from gpu_rag.index import build as stages
 from gpu_rag.index.folder import CARRIED, sealed
 from gpu_rag.index.stages import synonyms
@@ -623,8 +624,9 @@ def test_pairs_of_candidates_are_not_taken_for_all_pairs(tmp_path: Path, monkeyp
     rows = {"a": [[bridge, "crosses", "Ves"]], "b": [[f"{bridge}s", "of", "Orlo"]], "c": [["X", "is", "Z"]]}
     nothing = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32)
     with monkeypatch.context() as patched:
-        patched.setattr(synonyms, "EXACT_ROWS", 1)
-        patched.setattr(synonyms, "close_pairs", lambda *_: nothing)
+        for module in (synonyms, close):
+            patched.setattr(module, "EXACT_ROWS", 1)
+        patched.setattr(close, "close_pairs", lambda *_: nothing)
         gpu_rag.build(**write_triples(tmp_path / "corpus", rows), out=tmp_path / "index", methods=["ppr"]).close()
     given = write_triples(tmp_path / "corpus", {name: rows[name] for name in "ab"})
     gpu_rag.update(tmp_path / "index", settings=FAST).index.close()

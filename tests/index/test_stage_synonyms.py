@@ -10,6 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpu_rag.graph.nearest import pairs as close
+from gpu_rag.index.stages import synonyms
 from gpu_rag.index.stages.synonyms import synonyms_stage
 from gpu_rag.settings import IndexSettings
 
@@ -93,7 +95,8 @@ def test_blocks_of_queries_do_not_show(benches: Iterator[Any], monkeypatch: pyte
     names = [f"name{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(40)]
     whole = run_layer(next(benches), names, vectors)
     assert len(whole) > 30
-    monkeypatch.setattr("gpu_rag.index.stages.synonyms._ROWS", 7)
+    monkeypatch.setitem(close.TILE, "cpu", 7)
+    monkeypatch.setattr(close, "PAIRS", 20)  # so that pairs are also thinned out on the way
     assert run_layer(next(benches), names, vectors) == whole
 
 
@@ -103,7 +106,8 @@ def test_candidates_above_a_size(benches: Iterator[Any], monkeypatch: pytest.Mon
     vectors = unit(np.repeat(generator.normal(size=(60, 24)), 5, 0) + generator.normal(size=(300, 24)) * 0.3)
     names = sorted(f"name{chr(97 + i // 26)}{chr(97 + i % 26)}" + " 1" * (i % 7 == 0) for i in range(300))
     exact = run_layer(next(benches), names, vectors)
-    monkeypatch.setattr("gpu_rag.index.stages.synonyms.EXACT_ROWS", 100)
+    for module in (close, synonyms):
+        monkeypatch.setattr(module, "EXACT_ROWS", 100)
     bench = next(benches)
     found = run_layer(bench, names, vectors)
     assert found.items() <= exact.items() and len(found) >= 0.9 * len(exact) > 100

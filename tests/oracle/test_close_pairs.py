@@ -7,11 +7,12 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+from gpu_rag_kernels.dispatch import preferring
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.graph.nearest import pairs as pairs_module
-from gpu_rag.graph.nearest.pairs import among_nearest, close_pairs, plan
+from gpu_rag.graph.nearest.pairs import among_nearest, close_pairs, near_pairs, plan
 
 THRESHOLD = 0.8
 PARTS = st.sampled_from([1, 5, 1 << 22])
@@ -99,6 +100,43 @@ def test_many_equal_rows_cost_no_square() -> None:
 def test_of_no_row_or_one_there_is_no_pair(n: int) -> None:
     left, right, score = close_pairs(torch.ones(n, 1), np.zeros(n, np.uint64), THRESHOLD)
     assert len(left) == len(right) == len(score) == 0
+
+
+@pytest.mark.parametrize("by", ["numba", "torch"])
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.integers(0, 10**6), st.sampled_from([7, 64]), st.sampled_from([0.0, 0.1, 0.5]), st.booleans())
+def test_near_pairs_are_all_pairs(by: str, seed: int, size: int, share: float, halves: bool) -> None:
+    check_near(by, seed, size, share, halves)
+
+
+def check_near(by: str, seed: int, size: int, share: float, halves: bool) -> None:
+    """In groups, by tiles, with the pairs of an earlier run, and thinned out to the nearest on the way."""
+    rng, k = np.random.default_rng(seed), 2
+    base = clustered(90, seed) if halves else clustered(90, seed).float()
+    groups, is_new = rng.integers(0, 2, 90).astype(np.uint64), rng.random(90) < share
+    expected = all_pairs(base, groups)
+    left, right = np.array(list(expected), np.int64).reshape(-1, 2).T
+    old = ~(is_new[left] | is_new[right])
+    earlier = left[old], right[old], np.array(list(expected.values()), np.float32)[old]
+    steps: list[int] = []
+    given = {"groups": groups, "kept": earlier, "is_new": is_new, "advance": steps.append}
+    with preferring({"ops": by}), patch.dict(pairs_module.TILE, cpu=size), patch.object(pairs_module, "PAIRS", 5):
+        pairs, recall = near_pairs(base, THRESHOLD, **given)
+        some, _ = near_pairs(base, THRESHOLD, **given, k=k)
+    assert list(zip(*(side.tolist() for side in pairs[:2]))) == list(expected) and recall is None
+    assert pairs[2].dtype == np.float32 and pairs[2].tolist() == list(expected.values()) and sum(steps) == 2 * 90
+    nearest = [{*zip(*(c[np.concatenate([*among_nearest(*p, k)])].tolist() for c in p))} for p in (pairs, some)]
+    assert nearest[0] == nearest[1]
+
+
+@pytest.mark.parametrize("wrong", ["no slack", "exact scores dropped"])
+def test_wrong_near_pairs_are_caught(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    if wrong == "no slack":
+        monkeypatch.setattr(pairs_module, "products_slack", lambda rows: -0.05)
+    else:
+        monkeypatch.setattr(pairs_module, "exact_dots", lambda left, i, right, j: torch.ones(len(i)))
+    with pytest.raises(AssertionError):
+        check_near("torch", 1, 64, 0.0, True)
 
 
 def are_nearest(left: np.ndarray, right: np.ndarray, score: np.ndarray, k: int) -> np.ndarray:

@@ -46,13 +46,13 @@ def all_scores(left: torch.Tensor, lk: Ragged, right: torch.Tensor, rk: Ragged, 
 def check_join(found: tuple[torch.Tensor, torch.Tensor], scores: np.ndarray) -> None:
     """The best of each row of scores, of equal ones the first; -1 and -inf where there is none."""
     index, score = found
-    assert index.dtype == torch.int64 and score.dtype == torch.float32
+    assert index.dtype == torch.int64 and score.dtype == torch.float64
     if not scores.shape[1]:
         assert index.tolist() == [-1] * len(scores) and score.tolist() == [-np.inf] * len(scores)
         return
     best = scores.max(1)
     assert index.tolist() == np.where(best > -np.inf, scores.argmax(1), -1).tolist()
-    assert score.tolist() == best.astype(np.float32).tolist()
+    assert score.tolist() == best.tolist()
 
 
 def best_out_edges(sim: np.ndarray, indptr: Sequence[int], frontier: list[list[int]], k: int) -> list[Pairs]:

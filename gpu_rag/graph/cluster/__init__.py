@@ -14,7 +14,7 @@ from gpu_rag.graph.ragged import check_ragged, row_of_value
 from gpu_rag.lazy import torch
 from gpu_rag.types import Ragged
 
-__all__ = ["exact_groups", "linked_pairs", "radius_clusters"]
+__all__ = ["exact_groups", "radius_clusters"]
 
 TILE = 2048  # rows and columns of a tile of scores
 GPU_TILE = 8192  # the same on a GPU; larger, because the host waits three times per tile
@@ -66,7 +66,7 @@ def _clusters_by_torch(vectors: torch.Tensor, threshold: float, min_samples: int
     size = TILE if device.type == "cpu" else GPU_TILE
     starts = range(0, n, size)
     for i0, j0 in ((i, j) for i in starts for j in starts if i <= j):
-        pairs = linked_pairs(vectors, i0, j0, size, threshold)
+        pairs = _linked_pairs(vectors, i0, j0, size, threshold)
         if pairs.shape[1]:
             count.index_add_(0, pairs.flatten(), torch.ones_like(pairs).flatten())
             waiting = torch.cat([waiting, pairs], 1)
@@ -107,11 +107,7 @@ def clusters_by_numba(
         left = rows(i0)
         for j0 in range(i0, n, tile):
             right = rows(j0)
-            shape = len(left.rows), len(right.rows)
-            scores = torch.mm(left.rows, right.rows.T, out=buffer[: shape[0] * shape[1]].view(shape))
-            longest = low_precision.largest(left.length) * low_precision.largest(right.length)
-            slack = low_precision.largest(low_precision.slack_of(left, right))
-            slack += low_precision.rounding_of(dtype) * longest
+            scores, slack = low_precision.products_of(left, right, buffer)
             low, high = np.float32(threshold - slack), np.float32(threshold + slack)
             n_waiting = link_tile(
                 score_bits(scores), i0, j0, low, high, bits, threshold, parent, count, enough, waiting, n_waiting
@@ -122,7 +118,7 @@ def clusters_by_numba(
     return labels_of(torch.from_numpy(parent).long(), torch.from_numpy(count >= enough), links)
 
 
-def linked_pairs(vectors: torch.Tensor, i0: int, j0: int, size: int, threshold: float) -> torch.Tensor:
+def _linked_pairs(vectors: torch.Tensor, i0: int, j0: int, size: int, threshold: float) -> torch.Tensor:
     """Pairs i < j in one tile with a dot product >= threshold: i64[2, P]."""
     slack, scores = products_slack(vectors), products(vectors[i0 : i0 + size], vectors[j0 : j0 + size])
     if i0 == j0:

@@ -75,6 +75,15 @@ def slack_of(left: LowPrecision, right: LowPrecision) -> Array:
         return np.where(reach < MAX_PRODUCT, slack, np.inf)
 
 
+def products_of(left: LowPrecision, right: LowPrecision, out: torch.Tensor | None = None) -> tuple[torch.Tensor, float]:
+    """The products of all left and right rows [Nl, Nr] in their dtype, and their largest distance from the exact ones.
+    out: memory for them."""
+    shape = len(left.rows), len(right.rows)
+    scores = torch.mm(left.rows, right.rows.T, out=None if out is None else out[: shape[0] * shape[1]].view(shape))
+    longest = largest(left.length) * largest(right.length)
+    return scores, largest(slack_of(left, right)) + rounding_of(left.rows.dtype) * longest
+
+
 def largest(bounds: Array) -> float:
     """The maximum of f64[N]; inf if one is NaN, 0 if it is empty."""
     maximum = float(bounds.max(initial=0.0))

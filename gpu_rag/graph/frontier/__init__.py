@@ -2,8 +2,8 @@
 
 Each edge is described by one question of its own (HopRAG): a keyword set K_x and a unit vector v_x.
 SIM(q, x) = (Jaccard(K_q, K_x) + v_q . v_x) / 2 is HopRAG's similarity; the Jaccard index of two empty sets is 0. It is
-computed exactly, with dot products on the grid of `dots`, and rounded once to f32. So a score has the same bits for any
-batch, tile, implementation or device. Equal scores are ordered by id.
+computed exactly in f64, with dot products on the grid of `dots`; `frontier_topk` rounds it once to f32. So a score has
+the same bits for any batch, tile, implementation or device. Equal scores are ordered by id.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def pick_search(device: torch.device, implementation: str = "auto", op: str = "f
 def score_lists(
     query: FrontierQuery, things: Described, lists: Ragged, *, implementation: str = "auto", threads: int = 1
 ) -> torch.Tensor:
-    """SIM(q, x) for every x in each question's list: f32[T], in the order of `lists`.
+    """SIM(q, x) for every x in each question's list: f64[T], in the order of `lists`.
 
     lists: Ragged of i32/i64 rows of `things`, in any order, repeats allowed. implementation: see `pick_search`.
     Time: D multiply-adds per pair. Memory: the result; in addition D f64 per pair, in pieces (torch), or 16 bytes per

@@ -25,7 +25,7 @@ def _of_questions(query: FrontierQuery) -> tuple[Array, Array, Array]:
 
 def lists_by_numba(query: FrontierQuery, things: Described, lists: Ragged, threads: int) -> torch.Tensor:
     """`score_lists` of checked inputs."""
-    questions, out = _of_questions(query), np.empty(lists.values.shape[0], np.float32)
+    questions, out = _of_questions(query), np.empty(lists.values.shape[0])
     listed, offsets = arrays_of(lists, wide=True)
     thing_words, thing_offsets = arrays_of(things.keywords)
     vectors = component_bits(things.vectors.detach())

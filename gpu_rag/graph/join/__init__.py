@@ -38,7 +38,7 @@ class JoinIndex:
     def best(
         self, left: torch.Tensor, left_keywords: Ragged, *, groups: torch.Tensor | None = None, threads: int = 1
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The best right row for each left row: index i64[Nl] and score f32[Nl].
+        """The best right row for each left row: index i64[Nl] and score f64[Nl].
 
         score(i, j) = (|K_i & K_j| / |K_i | K_j| + l_i . r_j) / 2, the Jaccard index of the keyword sets (0 for two
         empty sets) and the cosine, as in HopRAG's merging of questions. Exact: the largest f64 score with exact dot
@@ -73,7 +73,7 @@ class JoinIndex:
             best, index = join_by_numba(left, left_keywords, groups, self.ready, threads)
         else:
             best, index = join_by_torch(left, left_keywords, right, self.keywords, exclude)
-        return index, best.float()
+        return index, best
 
 
 def join_index(

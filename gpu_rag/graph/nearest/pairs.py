@@ -1,7 +1,8 @@
-"""Close pairs of rows without comparing all pairs: candidates by hashed projections, then exact scores.
+"""Close pairs of rows: all of them, or most of them without comparing all pairs (`near_pairs` picks).
 
-Whether a pair is a candidate depends only on its two rows and on the size class of N, never on order, device or other
-rows, up to the cap on very large buckets. For unit rows x, y at the angle t, a signed projection is equal for both with
+Many rows on a CPU are compared only if hashed projections make them candidates, which are then scored exactly. Whether
+a pair is a candidate depends only on its two rows and on the size class of N, never on order, device or other rows, up
+to the cap on very large buckets. For unit rows x, y at the angle t, a signed projection is equal for both with
 probability p = 1 - t / pi (Charikar, "Similarity estimation techniques from rounding algorithms", 2002), so
     P(candidate) = 1 - (1 - p^k)^L    for L tables of k bits each.
 Rows are rounded to integers and projections are -1 or 1: every sum is exact in f32, and bits agree on every machine.
@@ -20,12 +21,15 @@ from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
+from gpu_rag_kernels.dispatch import pick_implementation
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.dots import check_unit_rows, exact_dots
+from gpu_rag.graph.common.dots import check_unit_rows, exact_dots, products, products_slack
 from gpu_rag.lazy import torch
 
-EXACT_ROWS = 150_000  # up to this number, and always on a GPU, the callers compare all rows with each other
+EXACT_ROWS = 150_000  # up to this number, and always on a GPU, all rows are compared with each other
+TILE = {"cpu": 2048, "cuda": 8192}  # rows and columns compared at a time
+FEW = 0.2  # share of new rows; above, comparing all rows, each pair once, is faster
 RECALL = 0.9  # recall of pairs at the threshold; closer pairs are found more often
 BUCKET = 12  # mean rows of a bucket
 MAX_TABLES = 128
@@ -59,6 +63,86 @@ def plan(n: int, threshold: float) -> tuple[int, int]:
 def comparisons(n: float, threshold: float) -> float:
     """Predicted cost of finding the close pairs of one of n rows on a CPU, in exact comparisons of two rows."""
     return n if n <= EXACT_ROWS else plan(int(n), threshold)[1] * (TABLE_COST + CLOSE_COST * n)
+
+
+def near_pairs(
+    base: torch.Tensor,
+    threshold: float,
+    *,
+    groups: np.ndarray | None = None,
+    kept: RowPairs | None = None,
+    is_new: np.ndarray | None = None,
+    k: int | None = None,
+    dtype: Any = np.float32,
+    advance: Callable[[int], None] = lambda rows: None,
+    folder: Path | None = None,
+) -> tuple[RowPairs, tuple[int, int] | None]:
+    """All pairs of rows of one group whose dot product, rounded to `dtype`, is at least `threshold`; and None. Above
+    EXACT_ROWS rows on a CPU: most pairs, see `close_pairs`, and their `sampled_recall`.
+
+    base: f16/f32[N, D], rows of length 1 or 0. groups: u64[N], default one group. kept: the pairs of an earlier run of
+    all rows that are not is_new, bool[N]; then only pairs of new rows are searched, unless there are many. k: pairs of
+    rows that have k better partners each may be missing (`among_nearest` chooses the same); it bounds memory. dtype:
+    f32 or f64; candidates have f32. advance: called with rows that are done, N in all. Ascending; the same on every
+    device. Raises BadInput.
+    """
+    n, groups = len(base), np.zeros(len(base), np.uint64) if groups is None else groups
+    if base.device.type == "cpu" and n > EXACT_ROWS:
+        close = close_pairs(base, groups, threshold, advance, folder)
+        return close, sampled_recall(base, groups, *close[:2], threshold)
+    check_unit_rows(base, "base")
+    if kept is None or is_new is None or is_new.mean() >= FEW:
+        kept, is_new = None, np.ones(n, bool)
+    _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    may_pair = sizes[group] > 1
+    rows, is_old, size = np.flatnonzero(is_new & may_pair), ~is_new & may_pair, TILE.get(base.device.type, 2048)
+    advance(n - len(rows))
+    nothing = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, dtype)
+    near, found = kept or nothing, list[RowPairs]()
+    for part in np.array_split(rows, range(size, len(rows), size)) if len(rows) else ():
+        starts = (j for j in range(0, n, size) if j + size > part[0] or is_old[j : j + size].any())
+        for a, b in _nearly_close(base, part, starts, size, threshold):
+            once = (group[a] == group[b]) & ((a < b) | is_old[b])
+            a, b = a[once], b[once]
+            i, j = (torch.from_numpy(side).to(base.device) for side in (a, b))
+            score = exact_dots(base, i, base, j).cpu().numpy().astype(dtype)
+            is_close = score >= dtype(threshold)
+            found.append((np.minimum(a, b)[is_close], np.maximum(a, b)[is_close], score[is_close]))
+        if k is not None and sum(len(score) for *_, score in found) > PAIRS:
+            near = joined([near, *found])
+            best = np.concatenate([*among_nearest(*near, k)])
+            near, found = tuple(column[best] for column in near), []  # type: ignore[assignment]
+        advance(len(part))
+    return joined([near, *found]), None
+
+
+def _nearly_close(
+    base: torch.Tensor, rows: np.ndarray, starts: Iterable[int], size: int, threshold: float
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Pairs of `rows` and of `size` rows from each start, i64[P] each, whose fast product may be of `threshold`."""
+    left = base[torch.from_numpy(rows).to(base.device)]
+    if pick_implementation(base.device, op="near_pairs") == "numba":
+        from gpu_rag.graph.common.low_precision import fastest_dtype, low_precision_rows, products_of
+
+        dtype = fastest_dtype()
+        fast = low_precision_rows(left, dtype)
+        tiles = ((j, *products_of(low_precision_rows(base[j : j + size], dtype), fast)) for j in starts)
+    else:
+        tiles = ((j, products(base[j : j + size], left), products_slack(left)) for j in starts)
+    for start, scores, slack in tiles:
+        hits = (scores >= threshold - slack).flatten()  # NumPy finds the few True faster than torch
+        found = np.flatnonzero(hits.numpy()) if hits.device.type == "cpu" else hits.nonzero()[:, 0].cpu().numpy()
+        b, a = np.divmod(found, len(rows))
+        yield rows[a], b + start
+
+
+def joined(parts: Iterable[RowPairs]) -> RowPairs:
+    """The distinct pairs of all parts, ascending; a pair has one score."""
+    left, right, score = (np.concatenate(columns) for columns in zip(*parts))
+    key = left.astype(np.int64) << 32 | right
+    order = np.argsort(key, kind="stable")  # fast if most are sorted
+    first = order[np.flatnonzero(np.diff(key[order], prepend=-1))]
+    return left[first], right[first], score[first]
 
 
 def close_pairs(
@@ -157,16 +241,13 @@ def sampled_recall(
 ) -> tuple[int, int]:
     """(n exact pairs, n of these among the pairs (left, right)) of SAMPLE rows, within their groups and with a dot
     product of at least `threshold`. Arguments as in `close_pairs`."""
-    n, rows = len(base), torch.linspace(0, max(len(base) - 1, 0), min(SAMPLE, len(base)), dtype=torch.float64).long()
-    sample, keys = base[rows].float(), np.zeros(0, np.int64)
-    for start in range(0, n, _ROWS):
-        part = base[start : start + _ROWS].float()
-        i, j = (sample @ part.T >= threshold - 1e-3).nonzero().T
-        i, j = rows[i], j + start
-        paired = torch.from_numpy(groups[i.numpy()] == groups[j.numpy()]) & (i != j)
-        i, j = i[paired], j[paired]
-        close = exact_dots(base, i, base, j) >= threshold
-        keys = distinct(np.concatenate([keys, _key(i[close].numpy(), j[close].numpy(), n)]))
+    n, keys = len(base), np.zeros(0, np.int64)
+    rows = torch.linspace(0, max(n - 1, 0), min(SAMPLE, n), dtype=torch.float64).long().numpy()
+    for a, b in _nearly_close(base, rows, range(0, n, _ROWS), _ROWS, threshold):
+        paired = (groups[a] == groups[b]) & (a != b)
+        a, b = a[paired], b[paired]
+        close = (exact_dots(base, torch.from_numpy(a), base, torch.from_numpy(b)) >= threshold).numpy()
+        keys = distinct(np.concatenate([keys, _key(a[close], b[close], n)]))
     parts = (slice(start, start + PAIRS) for start in range(0, len(left), PAIRS))
     return len(keys), sum(int(np.isin(keys, _key(left[part], right[part], n)).sum()) for part in parts)
 

@@ -12,10 +12,8 @@ import numpy as np
 import pyarrow.compute as pc
 import xxhash
 
-from gpu_rag.graph.common.arrays import to_host
 from gpu_rag.graph.common.dots import unit_of
-from gpu_rag.graph.nearest.index import NearestRows
-from gpu_rag.graph.nearest.pairs import EXACT_ROWS, RowPairs, among_nearest, close_pairs, comparisons, sampled_recall
+from gpu_rag.graph.nearest.pairs import EXACT_ROWS, RowPairs, among_nearest, comparisons, joined, near_pairs
 from gpu_rag.index import tables
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.names import changed, inverse, rows_of
@@ -29,15 +27,13 @@ from gpu_rag.settings import Settings
 _log = logging.getLogger(__name__)
 _DIGITS = re.compile(r"\d+")
 _MIN_LETTERS = 3
-_ROWS = 4096  # entities per search: bounds memory, does not change the result
+_ROWS = 4096  # entities compared at a time: bounds memory, does not change the result
 _FEW = 1024  # up to this number of names, torch takes longer to load than it saves
 
 
 def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
-    """The threshold and the number of neighbours; also faiss if it searches, because its scores may differ in the last
-    bit."""
-    by = {"neighbours": "faiss"} if settings.graph.neighbours == "faiss" else {}
-    return {"threshold": settings.index.synonym_threshold, "k": settings.index.synonym_k, **by}
+    """The threshold and the number of neighbours."""
+    return {"threshold": settings.index.synonym_threshold, "k": settings.index.synonym_k}
 
 
 def _pairs(settings: Settings, sizes: Mapping[str, float]) -> float:
@@ -59,24 +55,18 @@ def synonyms_stage(work: Work) -> dict[str, int]:
     For each name the `synonym_k` nearest of the names that it may pair with count, by (-cosine, row). A pair is kept if
     it counts for one of its two names.
     The search runs on the device of the models: scores are the same on every device. Above EXACT_ROWS names on a CPU,
-    pairs are candidates from hashed projections, see `graph.nearest.pairs`; a sample measures the share of the exact
+    pairs are candidates from hashed projections, see `near_pairs`; a sample measures the share of the exact
     pairs among them, and counts report it. Otherwise pairs of an earlier run are kept, and only new names are searched.
-    Memory: that of `close_pairs`; vectors and pairs are mapped.
+    Memory: that of `near_pairs`; vectors and pairs are mapped.
     """
     index = work.settings.index
     vectors = tables.read_arrays(work.stage_folders["entity_vectors"] / "vectors.safetensors")["vectors"]
     groups = _groups(work.stage_folders["entities"] / "entities.parquet")
     work.progress.start("synonyms", len(groups), "names")
-    counts = {}
-    if len(groups) <= EXACT_ROWS or pick_device(work.settings.models.device) != "cpu":
-        pairs = _exact_pairs(work, vectors, groups)
-    else:
-        base = torch.from_numpy(vectors)
-        with storage_errors(work.partial):
-            pairs = close_pairs(base, groups, index.synonym_threshold, work.progress.advance, work.partial)
-        sampled, n_found = sampled_recall(base, groups, *pairs[:2], index.synonym_threshold)
-        counts = {"synonyms_sampled": sampled, "synonyms_sampled_and_found": n_found}
-        _log.info("synonyms by candidates: %d of %d exact pairs of a sample are among them", n_found, sampled)
+    pairs, recall = _pairs_of(work, vectors, groups)
+    counts = dict(zip(("synonyms_sampled", "synonyms_sampled_and_found"), recall or ()))
+    if recall:
+        _log.info("synonyms by candidates: of %d exact pairs of a sample %d are among them", *recall)
     path = work.out / "synonyms.parquet"
     with tables.TableWriter(path, tables.SYNONYMS) as writer:
         for kept in among_nearest(*pairs, index.synonym_k):
@@ -103,29 +93,20 @@ def _group(name: str) -> str:
     return " ".join(_DIGITS.findall(name)) if sum(map(str.isalpha, name)) >= _MIN_LETTERS else f"alone {name}"
 
 
-def _exact_pairs(work: Work, vectors: np.ndarray, groups: np.ndarray) -> RowPairs:
-    """All pairs that `among_nearest` may keep, and perhaps other pairs of at least the threshold, found exactly."""
-    kept, is_new = _earlier_pairs(work, vectors)
+def _pairs_of(work: Work, vectors: np.ndarray, groups: np.ndarray) -> tuple[RowPairs, tuple[int, int] | None]:
+    """`near_pairs` of the names, and those of an earlier run."""
+    threshold, device = work.settings.index.synonym_threshold, pick_device(work.settings.models.device)
+    is_exact = device != "cpu" or len(groups) <= EXACT_ROWS
+    kept, is_new = _earlier_pairs(work, vectors) if is_exact else (None, np.ones(len(groups), bool))
     work.report.reused += int((~is_new).sum())
-    _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    rows = np.flatnonzero(is_new & (sizes[group] > 1))
-    work.progress.advance(len(groups) - len(rows))
-    searched = [] if kept is None else [kept]
-    if kept is not None and len(rows) <= _FEW:
-        searched += _all_close(vectors, rows, groups, work.settings.index.synonym_threshold)
-        work.progress.advance(len(rows))
-    else:
-        nearest = NearestRows(torch.from_numpy(vectors).to(pick_device(work.settings.models.device)))
-        for part in np.array_split(rows, range(_ROWS, len(rows), _ROWS)):
-            searched += _searched(work, nearest, part, groups, complete=kept is not None)
-            work.progress.advance(len(part))
-    nothing = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32)
-    left, right, score = (np.concatenate(arrays) for arrays in zip(nothing, *searched))
-    key = left << 32 | right
-    order = np.argsort(key, kind="stable")  # fast, since the kept pairs are sorted
-    firsts = np.flatnonzero(np.diff(key[order], prepend=-1))
-    best = np.maximum.reduceat(score[order], firsts) if len(firsts) else score
-    return left[order[firsts]], right[order[firsts]], best  # faiss scores of (a, b) and (b, a) may differ in a bit
+    if kept is not None and is_new.sum() <= _FEW:
+        work.progress.advance(len(groups))
+        return joined([kept, *_all_close(vectors, np.flatnonzero(is_new), groups, threshold)]), None
+    base, k, advance = torch.from_numpy(vectors).to(device), work.settings.index.synonym_k, work.progress.advance
+    with storage_errors(work.partial):
+        return near_pairs(
+            base, threshold, groups=groups, kept=kept, is_new=is_new, k=k, advance=advance, folder=work.partial
+        )
 
 
 def _all_close(vectors: np.ndarray, rows: np.ndarray, groups: np.ndarray, threshold: float) -> Iterator[RowPairs]:
@@ -142,31 +123,6 @@ def _all_close(vectors: np.ndarray, rows: np.ndarray, groups: np.ndarray, thresh
         yield np.minimum(a, b)[close], np.maximum(a, b)[close], score[close]
 
 
-def _searched(
-    work: Work, nearest: NearestRows, rows: np.ndarray, groups: np.ndarray, complete: bool
-) -> Iterator[RowPairs]:
-    """Pairs of some rows with the nearest rows of their groups that reach the threshold.
-
-    complete: find all such pairs of a row, not only the `synonym_k` nearest. A row is searched again, four times as
-    wide, while its last neighbour reaches the threshold and pairs may be missing.
-    """
-    threshold, k, n = work.settings.index.synonym_threshold, work.settings.index.synonym_k, len(groups)
-    width = min(k + 1, n)  # a row is its own nearest neighbour
-    while len(rows):
-        queries = nearest.base[torch.from_numpy(rows).to(nearest.base.device)].float()
-        top = nearest.search(queries, width)
-        ids, score = (array.numpy() for array in to_host(top.ids, top.scores))
-        close = (score >= threshold) & (ids >= 0)
-        row, column = np.nonzero(close & (groups[ids] == groups[rows, None]) & (ids != rows[:, None]))
-        unfinished = close[:, -1] & (width < n)
-        if not complete:
-            unfinished &= np.bincount(row, minlength=len(rows)) < k
-        done = ~unfinished[row]
-        a, b = rows[row[done]], ids[row[done], column[done]].astype(np.int64)
-        yield np.minimum(a, b), np.maximum(a, b), score[row[done], column[done]]
-        rows, width = rows[unfinished], min(4 * width, n)
-
-
 def _earlier_pairs(work: Work, vectors: np.ndarray) -> tuple[RowPairs | None, np.ndarray]:
     """Pairs of an earlier run that still hold, and bool[n]: the rows to search.
 
@@ -174,7 +130,7 @@ def _earlier_pairs(work: Work, vectors: np.ndarray) -> tuple[RowPairs | None, np
     then may take its place.
     """
     were_candidates = "synonyms_sampled" in work.previous_counts  # then some pairs may be missing
-    if not work.previous or not work.previous_inputs or work.settings.graph.neighbours == "faiss" or were_candidates:
+    if not work.previous or not work.previous_inputs or were_candidates:
         return None, np.ones(len(vectors), bool)
     rows, n_before = _unchanged(work, vectors)
     table = tables.read_table(work.previous / "synonyms.parquet", tables.SYNONYMS)

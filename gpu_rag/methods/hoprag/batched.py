@@ -216,7 +216,7 @@ def walk_hops(index: Index, queries: list[tuple[str, HopQuestion]], about: str, 
     vertex, starts = (torch.arange(size, device=graph.indptr.device) for size in (graph.n_vertices, n + 1))
     everywhere = Ragged(vertex.repeat(n), starts * graph.n_vertices)
     with trusted():
-        near = score_lists(questions, vertices, everywhere, threads=index.threads).view(n, graph.n_vertices)
+        near = score_lists(questions, vertices, everywhere, threads=index.threads).float().view(n, graph.n_vertices)
     texts, passage_of = [text for text, _ in queries], (graph.vertex_passage, index.n_passages)
     titles = spread(title_seeds(title_names(index), [words_of(text) for text in texts]))
     words, by_words = word_weights(index, texts)
@@ -265,7 +265,7 @@ def near_vertices(index: Index, queries: list[AtVertices], about: str) -> list[l
     graph = hop_graph(index)
     vertices, lists = graph.vertices(about), _vertices(graph, queries)
     questions = graph.numbered([question for question, _ in queries])
-    return _split(score_lists(questions, vertices, lists, threads=index.threads).tolist(), queries)
+    return _split(score_lists(questions, vertices, lists, threads=index.threads).float().tolist(), queries)
 
 
 def _vertices(graph: HopGraph, queries: Sequence[AtVertices]) -> Ragged:

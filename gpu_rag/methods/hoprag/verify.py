@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from gpu_rag.graph.join.pairs import hybrid_scores
+from gpu_rag.graph.frontier import FrontierQuery, described, score_lists
+from gpu_rag.graph.ragged import some_lists
 from gpu_rag.index import tables
 from gpu_rag.index.checks import outside, wrong_vectors
 from gpu_rag.index.index import Index
@@ -121,14 +122,19 @@ def _edges(index: Index, stage: str) -> Iterator[str]:
 
 
 _SIDES = ("out", "in")
+_ROWS = 1 << 16  # questions compared at a time: it bounds memory
 
 
 def _scores(index: Index, out_rows: np.ndarray, in_rows: np.ndarray) -> np.ndarray:
     vectors = (tables.read_arrays(index.folder(f"hop_{side}_vectors") / "vectors.safetensors") for side in _SIDES)
     left, right = (torch.from_numpy(arrays["vectors"]) for arrays in vectors)
     left_words, right_words = (read_lists(index.folder("hop_keywords") / f"{side}.parquet") for side in _SIDES)
-    i, j = (torch.from_numpy(rows.astype(np.int64)) for rows in (out_rows, in_rows))
-    return hybrid_scores(left, left_words, right, right_words, i, j).numpy()
+    things, scores = described(right, right_words, 2**31), [np.zeros(0)]
+    for start in range(0, len(out_rows), _ROWS):
+        i, j = (torch.from_numpy(rows[start : start + _ROWS].astype(np.int64)) for rows in (out_rows, in_rows))
+        queries = FrontierQuery(left[i].float(), some_lists(left_words, i))
+        scores.append(score_lists(queries, things, Ragged(j, torch.arange(len(j) + 1))).numpy())
+    return np.concatenate(scores)
 
 
 _CHECKS = {

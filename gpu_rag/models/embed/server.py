@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
-from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import closing
+from collections import deque
+from collections.abc import Iterator, Sequence
+from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from gpu_rag.errors import ContextOverflow, ModelError, RequestFailed
+from gpu_rag.errors import ContextOverflow, GpuRagError, ModelError, RequestFailed
 from gpu_rag.models.embed.interface import OnBatch, Parts, gathered
 from gpu_rag.models.fingerprint import text_hash
 from gpu_rag.models.llm import addresses
-from gpu_rag.models.llm.http_servers import Patience, Servers, address_of
-from gpu_rag.models.llm.http_wire import Exchanger, Failure
+from gpu_rag.models.llm.http import ServerThread
+from gpu_rag.models.llm.http_servers import Job, Patience, Servers, address_of
+from gpu_rag.models.llm.http_wire import Failure, Service, Unanswered
 from gpu_rag.models.llm.interface import ApiKeys
 
 CODE_VERSION = 1
 TEXTS = 32  # texts per request: servers take that many by default
 SHORTEST = 16  # characters: a shorter text that counts as too long was refused for another reason
 PATIENCE = Patience(timeout_s=600.0, connect_timeout_s=10.0, retries=5, backoff_s=0.5)
-
-Turn = list[Exchanger]  # all servers, in the order in which a request tries them
-Tasks = set[asyncio.Task[tuple[list[int], np.ndarray]]]  # running requests, each with its rows and their vectors
 
 
 class ServerEmbedder:
@@ -35,8 +34,8 @@ class ServerEmbedder:
     spec: "http://HOST:PORT/v1#NAME"; without a name, the only model served; several servers of one model are separated
     by commas. On opening, GET /models must list it, and one text is embedded to find the dimension. ca_file: further
     certificates for https. A request has 32 texts, sorted by length; at most `connections` are in flight at each
-    server, and each begins at the next server. It is retried like requests of the language model, at the server after
-    that; an answer with a vector that is missing, of another length, not finite or zero is a failure. If a server
+    server. Servers are chosen, and requests retried, as for the language model, see `Servers`; an answer with a vector
+    that is missing, of another length, not finite or zero is a failure. If a server
     refuses a request, its texts are sent in halves; a single text that is too long is cut by half, and counted in
     `n_truncated`. content_hash depends on the model's name, the revision if a server reports one, and the dimension.
     Rows may depend on their batch.
@@ -53,10 +52,12 @@ class ServerEmbedder:
     ):
         """Look up the model. Raises ModelError (no server, another model, no vectors), BadInput (ca_file)."""
         urls, model = addresses(spec)
-        self._addresses = [address_of(url, api_key, ca_file) for url in urls]
-        self._connections, self._patience = connections * len(urls), patience
-        self._model, revision = asyncio.run(self._opened(model))
-        self.name = f"{','.join(address.url for address in self._addresses)}#{self._model}"
+        servers = [address_of(url, api_key, ca_file) for url in urls]
+        self._connections = connections * len(urls)
+        self._thread = ServerThread(self, servers, model, "", connections, patience, Service("/embeddings"))
+        self._thread.open()
+        self._model, revision = self._thread.servers.model, self._thread.servers.revision
+        self.name = f"{','.join(server.url for server in servers)}#{self._model}"
         self.device, self.n_truncated, self.row_identical = "server", 0, False
         self.dim = 0
         ((_, vectors),) = self.parts(["dimension"])
@@ -69,99 +70,66 @@ class ServerEmbedder:
 
     def parts(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> Parts:
         """(rows, f32[len(rows), D]) of distinct texts, as answers arrive. Raises ModelError."""
-        n_done, failed = 0, list[BaseException]()  # after a failure only requests in flight are finished
-        with asyncio.Runner() as runner, closing(_Exchange(runner, self._exchangers())) as exchange:
-            batches, running = _batches(texts), Tasks()
+        self._thread = self._thread.of_this_process(self, self._model)
+        finished: SimpleQueue[tuple[Job, list[int], list[str], Any]] = SimpleQueue()
+        batches = ((rows, [texts[row] for row in rows]) for rows in _batches(texts))
+        smaller, running = deque[tuple[list[int], list[str]]](), set[Job]()
+        n_done, error = 0, None  # after an error only requests in flight are finished
+        try:
             while True:
-                while not failed and len(running) < self._connections and (rows := next(batches, None)) is not None:
-                    task = self._answered(exchange.turn(), rows, [texts[row] for row in rows])
-                    running.add(runner.get_loop().create_task(task))
+                while error is None and len(running) < self._connections:
+                    if (part := smaller.popleft() if smaller else next(batches, None)) is None:
+                        break
+                    running.add(self._send(*part, finished))
                 if not running:
                     break
-                done, running = runner.run(asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED))
-                failed += [error for task in done if (error := task.exception()) is not None]
-                answers = [task.result() for task in done if task.exception() is None]
-                if answers:
-                    rows = [row for rows_of, _ in answers for row in rows_of]
-                    yield rows, np.concatenate([vectors for _, vectors in answers])
+                job, rows, sent, outcome = finished.get()
+                running.remove(job)
+                if isinstance(outcome, np.ndarray):
+                    self.n_truncated += sent != [texts[row] for row in rows]
+                    yield rows, outcome
                     n_done += len(rows)
                     if on_batch is not None:
                         on_batch(n_done)
-        if failed:
-            raise failed[0]
-
-    async def _opened(self, model: str) -> tuple[str, str]:
-        servers = Servers(self._addresses, model, "", self._connections, self._patience)
-        try:
-            await servers.open()
-            return servers.model, servers.revision
+                    continue
+                try:
+                    smaller += self._smaller(rows, sent, outcome)
+                except ModelError as unusable:
+                    error = error or unusable
         finally:
-            await servers.close()
+            self._thread.call(Servers.drop, list(running))
+        if error is not None:
+            raise error
 
-    async def _exchangers(self) -> list[Exchanger]:
-        return [address.exchanger(self._patience.connect_timeout_s) for address in self._addresses]
-
-    async def _answered(self, servers: Turn, rows: list[int], texts: list[str]) -> tuple[list[int], np.ndarray]:
-        """Rows and their vectors; sends halves if the server refuses the whole."""
-        try:
-            return rows, await self._request(servers, texts)
-        except RequestFailed as error:
-            if len(rows) > 1:
-                half = len(rows) // 2
-                first = await self._answered(servers, rows[:half], texts[:half])
-                second = await self._answered(servers, rows[half:], texts[half:])
-                return first[0] + second[0], np.concatenate([first[1], second[1]])
-            if not isinstance(error, ContextOverflow) or len(texts[0]) <= SHORTEST:
-                given = f"{self.name}: {texts[0][:80]!r}: {error}"
-                raise ModelError("a text could not be embedded", given=given) from error
-        cut = texts[0]
-        self.n_truncated += 1
-        while True:
-            cut = cut[: len(cut) // 2]
-            try:
-                return rows, await self._request(servers, [cut])
-            except ContextOverflow:
-                if len(cut) <= SHORTEST:
-                    raise
-
-    async def _request(self, servers: Turn, texts: list[str]) -> np.ndarray:
-        """Vectors of one request, with retries, each at the next server. Raises RequestFailed, ModelError."""
+    def _send(self, rows: list[int], texts: list[str], finished: SimpleQueue[Any]) -> Job:
         plain = [text.encode("utf-8", "replace").decode("utf-8") or " " for text in texts]  # some servers refuse ""
-        body = msgspec.json.encode({"model": self._model, "input": plain, "encoding_format": "float"})
-        why = ""
-        for n_before in range(self._patience.retries + 1):
-            outcome = await servers[n_before % len(servers)].post("/embeddings", body, self._patience.timeout_s)
-            if isinstance(outcome, (RequestFailed, ModelError)):
-                raise outcome
-            answer = outcome if isinstance(outcome, Failure) else read_vectors(outcome, len(texts), self.dim)
-            if not isinstance(answer, Failure):
-                return answer
-            why = answer.why
-            if not answer.again:
-                break
-            if n_before < self._patience.retries:
-                pause_s = self._patience.pause_s(n_before)
-                await asyncio.sleep(pause_s if answer.wait_s is None else max(answer.wait_s, pause_s))
-        expected = f"{len(texts)} vectors" + (f" of {self.dim} numbers" if self.dim else "")
-        given, do = f"{self.name}: {why}", "see whether the server embeds: its log, its model"
-        raise ModelError("the server does not embed", given=given, expected=expected, do=do)
+        content = {"model": self._model, "input": plain, "encoding_format": "float"}
+        job = Job(
+            lambda _: msgspec.json.encode(content),
+            lambda job, outcome: finished.put((job, rows, texts, outcome)),
+            partial(read_vectors, n=len(texts), dim=self.dim),
+        )
+        self._thread.add([job])
+        return job
 
-
-class _Exchange:
-    """The exchangers of all servers for one call; closing it gives up open requests."""
-
-    def __init__(self, runner: asyncio.Runner, making: Coroutine[Any, Any, list[Exchanger]]):
-        self._runner, self._exchangers, self._n_turns = runner, runner.run(making), 0
-
-    def turn(self) -> Turn:
-        """All servers, from the one whose turn it is."""
-        first = self._n_turns % len(self._exchangers)
-        self._n_turns += 1
-        return self._exchangers[first:] + self._exchangers[:first]
-
-    def close(self) -> None:
-        for exchanger in self._exchangers:
-            self._runner.run(exchanger.close())
+    def _smaller(self, rows: list[int], texts: list[str], error: GpuRagError) -> Iterator[tuple[list[int], list[str]]]:
+        """What to send in place of texts that a server refused: two halves, or a half of one text that is too long.
+        Raises ModelError for others."""
+        if isinstance(error, Unanswered):
+            expected = f"{len(texts)} vectors" + (f" of {self.dim} numbers" if self.dim else "")
+            given, do = f"{self.name}: {error.given}", "see whether the server embeds: its log, its model"
+            raise ModelError("the server does not embed", given=given, expected=expected, do=do) from error
+        if not isinstance(error, RequestFailed):
+            raise error
+        half = len(rows) // 2
+        if half:
+            yield rows[:half], texts[:half]
+            yield rows[half:], texts[half:]
+        elif isinstance(error, ContextOverflow) and len(texts[0]) > SHORTEST:
+            yield rows, [texts[0][: len(texts[0]) // 2]]
+        else:
+            given = f"{self.name}: {texts[0][:80]!r}: {error}"
+            raise ModelError("a text could not be embedded", given=given) from error
 
 
 class _Vector(msgspec.Struct):

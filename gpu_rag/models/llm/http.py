@@ -12,7 +12,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,6 +23,7 @@ from gpu_rag.models.fingerprint import text_hash
 from gpu_rag.models.llm.capability import is_capable
 from gpu_rag.models.llm.http_servers import Address, Card, Job, Keeper, Patience, Servers, address_of
 from gpu_rag.models.llm.http_wire import (
+    CHAT,
     CHOICE_STYLES,
     LABELS,
     OBJECT_STYLES,
@@ -31,6 +31,7 @@ from gpu_rag.models.llm.http_wire import (
     TEMPLATE_TOKENS,
     Completion,
     FormRefused,
+    Service,
     Style,
     body,
     certificates_for,
@@ -108,17 +109,12 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
     ):
         """Look up the model on the servers. Raises BadInput (address, option) or ModelError (server, model id)."""
         super().__init__()
-        addresses = [
-            replace(_address(server, api_key), ca_file=ca_file) for server in ([url] if isinstance(url, str) else url)
-        ]
+        addresses = [_address(server, api_key, ca_file) for server in ([url] if isinstance(url, str) else url)]
         _check_settings(addresses, max_connections, retries)
         certificates_for("https:" if ca_file else "", ca_file)
         patience = Patience(timeout_s, connect_timeout_s, retries, backoff_s)
-        start = partial(_Thread, revision=revision, connections=max_connections, patience=patience)
-        # A forked process uses the same servers; its parent owns them.
-        self._start = partial(start, [replace(address, own=None) for address in addresses])
-        self._thread, cards = _opened(partial(start, addresses), model)
-        weakref.finalize(self, _Thread.close, self._thread)
+        self._thread = ServerThread(self, addresses, model, revision, max_connections, patience)
+        cards = self._thread.open()
         self._think_tokens, self._extra = think_tokens, dict(extra_body or {})
         self.model = str(cards[0]["id"])
         self.name = f"{url if isinstance(url, str) else url[0]}#{self.model}"
@@ -180,7 +176,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         """Chat completion for a body. Raises RequestFailed or ModelError."""
         answers: queue.SimpleQueue[Completion | GpuRagError] = queue.SimpleQueue()
         job = Job(lambda _: msgspec.json.encode(content | self._extra), lambda _, outcome: answers.put(outcome))
-        _add(self._running(), [job])
+        self._running().add([job])
         outcome = answers.get()
         if isinstance(outcome, GpuRagError):
             raise outcome
@@ -204,7 +200,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
                     yield read
 
         try:
-            _add(thread, [job for job in jobs.values() if job is not None])
+            thread.add([job for job in jobs.values() if job is not None])
             return in_order(len(requests), replies(), on_reply)
         finally:  # an interrupted caller leaves nothing running
             thread.call(Servers.drop, [job for job in jobs.values() if job is not None and not job.over])
@@ -216,7 +212,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
         thread = self._running()
         check_key(key, self._open)
         job = self._job(key, request, self._finished)
-        _add(thread, [job] if job is not None else [])
+        thread.add([job] if job is not None else [])
         self._open[key] = job
 
     def abort(self, key: int) -> None:
@@ -233,10 +229,9 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
 
     # --- requests to bodies, bodies to replies ---
 
-    def _running(self) -> _Thread:
-        if self._thread.process != os.getpid():  # a forked process has only the thread that forked
-            self._thread = self._start(self.model)
-            weakref.finalize(self, _Thread.close, self._thread)
+    def _running(self) -> ServerThread:
+        thread, self._thread = self._thread, self._thread.of_this_process(self, self.model)
+        if self._thread is not thread:
             self._open.clear()
             self._finished, self._dead = queue.SimpleQueue(), None
         return self._thread
@@ -315,7 +310,7 @@ class HttpLLM(StreamingEngine[_Item, "Job | None"]):
     ) -> None:
         """Send a request once more, with the given style."""
         jobs[key] = job = self._job(key, request, finished, style)
-        _add(self._running(), [job] if job is not None else [])
+        self._running().add([job] if job is not None else [])
 
     def _note_model(self, job: Job, answer: Completion) -> None:
         """Count a reply that names another model; logs each such name once."""
@@ -422,33 +417,54 @@ def _style_file(folder: Path, url: str, model: str) -> Path:
 # --- the thread -----------------------------------------------------------------------------------
 
 
-class _Thread:
-    """One daemon thread with an event loop and its servers."""
+class ServerThread:
+    """One daemon thread with an event loop and its servers, until `owner` is garbage."""
 
     def __init__(
         self,
+        owner: object,
         addresses: Sequence[Address],
         model: str,
-        *,
         revision: str,
         connections: int,
         patience: Patience,
+        service: Service = CHAT,
     ):
+        """See `Servers`."""
+        self._given = addresses, revision, connections, patience, service
         self.process, self.closed = os.getpid(), False
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(_say_of_own_process(self.process))
         self._thread = threading.Thread(target=self._main, name="llm-http", daemon=True)
         self._thread.start()
         self._lock = threading.Lock()  # guards `closed`: nothing is called after the end
+        weakref.finalize(owner, self.close)
 
         async def make() -> Servers:
-            return Servers(addresses, model, revision, connections, patience)
+            return Servers(addresses, model, revision, connections, patience, service)
 
         self.servers = asyncio.run_coroutine_threadsafe(make(), self._loop).result()
 
+    def of_this_process(self, owner: object, model: str) -> ServerThread:
+        """This thread; in a forked process, which has only the thread that forked, a new one. It uses the same servers;
+        its parent owns them."""
+        if self.process == os.getpid():
+            return self
+        addresses, *others = self._given
+        return ServerThread(owner, [replace(address, own=None) for address in addresses], model, *others)
+
     def open(self) -> list[Card]:
-        """Run `Servers.open` in the thread."""
-        return asyncio.run_coroutine_threadsafe(self.servers.open(), self._loop).result()
+        """Run `Servers.open` in the thread. Closes the thread if that fails or is interrupted."""
+        try:
+            return asyncio.run_coroutine_threadsafe(self.servers.open(), self._loop).result()
+        except BaseException:
+            self.close()
+            raise
+
+    def add(self, jobs: list[Job]) -> None:
+        """Hand over jobs; returns at once. Raises UsageError if the thread is closed."""
+        if not self.call(Servers.add, jobs):
+            raise UsageError("the request cannot be taken", given="a closed engine", expected="an open one")
 
     def run(self, work: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
         """Run work of the keeper and wait for it. Does nothing after the end, or without servers of our own."""
@@ -490,21 +506,6 @@ class _Thread:
             self._loop.close()
 
 
-def _add(thread: _Thread, jobs: list[Job]) -> None:
-    if not thread.call(Servers.add, jobs):
-        raise UsageError("the request cannot be taken", given="a closed engine", expected="an open one")
-
-
-def _opened(start: Callable[[str], _Thread], model: str) -> tuple[_Thread, list[Card]]:
-    """A new thread and the model cards. Closes the thread if that fails or is interrupted."""
-    thread = start(model)
-    try:
-        return thread, thread.open()
-    except BaseException:
-        thread.close()
-        raise
-
-
 def _context_of(card: Card) -> int:
     """Context tokens that a server reports; CONTEXT_TOKENS if the value is not a valid number."""
     reported = card.get("max_model_len")
@@ -521,10 +522,10 @@ def _say_of_own_process(process: int) -> Callable[[asyncio.AbstractEventLoop, di
     return handle
 
 
-def _address(given: str | OwnServer, keys: ApiKeys) -> Address:
+def _address(given: str | OwnServer, keys: ApiKeys, ca_file: str) -> Address:
     if isinstance(given, OwnServer):
-        return Address(given.url, given.key, given.socket, given)
-    return address_of(given, keys)
+        return Address(given.url, given.key, given.socket, given, ca_file)
+    return address_of(given, keys, ca_file)
 
 
 def _check_settings(addresses: Sequence[Address], max_connections: int, retries: int) -> None:

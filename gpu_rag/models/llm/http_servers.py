@@ -13,7 +13,16 @@ from functools import partial
 from typing import Any
 
 from gpu_rag.errors import ContextOverflow, GpuRagError, ModelError, RequestFailed
-from gpu_rag.models.llm.http_wire import MAX_WAIT_S, Asked, Completion, Exchanger, Failure, Outcome
+from gpu_rag.models.llm.http_wire import (
+    CHAT,
+    MAX_WAIT_S,
+    Exchanger,
+    Failure,
+    Outcome,
+    Service,
+    Unanswered,
+    read_completion,
+)
 from gpu_rag.models.llm.interface import ApiKeys, ServerAccount, aborted
 from gpu_rag.models.llm.own_server import OwnServer
 
@@ -59,14 +68,15 @@ class Patience:
 @dataclass(eq=False)
 class Job:
     """A request in flight. body(job) makes the bytes to send; done(job, outcome) is called once, in the event loop's
-    thread.
+    thread. The outcome is what `read` makes of the bytes of an answer, or an error.
 
     again: whether it repeats an earlier job. on_text: see `Exchanger.post`; None once a server has refused to stream.
     style: the style of the body sent last.
     """
 
     body: Callable[[Job], bytes]
-    done: Callable[[Job, Completion | GpuRagError], None]
+    done: Callable[[Job, Any], None]
+    read: Callable[[bytes], Any] = read_completion
     again: bool = False
     style: Any = None
     on_text: Callable[[str], None] | None = None
@@ -135,6 +145,7 @@ class Server:
     cut_at: float = 0.0
     floor: float = 1.0
     n_sent: int = 0
+    n_failures: int = 0  # pauses for a failure since the last reply
     busy_since: float = 0.0
     running: set[Job] = field(default_factory=set)
     in_question: list[tuple[Job, Failure]] = field(default_factory=list)  # jobs that wait for its answer
@@ -192,7 +203,7 @@ class Server:
     def answered(self) -> None:
         """Note a reply, and raise the limit."""
         self.account.requests += 1
-        self.n_deaths, self.unready_since, self.is_waiting = 0, None, False
+        self.n_deaths, self.n_failures, self.unready_since, self.is_waiting = 0, 0, None, False
         self.limit = min(self.limit + 1 / self.limit + GROWTH, float(self.max_limit))
 
     def overloaded(self, sent_at: float, now: float) -> None:
@@ -208,13 +219,13 @@ class Server:
 class Servers:
     """Jobs and the servers that run them. Everything runs in the thread of one event loop.
 
-    After a failed try and a pause, a job is tried again, at another server if one is free. A server that asks for a
-    pause (Retry-After) gets no request in that time. A server that answers 429 or 503, or too late, gets fewer requests
-    at once. When an exchange breaks, GET /models tells whether the server is dead or only this request failed; a server
-    counts as down after `patience.retries` more looks. When a request is refused for a reason that concerns all (key,
-    address), a short trial tells whether all are refused, or only this one, by a prompt filter. The jobs of a server
-    that is down go to the others, and it is checked again later. When all servers are down, every job ends with a
-    ModelError; the next job tries all of them again.
+    After a failed try and a pause, a job is tried again, at another server if one is live. A server that asks for a
+    pause (Retry-After) gets no request in that time, nor does one that broke off, while another is live. A server that
+    answers 429 or 503, or too late, gets fewer requests at once. When an exchange breaks, GET /models tells whether the
+    server is dead or only this request failed; a server counts as down after `patience.retries` more looks. When a
+    request is refused for a reason that concerns all (key, address), a short trial tells whether all are refused, or
+    only this one, by a prompt filter. The jobs of a server that is down go to the others, and it is checked again
+    later. When all servers are down, every job ends with a ModelError; the next job tries all of them again.
 
     A server that answers only 503, while GET /models is well, is loading its model: its jobs wait up to LOAD_S, and
     such tries do not count. A `Keeper` looks after our own servers.
@@ -227,8 +238,11 @@ class Servers:
         revision: str,
         connections: int,
         patience: Patience,
+        service: Service = CHAT,
     ):
-        """revision: revision of the model; "" takes the reported one. Needs the running event loop."""
+        """revision: revision of the model; "" takes the reported one. service: what all jobs ask for. Needs the running
+        event loop."""
+        self._service = service
         self.model, self.revision, self.patience = model, revision, patience
         self.servers = []
         for address in addresses:
@@ -335,18 +349,22 @@ class Servers:
                     if not job.over:
                         server.alone = True
                         self._begin(job, server, self._loop.time())
-        while self._waiting:
-            now = self._loop.time()
-            free = [server for server in self.servers if server.takes(now)]
-            if not free:
-                return
+        now, later = self._loop.time(), list[Job]()
+        while self._waiting and (free := [server for server in self.servers if server.takes(now)]):
             if n_begun == BURST:
                 self._dispatch_soon()
-                return
+                break
             job = self._waiting.popleft()
-            if not job.over:
-                self._begin(job, min(free, key=lambda s: (s is job.tried, len(s.running), s.n_sent)), now)
+            if any(s.live and s.paused_until <= now for s in self.servers if s is not job.tried):
+                free = [server for server in free if server is not job.tried]
+            if job.over:
+                continue
+            if free:
+                self._begin(job, min(free, key=lambda s: (len(s.running), s.n_sent)), now)
                 n_begun += 1
+            else:
+                later.append(job)
+        self._waiting.extendleft(reversed(later))
 
     def _dispatch_soon(self) -> None:
         if not self._called:
@@ -365,7 +383,9 @@ class Servers:
     async def _send(self, job: Job, server: Server) -> None:
         if server.asleep:
             await self.keeper.wake(server)
-        outcome = await server.exchanger.ask(job.body(job), self.patience.timeout_s, job.on_text)
+        body, limit_s = job.body(job), self.patience.timeout_s
+        outcome: Any = await server.exchanger.post(self._service.path, body, limit_s, job.on_text)
+        outcome = job.read(outcome) if isinstance(outcome, bytes) else outcome
         server.left(job, self._loop.time())
         job.task = None
         self._judge(job, server, outcome)
@@ -382,13 +402,10 @@ class Servers:
             self.end(job, _bug(bug))
         self.dispatch()
 
-    def _judge(self, job: Job, server: Server, outcome: Asked) -> None:
-        server.account.failures += not isinstance(outcome, dict)
+    def _judge(self, job: Job, server: Server, outcome: Any) -> None:
+        server.account.failures += isinstance(outcome, (Failure, GpuRagError))
         match outcome:
-            case dict():
-                server.answered()
-                self.end(job, outcome)
-            case ModelError():
+            case ModelError() if self._service.trial is not None:
                 server.refused.append((job, outcome))
                 if server.trial is None:
                     server.trial = self._loop.create_task(self._try(server))
@@ -396,19 +413,21 @@ class Servers:
             case RequestFailed() if job.on_text is not None and not isinstance(outcome, ContextOverflow):
                 job.on_text = None  # the server may refuse streaming
                 self.send_again(job)
-            case RequestFailed():
-                self.end(job, outcome)
             case Failure():
                 self._failed(job, server, outcome)
+            case _:
+                if not isinstance(outcome, GpuRagError):
+                    server.answered()
+                self.end(job, outcome)
 
     def _failed(self, job: Job, server: Server, failure: Failure) -> None:
         loads = failure.unready and server.own is None and self._loads(server, failure)
         job.n_tries, job.n_waits = job.n_tries + (not loads), job.n_waits + loads
         if failure.busy:
             server.overloaded(job.sent_at, self._loop.time())
-        if failure.wait_s is not None:
-            server.paused_until = max(server.paused_until, self._loop.time() + failure.wait_s)
-            self._loop.call_later(failure.wait_s, self.dispatch)
+        if (wait_s := self._rest_s(server, failure)) is not None:
+            server.paused_until = max(server.paused_until, self._loop.time() + wait_s)
+            self._loop.call_later(wait_s, self.dispatch)
         may_die = server.own is not None and not failure.alive  # jobs on a dying server are set apart
         if job.unwanted:
             self.end(job, aborted())
@@ -425,6 +444,16 @@ class Servers:
             self.try_again(job, failure)
             if failure.broken:
                 self.look_at(server)
+
+    def _rest_s(self, server: Server, failure: Failure) -> float | None:
+        """Seconds without requests for a server: those that it asks for; else, if others are live, a pause that doubles
+        with each failure. Requests that fail together count once."""
+        has_failed = failure.broken and server.paused_until <= self._loop.time()
+        others_live = server.own is None and any(other.live for other in self.servers if other is not server)
+        if failure.wait_s is not None or not (has_failed and others_live):
+            return failure.wait_s
+        server.n_failures += 1
+        return min(self.patience.pause_s(server.n_failures - 1), LOAD_PAUSE_S)
 
     def _loads(self, server: Server, failure: Failure) -> bool:
         """Whether a server that answers 503 may still be loading its model. Logs one warning when that takes long."""
@@ -454,7 +483,7 @@ class Servers:
 
     def _give_up(self, job: Job, failure: Failure) -> None:
         given = f"{failure.why}, {job.n_tries} times" if job.n_tries > 1 else failure.why
-        self.end(job, RequestFailed("the server did not complete the request", given=given))
+        self.end(job, Unanswered("the server did not complete the request", given=given))
 
     def send_again(self, job: Job) -> None:
         """Send a job again, ahead of the jobs not sent yet."""
@@ -464,7 +493,7 @@ class Servers:
             self._waiting.appendleft(job)
             self.dispatch()
 
-    def end(self, job: Job, outcome: Completion | GpuRagError) -> None:
+    def end(self, job: Job, outcome: Any) -> None:
         """End a job with its outcome. A job that has ended keeps its first outcome."""
         if job.over:
             return
@@ -478,9 +507,9 @@ class Servers:
 
     async def _try(self, server: Server) -> None:
         """Send a harmless request: if it is refused too, the server refuses everything."""
-        content = {"model": self.model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
+        content = {"model": self.model, **(self._service.trial or {})}
         limit_s = min(LOOK_S, self.patience.timeout_s)
-        outcome = await server.exchanger.post("/chat/completions", json.dumps(content).encode(), limit_s)
+        outcome = await server.exchanger.post(self._service.path, json.dumps(content).encode(), limit_s)
         server.trial = None
         refused, server.refused = server.refused, []
         if isinstance(outcome, ModelError):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 
@@ -51,6 +51,10 @@ _LOADING = re.compile(r"\bload(?:ing|ed)?\b|warm(?:ing)?[ -]?up|starting|not rea
 
 class FormRefused(RequestFailed):
     """The server does not understand the form of a request; another form may work."""
+
+
+class Unanswered(RequestFailed):
+    """No try of the request brought an answer."""
 
 
 # --- requests -------------------------------------------------------------------------------------
@@ -183,9 +187,19 @@ class Failure:
 
 
 Completion = dict[str, Any]
-# A body or completion; a failure that may pass; an error of this request alone; or an error of the whole server.
+# A body; a failure that may pass; an error of this request alone; or an error of the whole server.
 Outcome = bytes | Failure | RequestFailed | ModelError
-Asked = Completion | Failure | RequestFailed | ModelError
+
+
+class Service(NamedTuple):
+    """What servers are asked for. path: below the address; trial: the rest of a harmless request that tells whether a
+    server refuses everything, None: a refusal for a reason that concerns all is the outcome of its request."""
+
+    path: str
+    trial: dict[str, Any] | None = None
+
+
+CHAT = Service("/chat/completions", {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1})
 
 
 def read_completion(content: bytes) -> Completion | Failure | RequestFailed:
@@ -410,11 +424,6 @@ class Exchanger:
         """Outcome of a POST of JSON. on_text: called with the text so far, for a chat completion that comes as
         server-sent events; the outcome is still the completion in one piece."""
         return await self._exchange("POST", path, body, timeout_s, on_text)
-
-    async def ask(self, body: bytes, timeout_s: float, on_text: Callable[[str], None] | None = None) -> Asked:
-        """Chat completion for a body, or the reason why there is none."""
-        outcome = await self.post("/chat/completions", body, timeout_s, on_text)
-        return read_completion(outcome) if isinstance(outcome, bytes) else outcome
 
     async def close(self) -> None:
         """Close all connections."""

@@ -43,15 +43,15 @@ def shared_words(left, right):
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def pair_score(query, words, row, others):
-    """SIM of a question and an item, rounded to f32."""
+    """SIM of a question and an item."""
     shared = shared_words(words, others)
     union = max(words.shape[0] + others.shape[0] - shared, 1)  # two empty sets: 0 / 1
-    return np.float32((shared / union + exact_dot(query, row)) / 2)
+    return (shared / union + exact_dot(query, row)) / 2
 
 
 @numba.njit(cache=True, nogil=True)
 def score_rows(queries, word_offsets, words, first, last, offsets, listed, vectors, thing_offsets, thing_words, out):
-    """Write out f32[T]: SIM of the questions first..last and the items in their lists."""
+    """Write out f64[T]: SIM of the questions first..last and the items in their lists."""
     query = np.empty(queries.shape[1])
     for b in range(first, last):
         own = words[word_offsets[b] : word_offsets[b + 1]]
@@ -77,7 +77,7 @@ def best_of_frontier(
             ids[t], scores[t] = -1, -np.inf
             for e in range(indptr[v], indptr[v + 1]):
                 others = edge_words[edge_offsets[e] : edge_offsets[e + 1]]
-                score = pair_score(query, own, vectors[vector_of[e]], others)
+                score = np.float32(pair_score(query, own, vectors[vector_of[e]], others))
                 if score <= scores[t, k - 1]:  # edges ascend, so an equal one loses
                     continue
                 place = k - 1

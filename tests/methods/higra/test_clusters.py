@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import DBSCAN
 
+from gpu_rag.graph.nearest import pairs as close
 from gpu_rag.graph.nearest.pairs import close_pairs
 from gpu_rag.index.work import Silent
 from gpu_rag.methods.higra.stages import windows as higra_windows
@@ -25,7 +26,6 @@ from gpu_rag.methods.higra.stages.windows import (
     n_together,
     near_clusters,
     near_entities,
-    near_pairs,
 )
 from gpu_rag.settings import make_settings
 
@@ -95,34 +95,31 @@ def test_every_pair_within_the_radius_is_in_a_window(eps: float, most: int) -> N
     assert counts["higra_link_pairs"] == counts["higra_link_pairs_together"] == len(expected)
     assert all(2 <= len(window) <= most and window == sorted(set(window)) for window in windows)
     assert len(windows) <= len(expected) and (most > 2 or len(windows) == len(expected))
-    near, cosine = near_pairs(vectors, eps)
-    assert near.tolist() == [list(pair) for pair in expected]
-    assert np.allclose(cosine, [float(vectors[a] @ vectors[b]) for a, b in expected], atol=1e-6)
+    assert near_entities(work_of(), vectors, eps).pairs.tolist() == [list(pair) for pair in expected]
 
 
 def test_near_pairs_of_kept_and_new_rows_are_those_of_all() -> None:
     vectors, eps = clouds(4), 0.15
-    near, cosine = near_pairs(vectors, eps)
+    near = entity_windows(work_of(), vectors, eps).near
     is_new = np.zeros(len(vectors), bool)
     is_new[[3, 40, 95, len(vectors) - 1]] = True
     kept = KeptPairs(near[~is_new[near].any(1)], is_new)
     assert 0 < len(kept.pairs) < len(near)
-    again, cosine_again = near_pairs(vectors, eps, kept)
-    assert again.tolist() == near.tolist() and cosine_again.tolist() == cosine.tolist()
+    assert entity_windows(work_of(), vectors, eps, kept).near.tolist() == near.tolist()
     wrong = KeptPairs(kept.pairs, np.zeros(len(vectors), bool))
-    assert len(near_pairs(vectors, eps, wrong)[0]) == len(kept.pairs)  # so nothing is searched again
+    assert entity_windows(work_of(), vectors, eps, wrong).pairs == len(kept.pairs)  # so nothing is searched again
 
 
 def test_many_rows_give_most_pairs_by_candidates_and_the_share_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, eps = clouds(2), 0.15
     n = len(all_pairs(vectors, eps))
     assert "higra_link_sampled" not in windows_of(work_of(), vectors, eps)[1]
-    monkeypatch.setattr(higra_windows, "EXACT_ROWS", 0)
+    monkeypatch.setattr(close, "EXACT_ROWS", 0)
     counts = windows_of(work_of(), vectors, eps)[1]
     assert counts["higra_link_sampled"] == n  # the sample holds every row
     found = counts["higra_link_sampled_and_found"]
     assert found == counts["higra_link_pairs"] == counts["higra_link_pairs_together"] >= 0.9 * n
-    monkeypatch.setattr(higra_windows, "close_pairs", lambda *given: tuple(part[:9] for part in close_pairs(*given)))
+    monkeypatch.setattr(close, "close_pairs", lambda *given: tuple(part[:9] for part in close_pairs(*given)))
     few = windows_of(work_of(), vectors, eps)[1]
     assert few["higra_link_sampled_and_found"] == 9 and few["higra_link_sampled"] == n
 

@@ -8,18 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hybrid_pairs import all_scores, sets
+from hybrid_pairs import sets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from joins import hybrid_argmax
 from ragged_lists import ragged
 
 from gpu_rag.errors import BadInput
+from gpu_rag.graph.frontier import described
 from gpu_rag.graph.join import candidates
 from gpu_rag.graph.join.candidates import SharedKeywords
-from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores
 from gpu_rag.graph.ragged import some_lists
 from gpu_rag.methods.hoprag.stages.edges import cut_to_budget, edge_budget, edges_of_matches, strongest_parallel
+from gpu_rag.methods.hoprag.stages.matching import Side, _best_of_pairs
 from gpu_rag.types import Ragged
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True)
@@ -156,41 +157,25 @@ def drawn_sides(seed: int, n_left: int = 7, n_right: int = 9) -> tuple[torch.Ten
     return tuple(sides)
 
 
-def all_pairs(n_left: int, n_right: int) -> tuple[torch.Tensor, torch.Tensor]:
-    grid = torch.cartesian_prod(torch.arange(n_left), torch.arange(n_right))
-    return grid[:, 0].contiguous(), grid[:, 1].contiguous()
-
-
 @QUICK
 @given(st.integers(0, 10**6))
-def test_scores_of_pairs_are_exact(seed: int) -> None:
-    sides = drawn_sides(seed)
-    i, j = all_pairs(7, 9)
-    assert torch.equal(hybrid_scores(*sides, i, j), torch.from_numpy(all_scores(*sides)).flatten())
-
-
-@QUICK
-@given(st.integers(0, 10**6))
-def test_the_best_of_all_pairs_is_that_of_the_join_whatever_their_order(seed: int) -> None:
-    sides = drawn_sides(seed)
-    i, j = all_pairs(7, 9)
-    index, score = hybrid_argmax(*sides)
-    for order in (
-        torch.arange(63),
-        torch.arange(63).flip(0),
-        torch.from_numpy(np.random.default_rng(seed).permutation(63)),
-    ):
-        best, exact = hybrid_best_of(*sides, i[order], j[order])
-        assert torch.equal(best, index) and torch.equal(exact.float(), score)
+def test_the_best_of_all_pairs_is_that_of_the_join(seed: int) -> None:
+    left, left_words, right, right_words = drawn_sides(seed)
+    side, some = Side(left, left_words, torch.zeros(7, dtype=torch.int64)), torch.arange(1 + seed % 9).flip(0)
+    index, score = hybrid_argmax(left, left_words, right[: len(some)], some_lists(right_words, some.flip(0)))
+    best, exact = _best_of_pairs(
+        side, described(right, right_words, 5), *torch.cartesian_prod(torch.arange(7), some).T.contiguous()
+    )
+    assert best.tolist() == index.tolist() and exact.tolist() == score.tolist()
 
 
 def test_rows_without_a_pair_have_no_best() -> None:
-    sides = drawn_sides(3)
-    index, score = hybrid_best_of(*sides, torch.tensor([2, 2]), torch.tensor([5, 1]))
-    assert index.tolist()[:2] == [-1, -1] and index[2] in (1, 5) and score[0] == -torch.inf
+    left, left_words, right, right_words = drawn_sides(3)
+    side, things = Side(left, left_words, torch.zeros(7, dtype=torch.int64)), described(right, right_words, 5)
+    index, score = _best_of_pairs(side, things, torch.tensor([2, 2]), torch.tensor([5, 1]))
+    assert index.tolist()[:2] == [-1, -1] and index[2] in (1, 5) and score[0] == -np.inf
     empty = torch.zeros(0, dtype=torch.int64)
-    assert set(hybrid_best_of(*sides, empty, empty)[0].tolist()) == {-1}
-    assert hybrid_scores(*sides, empty, empty).shape == (0,)
+    assert set(_best_of_pairs(side, things, empty, empty)[0].tolist()) == {-1}
 
 
 Vectors = tuple[torch.Tensor, torch.Tensor]

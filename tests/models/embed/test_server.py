@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,14 @@ import pytest
 from http_stub import JsonHandler, Stub
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import wait_until
 
 from gpu_rag.errors import ModelError
 from gpu_rag.models.embed import load_embedder
 from gpu_rag.models.embed.cache import CachedEmbedder
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.embed.server import TEXTS, ServerEmbedder, read_vectors
+from gpu_rag.models.llm import http_servers
 from gpu_rag.models.llm.http_servers import Patience
 from gpu_rag.models.llm.http_wire import Failure
 from gpu_rag.models.set import ModelSet
@@ -45,11 +48,15 @@ class Server(Stub):
         self.card: dict[str, Any] = {}
         self.requests: list[list[str]] = []
         self.keys: set[str | None] = set()
+        self.dead = False  # it accepts connections and closes them
         self.lock, self.busy, self.most_busy = threading.Lock(), 0, 0
         server = self
 
         class Handler(JsonHandler):
             def do_GET(self) -> None:
+                if server.dead:
+                    self.close_connection = True
+                    return
                 self.send(200, {"data": [{"id": "tiny"} | server.card, {"id": "other"}]})
 
             def do_POST(self) -> None:
@@ -61,6 +68,9 @@ class Server(Stub):
                     server.keys.add(self.headers["authorization"])
                     server.busy += 1
                     server.most_busy = max(server.most_busy, server.busy)
+                if server.dead:
+                    self.close_connection = True
+                    return
                 status, content = server.behave(body["input"], n_before)
                 with server.lock:
                     server.busy -= 1
@@ -124,6 +134,25 @@ def test_servers_take_turns_and_one_that_fails_is_made_up_for(server: Server) ->
     assert same(embedder.embed(MANY[:40]), MANY[:40])
     with pytest.raises(ModelError):
         ServerEmbedder(f"{server.url}#tiny,{other.url}#large", patience=QUICK)
+
+
+def test_a_dead_server_is_asked_once_and_used_again_when_it_is_back(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call embeds one question. None but the first pays for a failed request."""
+    monkeypatch.setattr(http_servers, "MAX_WAIT_S", 0.5)  # the pause after which a dead server is looked at again
+    other = Server()
+    try:
+        embedder = ServerEmbedder(f"{other.url}#tiny,{server.url}", patience=replace(QUICK, backoff_s=0.2))
+        other.requests.clear()
+        other.dead = True
+        for i in range(20):
+            assert same(embedder.embed([f"question {i}"]), [f"question {i}"])
+        assert len(other.requests) == 1
+        other.dead = False
+        wait_until(lambda: same(embedder.embed(["again"]), ["again"]) and len(other.requests) > 1)
+    finally:
+        other.close()
 
 
 def test_identity_is_the_model_its_revision_and_its_dimension(server: Server) -> None:

@@ -580,6 +580,22 @@ def test_requests_of_a_server_that_hangs_go_to_another(fakes, connect, monkeypat
     assert texts(llm.complete(ask(6))) == [f"re: p{i}" for i in range(6)]
 
 
+def test_a_server_that_breaks_is_not_the_next_choice(fakes, connect, monkeypatch):
+    """Its look hangs, so that it does not count as down meanwhile. The first pause is its own, the next the job's."""
+    pauses = iter([WAIT_S, 0.01])
+    monkeypatch.setattr(http_servers, "LOAD_PAUSE_S", WAIT_S)
+    monkeypatch.setattr(Patience, "pause_s", lambda *_: next(pauses, WAIT_S))
+
+    async def breaks(fake: Fake, prompt: str, writer: asyncio.StreamWriter) -> None:
+        fake.models = b"HTTP/1.1 200 OK\r\n"
+        writer.transport.abort()
+
+    broken = fakes(breaks)
+    llm = connect(broken, fakes())
+    for n in range(10):
+        assert texts(llm.complete(ask(1))) == ["re: p0"] and broken.seen.total() == 1, n
+
+
 def test_the_hanging_check_catches_an_engine_that_gives_up(fakes, connect, monkeypatch):
     monkeypatch.setattr(Servers, "_send_elsewhere", Servers._give_up)
     with pytest.raises(AssertionError):

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from gpu_rag.graph.cluster import linked_pairs, radius_clusters
-from gpu_rag.graph.common.dots import exact_dots, products, products_slack
-from gpu_rag.graph.nearest.pairs import EXACT_ROWS, among_nearest, close_pairs, distinct, sampled_recall
+from gpu_rag.graph.cluster import radius_clusters
+from gpu_rag.graph.common.dots import exact_dots
+from gpu_rag.graph.nearest.pairs import among_nearest, near_pairs
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.work import Work
 from gpu_rag.lazy import torch
@@ -26,9 +26,7 @@ from gpu_rag.models.set import pick_device
 
 _log = logging.getLogger(__name__)
 MAX_NEAR = 128  # neighbours counted per row: a dense cloud takes requests by its size, not by its square
-_TILE = 2048
 WINDOWS = 1 << 10  # windows whose pairs are made at a time: it bounds memory
-_FEW = 0.2  # share of new rows; above, all pairs are searched faster by tiles
 SMALLEST_EPS = 1e-4  # stored vectors are rounded: smaller distances mean nothing
 Clusters = list[list[int]]  # rows of entities
 
@@ -69,19 +67,30 @@ def near_entities(work: Work, vectors: torch.Tensor, eps: float, kept: KeptPairs
     """The pairs within `eps`, computed on the device of the models; the same on every device up to EXACT_ROWS.
 
     Above EXACT_ROWS entities on a CPU the pairs are candidates that depend on their two rows alone, see
-    `graph.nearest.pairs`.
+    `near_pairs`.
 
     vectors: f16|f32[N, D], unit rows. kept: exact pairs that need not be searched again.
     """
     moved = vectors.to(pick_device(work.settings.models.device))
-    if moved.device.type != "cpu" or len(moved) <= EXACT_ROWS:
-        return Near(*near_pairs(moved, eps, kept))
-    together = np.zeros(len(moved), np.uint64)
+    was, is_new = None, None
+    if kept is not None:
+        left, right = torch.from_numpy(kept.pairs.T).to(moved.device)
+        score = exact_dots(moved, left, moved, right).cpu().numpy()
+        was, is_new = (kept.pairs[:, 0], kept.pairs[:, 1], score), kept.is_new
     with storage_errors(work.partial):
-        left, right, score = close_pairs(moved, together, 1 - eps, work.progress.advance, work.partial)
-    recall = dict(zip(("sampled", "sampled_and_found"), sampled_recall(moved, together, left, right, 1 - eps)))
-    _log.info("near entities by candidates: %s of the exact pairs of a sample of rows", recall)
-    return Near(np.stack([left, right], 1, dtype=np.int64), score.astype(np.float64), recall)
+        found, sampled = near_pairs(
+            moved,
+            1 - eps,
+            kept=was,
+            is_new=is_new,
+            dtype=np.float64,
+            advance=work.progress.advance,
+            folder=work.partial,
+        )
+    recall = dict(zip(("sampled", "sampled_and_found"), sampled or ()))
+    if recall:
+        _log.info("near entities by candidates: %s of the exact pairs of a sample of rows", recall)
+    return Near(np.stack(found[:2], 1, dtype=np.int64), found[2], recall)
 
 
 def entity_windows(work: Work, vectors: torch.Tensor, eps: float, near: Near) -> Clusters:
@@ -117,45 +126,6 @@ def near_clusters(vectors: torch.Tensor, eps: float, min_samples: int, most: int
             else:
                 todo.append((torch.tensor(group), radius / 2))
     return sorted(done)
-
-
-def near_pairs(vectors: torch.Tensor, eps: float, kept: KeptPairs | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """(pairs i64[P, 2], their cosines f64[P]): all rows i < j with v_i . v_j >= 1 - eps, ascending. With few new rows,
-    only their pairs are searched."""
-    if kept is not None and kept.is_new.mean() < _FEW:
-        return _with_new(vectors, eps, kept)
-    label = radius_clusters(vectors, eps, 2).cpu()
-    order = torch.argsort(label, stable=True)
-    order = order[label[order] >= 0]
-    _, sizes = label[order].unique_consecutive(return_counts=True)
-    pairs, cosines = [np.zeros((0, 2), np.int64)], [np.zeros(0)]
-    for rows in order.split(sizes.tolist()):
-        part = vectors[rows.to(vectors.device)]
-        starts = range(0, len(rows), _TILE)
-        for i0, j0 in ((i, j) for i in starts for j in starts if i <= j):
-            a, b = linked_pairs(part, i0, j0, _TILE, 1 - eps)
-            cosines.append(exact_dots(part, a, part, b).cpu().numpy())
-            pairs.append(rows[torch.stack([a, b], 1).cpu()].numpy())
-    joined, cosine = np.concatenate(pairs), np.concatenate(cosines)
-    order_of = np.lexsort((joined[:, 1], joined[:, 0]))
-    return joined[order_of], cosine[order_of]
-
-
-def _with_new(vectors: torch.Tensor, eps: float, kept: KeptPairs) -> tuple[np.ndarray, np.ndarray]:
-    """`near_pairs`, where only the pairs of new rows are searched."""
-    n, new = len(vectors), torch.from_numpy(np.flatnonzero(kept.is_new)).to(vectors.device)
-    keys, least = [kept.pairs @ [n, 1]], 1 - eps - products_slack(vectors)
-    for part, start in ((part, start) for part in new.split(_TILE) for start in range(0, n, _TILE)):
-        row, column = (products(vectors[start : start + _TILE], vectors[part]) >= least).nonzero(as_tuple=True)
-        a, b = row + start, part[column]
-        keys.append((torch.minimum(a, b) * n + torch.maximum(a, b))[a != b].cpu().numpy())
-    pairs, cosines = np.stack(np.divmod(distinct(np.concatenate(keys)), n), 1), [np.zeros(0)]
-    for start in range(0, len(pairs), _TILE**2):
-        left, right = torch.from_numpy(pairs[start : start + _TILE**2].T).to(vectors.device)
-        cosines.append(exact_dots(vectors, left, vectors, right).cpu().numpy())
-    cosine = np.concatenate(cosines)
-    is_near = cosine >= 1 - eps
-    return pairs[is_near], cosine[is_near]
 
 
 def covering(pairs: np.ndarray, most: int) -> Clusters:

@@ -12,7 +12,6 @@ import numpy as np
 from gpu_rag.graph.frontier import Described, FrontierQuery, described, score_lists
 from gpu_rag.graph.join import JoinIndex, join_index
 from gpu_rag.graph.join.candidates import SharedKeywords
-from gpu_rag.graph.join.pairs import hybrid_best_of, hybrid_scores
 from gpu_rag.graph.nearest.pairs import SAMPLE
 from gpu_rag.graph.ragged import some_lists
 from gpu_rag.index.work import Work
@@ -113,10 +112,7 @@ def match_exactly(work: Work, name: str, left: Side, right: Side) -> tuple[np.nd
 
 def _best(left: Side, right: Side, threads: int) -> tuple[np.ndarray, np.ndarray]:
     """(index i64, SIM f64) of the best row of the right side, exact; (-1, -inf) if there is none."""
-    index, _ = right.joined.best(left.vectors, left.keywords, groups=left.vertex, threads=threads)
-    matched = (index >= 0).nonzero()[:, 0]
-    score = torch.full(index.shape, -torch.inf, dtype=torch.float64, device=index.device)
-    score[matched] = hybrid_scores(left.vectors, left.keywords, right.vectors, right.keywords, matched, index[matched])
+    index, score = right.joined.best(left.vectors, left.keywords, groups=left.vertex, threads=threads)
     return index.cpu().numpy(), score.cpu().numpy()
 
 
@@ -132,7 +128,7 @@ def match_nearly(work: Work, name: str, outs: Side, ins: Side, *, bits: np.ndarr
         left, best = outs.part(torch.arange(first, last)), _no_matches(len(rows))
         for i, j in shared.rare_pairs(first, last):
             other = left.vertex[i] != ins.vertex[j]
-            _keep_better(best, np.arange(len(rows)), *_best_of_pairs(left, ins, things, i[other], j[other]))
+            _keep_better(best, np.arange(len(rows)), *_best_of_pairs(left, things, i[other], j[other]))
         return np.stack(best)
 
     def common(block: list[tuple[int, int, int]]) -> np.ndarray:
@@ -163,19 +159,15 @@ def _keep_better(best: tuple[np.ndarray, np.ndarray], rows: np.ndarray, index: n
     best[0][rows[wins]], best[1][rows[wins]] = index[wins], sim[wins]
 
 
-def _best_of_pairs(
-    left: Side, ins: Side, things: Described, i: torch.Tensor, j: torch.Tensor
-) -> tuple[np.ndarray, np.ndarray]:
-    """(index i64, SIM f64) of each left row's best in-question among the pairs (i, j), by ascending i; (-1, -inf) if
-    there is none."""
+def _best_of_pairs(left: Side, things: Described, i: torch.Tensor, j: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """(index i64, SIM f64) of each left row's best in-question among the pairs (i, j), by ascending i; of equal SIM the
+    lowest j, (-1, -inf) if there is none."""
     lists = Ragged(j, torch.searchsorted(i, torch.arange(len(left.vertex) + 1)))
     sim = score_lists(FrontierQuery(left.vectors.float(), left.keywords), things, lists)
     best = sim.new_full(left.vertex.shape, -torch.inf).scatter_reduce(0, i, sim, "amax")
-    near = sim == best[i]  # all that are best before SIM is rounded to f32
-    used, place = j[near].unique(return_inverse=True)
-    right = ins.part(used)
-    index, score = hybrid_best_of(left.vectors, left.keywords, right.vectors, right.keywords, i[near], place)
-    return np.append(used.numpy(), -1)[index.numpy()], score.numpy()
+    wins = sim == best[i]
+    index = torch.full(left.vertex.shape, things.n).scatter_reduce(0, i[wins], j[wins], "amin")
+    return torch.where(best > -torch.inf, index, -1).numpy(), best.numpy()
 
 
 def sampled_matches(work: Work, outs: Side, ins: Side, sim: np.ndarray) -> tuple[int, int]:
