@@ -73,7 +73,7 @@ def test_the_threshold(bench: Any) -> None:
     assert set(run_layer(bench, names, vectors, 0.98)) == set()
     found = run_layer(bench, names, vectors, 0.6)
     assert found["aaa", "ccc"] == pytest.approx(0.7, abs=1e-3)
-    exact = run_layer(bench, ["aaa", "bbb"], np.asarray([[1.0, 0], [0.5, 0.5]]), 0.5)
+    exact = run_layer(bench, ["aaa", "bbb"], np.asarray([[1.0, 0], at_angle(0.5)]), 0.5)
     assert set(exact) == {("aaa", "bbb")}  # a cosine equal to the threshold counts
 
 

@@ -136,7 +136,7 @@ def test_wrong_near_pairs_are_caught(monkeypatch: pytest.MonkeyPatch, wrong: str
     else:
         monkeypatch.setattr(pairs_module, "exact_dots", lambda left, i, right, j: torch.ones(len(i)))
     with pytest.raises(AssertionError):
-        check_near("torch", 1, 64, 0.0, True)
+        check_near("torch", 1, 64, 0.5, True)
 
 
 def are_nearest(left: np.ndarray, right: np.ndarray, score: np.ndarray, k: int) -> np.ndarray:

@@ -74,7 +74,8 @@ class ServerEmbedder:
         finished: SimpleQueue[tuple[Job, list[int], list[str], Any]] = SimpleQueue()
         batches = ((rows, [texts[row] for row in rows]) for rows in _batches(texts))
         smaller, running = deque[tuple[list[int], list[str]]](), set[Job]()
-        n_done, error = 0, None  # after an error only requests in flight are finished
+        n_done = 0
+        error: ModelError | None = None  # after one only requests in flight are finished
         try:
             while True:
                 while error is None and len(running) < self._connections:

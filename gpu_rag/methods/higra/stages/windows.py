@@ -72,20 +72,14 @@ def near_entities(work: Work, vectors: torch.Tensor, eps: float, kept: KeptPairs
     vectors: f16|f32[N, D], unit rows. kept: exact pairs that need not be searched again.
     """
     moved = vectors.to(pick_device(work.settings.models.device))
-    was, is_new = None, None
+    earlier: dict[str, Any] = {}
     if kept is not None:
         left, right = torch.from_numpy(kept.pairs.T).to(moved.device)
         score = exact_dots(moved, left, moved, right).cpu().numpy()
-        was, is_new = (kept.pairs[:, 0], kept.pairs[:, 1], score), kept.is_new
+        earlier = {"kept": (*kept.pairs.T, score), "is_new": kept.is_new}
     with storage_errors(work.partial):
         found, sampled = near_pairs(
-            moved,
-            1 - eps,
-            kept=was,
-            is_new=is_new,
-            dtype=np.float64,
-            advance=work.progress.advance,
-            folder=work.partial,
+            moved, 1 - eps, dtype=np.float64, advance=work.progress.advance, folder=work.partial, **earlier
         )
     recall = dict(zip(("sampled", "sampled_and_found"), sampled or ()))
     if recall:
