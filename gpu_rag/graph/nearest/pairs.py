@@ -110,7 +110,7 @@ def near_pairs(
             found.append((np.minimum(a, b)[is_close], np.maximum(a, b)[is_close], score[is_close]))
         if k is not None and sum(len(score) for *_, score in found) > PAIRS:
             near = joined([near, *found])
-            best = np.concatenate([*among_nearest(*near, k)])
+            best = np.concatenate([*among_nearest(near[0], near[1], near[2], k)])
             near, found = tuple(column[best] for column in near), []  # type: ignore[assignment]
         advance(len(part))
     return joined([near, *found]), None

@@ -48,7 +48,7 @@ class Places:
         firsts = dict[int, Sequence[str]]()
         for place in dated_first(by_scores, by_date).rows:
             firsts.setdefault(self.contents[place], self.documents[place])
-        return ranked_documents(chain.from_iterable(islice(firsts.values(), limit)))
+        return ranked_documents([*chain.from_iterable(islice(firsts.values(), limit))])
 
 
 @dataclass(frozen=True)

@@ -450,8 +450,9 @@ class ServerThread:
         its parent owns them."""
         if self.process == os.getpid():
             return self
-        addresses, *others = self._given
-        return ServerThread(owner, [replace(address, own=None) for address in addresses], model, *others)
+        addresses, revision, connections, patience, service = self._given
+        shared = [replace(address, own=None) for address in addresses]
+        return ServerThread(owner, shared, model, revision, connections, patience, service)
 
     def open(self) -> list[Card]:
         """Run `Servers.open` in the thread. Closes the thread if that fails or is interrupted."""

@@ -100,14 +100,14 @@ def test_every_pair_within_the_radius_is_in_a_window(eps: float, most: int) -> N
 
 def test_near_pairs_of_kept_and_new_rows_are_those_of_all() -> None:
     vectors, eps = clouds(4), 0.15
-    near = entity_windows(work_of(), vectors, eps).near
+    near = near_entities(work_of(), vectors, eps).pairs
     is_new = np.zeros(len(vectors), bool)
     is_new[[3, 40, 95, len(vectors) - 1]] = True
     kept = KeptPairs(near[~is_new[near].any(1)], is_new)
     assert 0 < len(kept.pairs) < len(near)
-    assert entity_windows(work_of(), vectors, eps, kept).near.tolist() == near.tolist()
+    assert near_entities(work_of(), vectors, eps, kept).pairs.tolist() == near.tolist()
     wrong = KeptPairs(kept.pairs, np.zeros(len(vectors), bool))
-    assert entity_windows(work_of(), vectors, eps, wrong).pairs == len(kept.pairs)  # so nothing is searched again
+    assert len(near_entities(work_of(), vectors, eps, wrong).pairs) == len(kept.pairs)  # so nothing is searched again
 
 
 def test_many_rows_give_most_pairs_by_candidates_and_the_share_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

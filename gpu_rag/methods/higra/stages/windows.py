@@ -93,7 +93,7 @@ def entity_windows(work: Work, vectors: torch.Tensor, eps: float, near: Near) ->
     if chosen.windows == "clusters":
         moved = vectors.to(pick_device(work.settings.models.device))
         return near_clusters(moved, eps, chosen.min_samples, chosen.max_cluster)
-    nearest = np.concatenate([*among_nearest(*near.pairs.T, near.cosine, MAX_NEAR)])
+    nearest = np.concatenate([*among_nearest(near.pairs[:, 0], near.pairs[:, 1], near.cosine, MAX_NEAR)])
     return covering(near.pairs[nearest], chosen.max_cluster)
 
 
