@@ -160,9 +160,8 @@ def _with_rows(folder: Path, corpus: Any) -> Path:
     path, rows = texts_file(folder), rows_in(texts_file(folder))
     named = (isinstance(row, Mapping) and row.get("id") for row in corpus) if isinstance(corpus, Sequence) else ()
     if not all(named) or (is_table(corpus) and "id" not in (columns_of(corpus) or ())):
-        raise UsageError(
-            "a document to add has no id", expected="{'id': ..., 'text': ...}; an id replaces its document"
-        )
+        expected = "{'id': ..., 'text': ...}; an id replaces its document"
+        raise UsageError("a document to add has no id", expected=expected)
     before = path.read_bytes() if path.is_file() else None
     corpus_files(corpus, folder)  # checks the rows and writes them
     added = rows_in(path)

@@ -108,8 +108,7 @@ def read_documents(raw: bytes) -> list[dict[str, Any]]:
     if not isinstance(rows, list) or not rows:
         raise Refusal(400, "no documents", expected='{"documents": [{"id": ..., "text": ...}]}')
     for row in rows:
-        if not isinstance(row, dict) or not all(
-            isinstance(row.get(name), str) and row[name] for name in ("id", "text")
-        ):
+        values = [row.get(name) for name in ("id", "text")] if isinstance(row, dict) else [None]
+        if not all(isinstance(value, str) and value for value in values):
             raise Refusal(400, "a document lacks an id or a text", expected='{"id": "...", "text": "..."}')
     return rows

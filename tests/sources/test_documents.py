@@ -325,6 +325,13 @@ def test_only_marks_and_blocks_that_are_not_spoken_leave_subtitles(tmp_path, end
     assert document.text.count("\n") == written.count("\n") and document.text.count("<v.") == 300_000
 
 
+def test_a_raised_figure_is_not_glued_to_the_word_before(tmp_path):
+    body = "<p>10<sup>6</sup> in 1998<sup><a href=x>3</a></sup>, June<sup>1</sup>, the 2<sup>nd</sup> H<sub>2</sub>"
+    ends = "O<sup>[4]</sup> <sup>7</sup>Li 5<sup></sup>6 a<sup><b>8</b></sup><p>z<sup><p>9</p></sup>"
+    text = page(tmp_path / "a.html", body + ends).text
+    assert text == "10^6 in 1998^3, June^1, the 2nd H2O[4] 7Li 56 a^8\n\nz\n\n9"
+
+
 CELLS = [
     {"cell_type": "markdown", "source": ["# Kinetics\n", "\n", "By **Yusra**.\n"]},
     {"cell_type": "code", "source": "# no heading", "outputs": [

@@ -206,7 +206,7 @@ async function begin() {
     describe();
     await route();
   } catch (error) {
-    at("about").textContent = "the index cannot be read";
+    at("about").textContent = error.status === 401 ? "" : "the index cannot be read";
     at("ask").hidden = false;
     tell(error.message, true);
   }

@@ -49,7 +49,8 @@ async function responded(path, { body, method, signal, headers = {} } = {}) {
   if (response.status === 401 && own === key()) server.onKeyWanted(); // else a new key was given meanwhile
   const wait = response.headers.get("Retry-After");
   const later = wait ? ` Try again in ${wait} s.` : "";
-  const said = [PLAIN[response.status], error?.message ?? response.statusText].filter(Boolean).join(" ");
+  const plain = response.status === 401 && own ? "The server does not know this key." : PLAIN[response.status];
+  const said = [plain, error?.message ?? response.statusText].filter(Boolean).join(" ");
   throw new Failure(response.status, said + later);
 }
 

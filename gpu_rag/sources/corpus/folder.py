@@ -134,11 +134,12 @@ def _parsed(path: Path, parser: Parser) -> Parsed:
 
 
 def _as_written(path: Path, name: bytes, limits: Limits) -> Parsed:
-    is_notebook = has_ending(name, (".ipynb",))
-    # A character has at most 4 bytes in any charset, and so has a byte order mark.
-    limit = 4 * limits.max_document_chars + 4
-    written = "" if is_notebook else read_whole(path, limit, "4 * max_document_chars + 4", decode_text)
-    text = document_text(_notebook(path, limits) if is_notebook else written, limits)
+    if has_ending(name, (".ipynb",)):
+        text = _notebook(path, limits)
+    else:  # a character has at most 4 bytes in any charset, and so has a byte order mark
+        limit = 4 * limits.max_document_chars + 4
+        text = read_whole(path, limit, "4 * max_document_chars + 4", decode_text)
+    text = document_text(text, limits)
     headings: list[tuple[int, str]] = []
     front: dict[str, Scalar] = {}
     if has_ending(name, (".srt", ".vtt")):

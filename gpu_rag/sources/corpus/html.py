@@ -76,8 +76,9 @@ def read_html(data: bytes, limits: Limits) -> Parsed:
 
     title: the title element, else the first h1, else "". Text: references are decoded, runs of white space become one
     space (kept in pre), with an empty line between paragraphs, headings, lists and tables, a line break between list
-    items and rows, a tab between cells, which begin with the name of their column where th alone make a row. Items of
-    an ordered list begin with their numbers. The parser follows the HTML Standard: any bytes that decode give a page.
+    items and rows, "^" before a raised figure, a tab between cells, which begin with the name of their column where th
+    alone make a row. Items of an ordered list begin with their numbers. The parser follows the HTML Standard: any bytes
+    that decode give a page.
     Raises RowError: the charset does not fit, a NUL character, too much text, or none.
     """
     from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser, SelectolaxError
@@ -201,9 +202,8 @@ class _Table:
             return
         for column, words in self._heads.items():
             above = self.names.get(column, "") if self._was_head else ""
-            both = (
-                f"{above}: {words}" if above and above != words and not above.endswith(f": {words}") else above or words
-            )
+            is_new = above and above != words and not above.endswith(f": {words}")
+            both = f"{above}: {words}" if is_new else above or words
             self.names[column] = both if len(both) <= MAX_HEAD else words
 
 
@@ -226,6 +226,7 @@ class _Text:
         self._tables: list[_Table] = []
         self._lists: list[tuple[str, int]] = []  # kind and next number of each open list; kind "": no numbers
         self._number = ""  # number of the open item, before its first word
+        self._is_raised = False  # whether a superscript has begun, before its first word
         self._size = 0
         self._owed = 0  # line breaks due before the next word
         self._gap = ""  # white space due before the next word
@@ -271,6 +272,7 @@ class _Text:
         self._n_links += is_link
         self._n_heads += is_main or tag in _HEADS
         self._break(tag)
+        self._is_raised |= tag == "sup"
         if self._tables and (tag == "table" or tag in _HEADINGS):
             self._tables[-1].label = ""
         if tag in _LISTS:
@@ -301,6 +303,7 @@ class _Text:
         elif left.tag in _HEADINGS and (parts := self._parts[left.n_parts + 1 :]):
             words = "".join(parts)
             self.headings.append((self._size - len(words), " ".join(words.split())))
+        self._is_raised &= left.tag != "sup"
         if left.tag in _LISTS:
             self._lists.pop()
         elif left.tag == "li":
@@ -389,13 +392,13 @@ class _Text:
         if not text:
             return
         before = "\n" * self._owed or self._gap
+        if self._is_raised and not before and text[0].isdigit() and self._parts and self._parts[-1][-1:].isalnum():
+            before = "^"  # else 10 to the power of 6 becomes 106, and a note 1 of 1998 makes it 19981
+        self._is_raised = False
         self._owed, self._gap = 0, ""
         label, self._number = self._number, ""
-        if label and text[: len(label) + 2].split()[:1] in (
-            [f"{label[:-2]}."],
-            [f"{label[:-2]})"],
-            [f"({label[:-2]})"],
-        ):
+        own = label[:-2]
+        if label and text[: len(label) + 2].split()[:1] in ([f"{own}."], [f"{own})"], [f"({own})"]):
             label = ""  # the page writes the number itself
         if self._tables and self._tables[-1].label:
             label, self._tables[-1].label = self._tables[-1].label + label, ""
