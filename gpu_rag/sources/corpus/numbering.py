@@ -14,7 +14,7 @@ _ROMAN = {
 _LEVELS = frozenset("012345678")
 _KINDS = {"lowerLetter": "a", "upperLetter": "A", "lowerRoman": "i", "upperRoman": "I", "bullet": "", "none": ""}
 _MAX_NUMBER = 999_999
-_MAX_BASES = 16
+_MAX_BASES, _MAX_LEVELS = 16, 10
 # Parts of the names of numbers in slides, "alphaLcParenR": the kind, and what stands around it
 _SLIDE_KINDS = {"arabic": "1", "alphaLc": "a", "alphaUc": "A", "romanLc": "i", "romanUc": "I"}
 _SLIDE_MARKS = {"Period": "{}.", "ParenR": "{})", "ParenBoth": "({})", "Plain": "{}"}
@@ -165,7 +165,7 @@ class OpenNumbering:
         self._is_new, (style, depth) = False, self._place
         self._counts[style, depth] = min(self._count(style, depth, -1) + 1, _MAX_NUMBER)
         level = self._levels.get((style, depth), {})
-        first = max(depth - whole(level.get("display-levels"), 1), 0) + 1
+        first = max(depth - min(whole(level.get("display-levels"), 1), _MAX_LEVELS), 0) + 1
         shown = (
             numeral(self._count(style, n), self._levels.get((style, n), {}).get("num-format", ""))
             for n in range(first, depth + 1)
@@ -190,7 +190,7 @@ class SlideNumbering:
 
     def next(self, level: str, kind: str, start: str) -> str:
         """The number of the next paragraph, as it is shown; kind: "" for a paragraph without one, which ends a list."""
-        depth = whole(level, 0)
+        depth = min(whole(level, 0), _MAX_LEVELS)
         before = self._counts.get(depth, ("", 0))
         self._counts = {other: count for other, count in self._counts.items() if other < depth}
         if not kind:
