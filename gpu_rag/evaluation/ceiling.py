@@ -123,7 +123,8 @@ def shown_documents(
     index: Index, rows: Sequence[QuestionRow]
 ) -> Callable[[Sequence[Evidence], QuestionRow], list[str]]:
     """A function of evidence and its question: the documents of the passages, each at the rank of its best passage. A
-    copy of a passage of gold documents stands for these, since evidence holds no copies."""
+    copy of a passage of gold documents stands for these, since evidence holds no copies. Copies have equal metadata, so
+    that `--where` keeps all or none."""
     document_of = dict(zip(index.passage_ids, index.passage_doc_ids))
     gold = {id for row in rows for id in row.gold_ids}
     of_gold = [row for row, document in enumerate(index.passage_doc_ids) if document in gold]

@@ -133,6 +133,56 @@ def test_a_table_that_may_have_no_names_is_left_alone(rows):
     assert with_names([wide, *jagged, ["1"] * 5000, ["2"] * 5000], 0, 1e9)[0][-1].endswith("\t2")
 
 
+def test_items_of_lists_of_an_open_document_begin_with_their_numbers(tmp_path):
+    """A later list begins anew or continues, an item has one number, which no footnote takes, and bullets have none."""
+    levels = [("1", "Art. ", ":", 1, 1), ("a", "", ")", 1, 1), ("i", "(", ")", 4, 2), ("", "", ".", 1, 1)]
+    style = "".join(
+        f'<text:list-level-style-number text:level="{n}" style:num-format="{kind}" style:num-prefix="{before}"'
+        f' style:num-suffix="{after}" text:start-value="{first}" text:display-levels="{shown}"/>'
+        for n, (kind, before, after, first, shown) in enumerate(levels, 1)
+    )
+    styles = f'<office:styles {NS}><text:list-style style:name="L">{style}</text:list-style></office:styles>'
+
+    def listed(*items, name="L", how=""):
+        inside = "".join(f"<text:list-item>{item}</text:list-item>" for item in items)
+        return f'<text:list text:style-name="{name}" {how}>{inside}</text:list>'
+
+    def p(*texts):
+        return "".join(f"<text:p>{text}</text:p>" for text in texts)
+
+    note = "One<text:note><text:note-body><text:p>foot</text:p></text:note-body></text:note>"
+    deep = listed(p("x") + listed(p("four"), p("five")), p("y") + listed(p("anew") + listed(p("bare"))))
+    body = listed(p(note, "more"), p("Two") + deep, "", p("", "Three")) + p("Between")
+    body += listed(p("First")) + listed(p("Second"), how='text:continue-numbering="true"') + listed(p("Dot"), name="no")
+    body += listed(p("Third"), how='text:continue-list="list1"').replace(
+        "<text:list-item>", '<text:list-item text:start-value="9">'
+    )
+    content = f"<office:body {NS}>{body}</office:body>"
+    (tmp_path / "a.odt").write_bytes(zipped({"content.xml": content, "styles.xml": styles}))
+    (tmp_path / "b.odt").write_bytes(zipped({"content.xml": content, "styles.xml": "<broken"}))
+    found, rejects = read(tmp_path)
+    texts = [[line for line in document.text.split("\n") if line] for document in found]
+    expected = "Art. 1: One|more|Art. 2: Two|a) x|(a.iv) four|(a.v) five|b) y|(b.iv) anew|bare|Art. 3: Three|Between|"
+    assert texts[0] == f"{expected}Art. 1: First|Art. 2: Second|Dot|Art. 9: Third|foot".split("|")
+    assert texts[1][0] == "One" and ["styles.xml" in r.reason for r in rejects] == [True]
+
+
+def test_numbered_paragraphs_of_slides_begin_with_their_numbers(tmp_path):
+    def p(text, kind="", level=0, more=""):
+        number = f'<a:buAutoNum type="{kind}" {more}/>' if kind else ""
+        return f'<a:p><a:pPr lvl="{level}">{number}</a:pPr><a:r><a:t>{text}</a:t></a:r></a:p>'
+
+    dot, paren = "arabicPeriod", "alphaLcParenR"
+    first = [p("A", dot), p("B", dot), p("", dot), *(p(text, paren, 1) for text in "bc"), p("note", level=1)]
+    first += [p("d", paren, 1), p("C", dot), p("Break"), p("D", dot, more='startAt="4"')]
+    first += [p("E", "romanUcParenBoth"), p("F", "odd")]
+    boxes = "".join(f"<p:sp><p:txBody>{''.join(box)}</p:txBody></p:sp>" for box in (first, [p("New", dot)]))
+    (tmp_path / "a.pptx").write_bytes(pptx([boxes]))
+    (document,), rejects = read(tmp_path / "a.pptx")
+    lines = [line for line in document.text.split("\n") if line]
+    assert "|".join(lines) == "1. A|2. B|a) b|b) c|note|a) d|3. C|Break|4. D|(I) E|F|1. New" and not rejects
+
+
 def test_the_text_of_a_rich_text_file(tmp_path):
     (tmp_path / "a.rtf").write_text(RTF)
     (document,), rejects = read(tmp_path / "a.rtf")

@@ -109,6 +109,22 @@ def test_letters_of_a_word_document_are_repeated_after_z_and_unknown_lists_and_l
     assert lines[-3:] == [f"({'z' * 30}) x", "x", "x"]
 
 
+def test_a_style_numbers_paragraphs_by_the_style_that_it_is_based_on_and_by_the_level_linked_to_it(tmp_path):
+    level = '<w:lvl w:ilvl="{}"><w:numFmt w:val="decimal"/><w:pStyle w:val="{}"/><w:lvlText w:val="{}"/></w:lvl>'
+    lists = f'<w:abstractNum w:abstractNumId="1">{level.format(0, "H1", "%1")}{level.format(1, "H2", "%1.%2")}'
+    lists += '</w:abstractNum><w:num w:numId="1"><w:abstractNumId w:val="1"/></w:num>'
+    number = '<w:pPr><w:numPr><w:numId w:val="{}"/></w:numPr></w:pPr>'
+    based = {"H1": number.format(1), "H2": '<w:basedOn w:val="H1"/>', "Own": '<w:basedOn w:val="H2"/>',
+             "None": f'<w:basedOn w:val="H1"/>{number.format(0)}', "Loop": '<w:basedOn w:val="Loop"/>'}  # fmt: skip
+    styles = "".join(f'<w:style w:styleId="{name}">{inside}</w:style>' for name, inside in based.items())
+    body = "".join(paragraph(name, name) for name in ("H1", "H2", "Own", "None", "H1", "Own", "Loop"))
+    members = {"styles": f"<w:styles {W}>{styles}</w:styles>", "numbering": f"<w:numbering {W}>{lists}</w:numbering>"}
+    (tmp_path / "a.docx").write_bytes(docx(body, **members))
+    (document,), rejects = read(tmp_path / "a.docx")
+    lines = [line for line in document.text.split("\n") if line]
+    assert lines == ["1 H1", "1.1 H2", "1.2 Own", "None", "2 H1", "2.1 Own", "Loop"] and not rejects
+
+
 def test_properties_of_a_word_document_are_title_and_metadata(tmp_path):
     about = (
         "<dc:title> On\nBridges </dc:title><dc:creator>Ann &amp; Bo</dc:creator>"

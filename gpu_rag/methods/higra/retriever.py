@@ -53,7 +53,8 @@ async def ranked_from(run: Run, text: str, begun: Begun, params: Params, limit: 
     n = max(limit, len(rows))
     rows += [row for row in fused if row not in rows]
     scores = [fused.get(row, 0.0) for row in rows]
-    evidence = run.different(rows, scores, "high in the ranking of graph and similarity", n)
+    deepest = max(params.depth, depth_for(n))
+    evidence = run.different(rows[:deepest], scores, "high in the ranking of graph and similarity", n)
     titles = tuple(f"{e.passage_id} {e.title}" for e in evidence)
     run.note("higra_rank", ranking.n_entities + ranking.n_passages, titles)
     read = ranking.relations.rows[: params.n_relations]

@@ -258,6 +258,8 @@ def _mails(path: Path, limits: Limits, parser: Parser, name: bytes = b"") -> Ite
     with TemporaryDirectory(prefix="gpu-rag-mbox-") as temporary:
         target = Path(temporary) / "mail.eml"
         try:
+            if not path.is_file():
+                raise RowError("not a regular file")
             with path.open("rb") as mailbox:
                 for number in each_mail(mailbox, target, limits.max_file_bytes):
                     mail = read_file(target, b"%s/%d.eml" % (name, number), whole, parser)
@@ -350,8 +352,9 @@ _ROWS: dict[tuple[str, ...], Callable[[Path, Limits], Iterator[Row | Reject]]] =
     DUMP_SUFFIXES: read_dump,
 }
 _ZIP_SUFFIXES = (".zip",)
-_FILES = {MAILBOX_SUFFIXES: _mails, DOCUMENT_SUFFIXES: _documents, _ZIP_SUFFIXES: _zipped}
-FORMATS = {**_FILES, **dict.fromkeys(_ROWS, _rows)}
+FORMATS = {
+    MAILBOX_SUFFIXES: _mails, DOCUMENT_SUFFIXES: _documents, _ZIP_SUFFIXES: _zipped, **dict.fromkeys(_ROWS, _rows),
+}  # fmt: skip
 _ENDINGS = tuple(suffix for suffixes in FORMATS for suffix in suffixes)
 
 

@@ -1,4 +1,4 @@
-"""Numbers of paragraphs that are not in the text of a file: lists of .docx files and of HTML pages."""
+"""Numbers of paragraphs that are not in the text of a file: lists of office files and of HTML pages."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ _ROMAN = {
 _LEVELS = frozenset("012345678")
 _KINDS = {"lowerLetter": "a", "upperLetter": "A", "lowerRoman": "i", "upperRoman": "I", "bullet": "", "none": ""}
 _MAX_NUMBER = 999_999
+_MAX_BASES, _MAX_LEVELS = 16, 10
+# Parts of the names of numbers in slides, "alphaLcParenR": the kind, and what stands around it
+_SLIDE_KINDS = {"arabic": "1", "alphaLc": "a", "alphaUc": "A", "romanLc": "i", "romanUc": "I"}
+_SLIDE_MARKS = {"Period": "{}.", "ParenR": "{})", "ParenBoth": "({})", "Plain": "{}"}
 _MAX_LETTERS = 26 * 30  # beyond, Word has no letters
 
 
@@ -46,7 +50,8 @@ class Numbering:
         self._levels: defaultdict[str, defaultdict[str, dict[str, str]]] = defaultdict(lambda: defaultdict(dict))
         self._counts: defaultdict[str, dict[str, int]] = defaultdict(dict)
         self._begun: set[str] = set()
-        self._styles: dict[str, tuple[str, str]] = {}
+        self._styles: defaultdict[str, dict[str, str]] = defaultdict(dict)  # properties of each style
+        self._linked: dict[tuple[str, str], str] = {}  # the level of a list that a style has
         list_ = level = style = ""
         for tag, attributes, _ in package.elements(name) if name in package else ():
             value = attributes.get("val", "")
@@ -58,17 +63,25 @@ class Numbering:
                 level = attributes.get("ilvl", level)
             elif level in _LEVELS and tag in ("start", "startOverride", "numFmt", "lvlText"):
                 self._levels[list_][level][tag] = value
+            elif level in _LEVELS and tag == "pStyle":
+                self._linked[list_, value] = level
         for tag, attributes, _ in package.elements(styles) if styles in package else ():
             if tag == "style":
                 style = attributes.get("styleId", "")
-            elif tag in ("numId", "ilvl"):
-                id, level = self._styles.get(style, ("", "0"))
-                value = attributes.get("val", "")
-                self._styles[style] = (value, level) if tag == "numId" else (id, value)
+            elif tag in ("numId", "ilvl", "basedOn"):
+                self._styles[style][tag] = attributes.get("val", "")
 
     def of_style(self, style: str) -> tuple[str, str]:
-        """(list, level) of paragraphs of a style; ("", "0") for none."""
-        return self._styles.get(style, ("", "0"))
+        """(list, level) of paragraphs of a style, or else of the styles that it is based on; ("", "") for none. A level
+        that is linked to the style comes before its own."""
+        chain = [style]
+        while len(chain) < _MAX_BASES and (base := self._styles.get(chain[-1], {}).get("basedOn")):
+            chain.append(base)
+        own = [self._styles.get(name, {}) for name in chain]
+        list_ = next(filter(None, (properties.get("numId") for properties in own)), "")
+        abstract = self._abstract.get(list_, "")
+        levels = (self._linked.get((abstract, name)) or part.get("ilvl") for name, part in zip(chain, own))
+        return list_, next(filter(None, levels), "") if list_ else ""
 
     def next(self, list_: str, level: str) -> str:
         """The number of the next paragraph of a list, as it is shown: "(2)", "1.3"; "" for bullets."""
@@ -108,3 +121,82 @@ class Numbering:
     def _start(self, list_: str, level: str) -> int:
         properties = self._of(list_, level)
         return whole(properties.get("startOverride", properties.get("start")), 1)
+
+
+class OpenNumbering:
+    """Counter of the items of lists in an OpenDocument file. A list begins anew, unless it says that it continues."""
+
+    def __init__(self) -> None:
+        # by style and depth of a list, from 1: the properties of a level, and the number of its last item
+        self._levels: dict[tuple[str, int], dict[str, str]] = {}
+        self._counts: dict[tuple[str, int], int] = {}
+        self._open: list[str] = []  # styles of the open lists
+        self._style, self._is_new = "", False  # the style that is defined; whether an item has no paragraph yet
+
+    def define(self, tag: str, attributes: dict[str, str]) -> None:
+        """Note the start of an element that defines a list."""
+        if tag == "list-style":
+            self._style = attributes.get("name", "")
+        elif tag.startswith("list-level-style-"):
+            self._levels[self._style, whole(attributes.get("level"), 0)] = attributes
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        """Note the start of an element."""
+        self.define(tag, attributes)
+        if tag == "list":
+            self._open.append(attributes.get("style-name") or (self._open or [""])[-1])
+            if attributes.get("continue-numbering") != "true" and "continue-list" not in attributes:
+                self._counts.pop(self._place, None)
+        elif tag == "list-item" and self._open:
+            self._is_new = True
+            if "start-value" in attributes:
+                self._counts[self._place] = whole(attributes["start-value"], 1) - 1
+
+    def end(self) -> None:
+        """Note the end of a list."""
+        self._is_new = False
+        if self._open:
+            self._open.pop()
+
+    def next(self) -> str:
+        """The number of the next paragraph, as it is shown; "" for bullets, and for later paragraphs of an item."""
+        if not (self._open and self._is_new):
+            return ""
+        self._is_new, (style, depth) = False, self._place
+        self._counts[style, depth] = min(self._count(style, depth, -1) + 1, _MAX_NUMBER)
+        level = self._levels.get((style, depth), {})
+        first = max(depth - min(whole(level.get("display-levels"), 1), _MAX_LEVELS), 0) + 1
+        shown = (
+            numeral(self._count(style, n), self._levels.get((style, n), {}).get("num-format", ""))
+            for n in range(first, depth + 1)
+        )
+        number = ".".join(filter(None, shown)) if level.get("num-format") else ""
+        return f"{level.get('num-prefix', '')}{number}{level.get('num-suffix', '')}".strip()[:40] if number else ""
+
+    @property
+    def _place(self) -> tuple[str, int]:
+        return self._open[-1], len(self._open)
+
+    def _count(self, style: str, depth: int, more: int = 0) -> int:
+        start = whole(self._levels.get((style, depth), {}).get("start-value"), 1)
+        return self._counts.get((style, depth), start + more)
+
+
+class SlideNumbering:
+    """Counter of the numbered paragraphs of one text box of a slide."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, tuple[str, int]] = {}  # the kind and the last number of each level
+
+    def next(self, level: str, kind: str, start: str) -> str:
+        """The number of the next paragraph, as it is shown; kind: "" for a paragraph without one, which ends a list."""
+        depth = min(whole(level, 0), _MAX_LEVELS)
+        before = self._counts.get(depth, ("", 0))
+        self._counts = {other: count for other, count in self._counts.items() if other < depth}
+        if not kind:
+            return ""
+        number = before[1] + 1 if before[0] == kind else whole(start, 1)
+        self._counts[depth] = kind, min(number, _MAX_NUMBER)
+        parts = re.fullmatch("(arabic|(?:alpha|roman)[LU]c)(Period|ParenR|ParenBoth|Plain)", kind)
+        shown = numeral(number, _SLIDE_KINDS[parts[1]]) if parts else ""
+        return _SLIDE_MARKS[parts[2]].format(shown) if parts and shown else ""

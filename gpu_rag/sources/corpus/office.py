@@ -7,9 +7,10 @@
 | deleted and moved text, hidden text, field codes | not shown |
 | `Fallback` of drawings | repeats the text, for older programs |
 
-Paragraphs are separated by empty lines, items of a list by line breaks. Numbered paragraphs of a .docx begin with their
-numbers. A row of a table is a line with tabs between
-cells, each behind the name of its column (in .rtf, "|" and no names). A slide is a page: its text, then its notes.
+Paragraphs are separated by empty lines, items of a list by line breaks. Numbered paragraphs begin with their numbers
+(in .odt and .odp items of lists, in .pptx paragraphs with a number of their own). A row of a table is a line with tabs
+between cells, each behind the name of its column (in .rtf, "|" and no names). A slide is a page: its text, then its
+notes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from itertools import accumulate, groupby, takewhile
 
 from gpu_rag.sources.charset import decode_text
 from gpu_rag.sources.columns import with_names
-from gpu_rag.sources.corpus.numbering import Numbering
+from gpu_rag.sources.corpus.numbering import Numbering, OpenNumbering, SlideNumbering
 from gpu_rag.sources.corpus.package import Package, beside, properties
 from gpu_rag.sources.corpus.parser import Parsed
 from gpu_rag.sources.rows import Limits, RowError, one_line
@@ -92,9 +93,15 @@ def read_odt(data: bytes, limits: Limits) -> Parsed:
     manifest = "META-INF/manifest.xml"
     if manifest in package and any(tag == "encryption-data" for tag, _, _ in package.elements(manifest)):
         raise RowError("the document is encrypted with a password")
-    text = _Body({}, limits, is_open=True)
+    numbering, problems = OpenNumbering(), list[str]()
+    try:
+        for tag, attributes, _ in package.elements("styles.xml") if "styles.xml" in package else ():
+            numbering.define(tag, attributes)
+    except RowError as error:
+        problems.append(str(error))
+    text = _Body({}, limits, lists=numbering)
     package.walk("content.xml", text.start, text.end, text.characters)
-    return _parsed(package, "meta.xml", text, [])
+    return _parsed(package, "meta.xml", text, problems)
 
 
 def read_rtf(data: bytes, limits: Limits) -> Parsed:
@@ -181,14 +188,18 @@ def _styles(package: Package, name: str) -> dict[str, str]:
 
 
 class _Body:
-    """Collector of the text in the parts of a document. is_open: the document is OpenDocument."""
+    """Collector of the text in the parts of a document. lists: those of an OpenDocument."""
 
     def __init__(
-        self, styles: dict[str, str], limits: Limits, numbering: Numbering | None = None, *, is_open: bool = False
+        self,
+        styles: dict[str, str],
+        limits: Limits,
+        numbering: Numbering | None = None,
+        lists: OpenNumbering | None = None,
     ) -> None:
-        self._numbering = numbering
+        self._numbering, self._open_lists, self._slide_lists = numbering, lists, SlideNumbering()
         self.title, self.has_pages = "", False
-        self._styles, self._limits, self._size, self._is_open = styles, limits, 0, is_open
+        self._styles, self._limits, self._size, self._is_open = styles, limits, 0, lists is not None
         # blocks of each page: kind ("p": paragraph, "h": heading, "li": list item, "tr": row of a table, "th": row of
         # names) and text
         self._pages: list[list[tuple[str, str]]] = [[]]
@@ -204,6 +215,7 @@ class _Body:
         self._outer: list[tuple[list[str], str]] = []  # paragraphs in which notes are open, and their styles
         self._style, self._is_item, self._is_title, self._is_heading = "", False, False, False
         self._list = self._level = ""  # the numbered list of the open paragraph, and its level there
+        self._auto = ("", "")  # of a paragraph of a slide: kind and start of its number
         self._skipped = self._lists = 0  # depth inside an element that is left out, and inside lists
         self._runs = 0
         self._is_head = False
@@ -218,7 +230,10 @@ class _Body:
         tag = _SAME.get(tag, tag) if self._is_open else tag
         if self._skipped or self._is_left_out(tag, attributes):
             self._skipped += 1
-        elif tag == "p":
+            return
+        if self._open_lists:
+            self._open_lists.start(tag, attributes)
+        if tag == "p":
             self._paragraph()  # a paragraph may be inside another one, in a drawing
             style = attributes.get("style-name", "")
             self._style, self._is_text = self._styles.get(style, style.lower()), self._is_open
@@ -237,6 +252,12 @@ class _Body:
             self._styles[attributes.get("name", "")] = attributes.get("parent-style-name", "").lower()
         elif tag == "page" and self._is_open:
             self.new_page()
+        elif tag == "pPr" and "lvl" in attributes:
+            self._level = attributes["lvl"]
+        elif tag == "buAutoNum":
+            self._auto = attributes.get("type", ""), attributes.get("startAt", "")
+        elif tag == "txBody":
+            self._slide_lists = SlideNumbering()
         elif tag == "numPr":
             self._is_item = True
         elif tag == "list":
@@ -289,6 +310,8 @@ class _Body:
             self._runs, self._is_hidden = self._runs - 1, False
         elif tag == "list":
             self._lists -= 1
+            if self._open_lists:
+                self._open_lists.end()
         elif tag == "sp":
             self._is_title = self._is_frame = False
         elif tag == "tc":
@@ -325,11 +348,20 @@ class _Body:
             is_heading = (
                 self._is_heading or _HEADING.fullmatch(self._style) or (self.has_pages and self._style == "title")
             )
-            number = self._numbering.next(self._list, self._level) if self._numbering and self._list else ""
+            number = self._number(bool(text))
             text = f"{number} {text}" if number and text else text
             self._put(text, "h" if is_heading else "li" if self._is_item or self._lists else "p")
         self._words, self._style, self._is_item, self._is_heading = [], "", False, False
         self._list = self._level = ""
+        self._auto = ("", "")
+
+    def _number(self, has_text: bool) -> str:
+        """The number of the open paragraph. Empty paragraphs of slides do not count."""
+        if self._numbering:
+            return self._numbering.next(self._list, self._level) if self._list else ""
+        if self._open_lists:
+            return self._open_lists.next() if has_text and not self._outer else ""
+        return self._slide_lists.next(self._level, *self._auto) if has_text else ""
 
     def _put(self, text: str, kind: str) -> None:
         if text and self._outer:

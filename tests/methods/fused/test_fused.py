@@ -455,13 +455,15 @@ def test_tune_scores_what_ask_shows(tmp_path: Path, fast: Any) -> None:
     assert found.learnt.gold.sum(1).tolist() == [4, 4, 9, 1], "copies of gold are learnt from too"
 
 
+@pytest.mark.parametrize(("name", "n_dated", "least"), [("dates", 30, 24), ("fresh_dates", 20, 19)])
 def test_a_passage_that_states_the_date_of_a_question_comes_before_others_as_near(
-    tmp_path: Path, fast: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, fast: Any, monkeypatch: pytest.MonkeyPatch, name: str, n_dated: int, least: int
 ) -> None:
-    """48 notes, minutes and logs with dates in mixed forms; 30 questions by date, then 20 without."""
+    """Notes, minutes and logs with dates in mixed forms; questions by date, then others without. The fresh ones were
+    written before the rule had its present form."""
     notes, asked = (
         [line.split("\t") for line in (Path(__file__).parent / "data" / name).read_text("utf-8").splitlines()]
-        for name in ("dates.tsv", "dates_questions.tsv")
+        for name in (f"{name}.tsv", f"{name}_questions.tsv")
     )
     rows = [{"id": id, "title": title, "text": text} for id, title, text in notes]
     (tmp_path / "notes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
@@ -476,10 +478,10 @@ def test_a_passage_that_states_the_date_of_a_question_comes_before_others_as_nea
         return [[e.passage_id for e in answer.evidence] for answer in answers]
 
     ranked, dates_of = rankings(), {id: full_dates(text) for id, _, text in notes}
-    for question, ranking in zip(questions[:30], ranked):
+    for question, ranking in zip(questions[:n_dated], ranked):
         assert any(not full_dates(question).isdisjoint(dates_of[id]) for id in ranking[:2])
-    assert sum(gold == ranking[0] for gold, ranking in zip(golds[:30], ranked)) >= 24
+    assert sum(gold == ranking[0] for gold, ranking in zip(golds[:n_dated], ranked)) >= least
     monkeypatch.setattr(program, "full_dates", lambda text: frozenset())
     plain = rankings()
-    assert ranked[30:] == plain[30:]
-    assert sum(gold == ranking[0] for gold, ranking in zip(golds[:30], plain)) <= 20
+    assert ranked[n_dated:] == plain[n_dated:]
+    assert sum(gold == ranking[0] for gold, ranking in zip(golds[:n_dated], plain)) <= least - 3
