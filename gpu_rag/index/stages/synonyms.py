@@ -95,14 +95,15 @@ def _group(name: str) -> str:
 
 def _pairs_of(work: Work, vectors: np.ndarray, groups: np.ndarray) -> tuple[RowPairs, tuple[int, int] | None]:
     """`near_pairs` of the names, and those of an earlier run."""
-    threshold, device = work.settings.index.synonym_threshold, pick_device(work.settings.models.device)
-    is_exact = device != "cpu" or len(groups) <= EXACT_ROWS
+    threshold, device = work.settings.index.synonym_threshold, work.settings.models.device
+    is_exact = len(groups) <= EXACT_ROWS or pick_device(device) != "cpu"  # a device imports torch
     kept, is_new = _earlier_pairs(work, vectors) if is_exact else (None, np.ones(len(groups), bool))
     work.report.reused += int((~is_new).sum())
     if kept is not None and is_new.sum() <= _FEW:
         work.progress.advance(len(groups))
         return joined([kept, *_all_close(vectors, np.flatnonzero(is_new), groups, threshold)]), None
-    base, k, advance = torch.from_numpy(vectors).to(device), work.settings.index.synonym_k, work.progress.advance
+    base, k = torch.from_numpy(vectors).to(pick_device(device)), work.settings.index.synonym_k
+    advance = work.progress.advance
     with storage_errors(work.partial):
         return near_pairs(
             base, threshold, groups=groups, kept=kept, is_new=is_new, k=k, advance=advance, folder=work.partial
