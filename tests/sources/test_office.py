@@ -219,7 +219,8 @@ def test_each_mail_of_a_mailbox_is_a_document(tmp_path):
     first = b"From ann@example.org Thu Mar  4 23:00:00 2021\n"
     words = "We met.\n\nFrom 10:00 until 2024 it rained.\n>From then we danced.\nFrom x 10:00 2021\n"
     mails = [bytes(mail(words)), b"no header\n", bytes(mail("x" * 9000)), bytes(mail())]
-    (tmp_path / "a.mbox").write_bytes(b"\xef\xbb\xbf\n" + b"".join(first + one + b"\n" for one in mails).replace(b"\n", b"\r\n"))
+    mailbox = b"\xef\xbb\xbf\n" + b"".join(first + one + b"\n" for one in mails)
+    (tmp_path / "a.mbox").write_bytes(mailbox.replace(b"\n", b"\r\n"))
     (tmp_path / "b.mbox").write_bytes(bytes(mail()))
     documents, rejects = read(tmp_path, max_file_bytes=8000)
     assert [(d.id, d.line, d.title) for d in documents] == [(f"a.mbox/{n}.eml", n, "Brücken") for n in (1, 4)]
