@@ -13,7 +13,7 @@ from gpu_rag.errors import UsageError
 ROLES = ("id", "title", "text")
 _NAME_CHARS, _MAX_NUMBERS, MAX_HEAD = 200, 32, 60
 NUMBER = re.compile(r"[-+.,\d]*")
-_FIGURE, _WORD = re.compile(r"\d"), re.compile(r"\b[^\W\d_]{2,}\b")
+_FIGURE = re.compile(r"\d")
 Columns = Sequence[Sequence[str]]  # pairs of a role and a column
 
 
@@ -59,9 +59,9 @@ def with_names(rows: Sequence[Sequence[str]], n_heads: int, room: float) -> tupl
     """Lines of a table with tabs between cells, each behind the name of its column: "Year: 1902".
 
     Names are the last of the first n_heads rows; without these the first row of several cells, if it has three or more,
-    all different words, above a column of figures; a word may have a figure ("Sold in 2024") above numbers alone. Rows
-    of one cell are left alone. All rows are left alone if names would add more than `room` characters. Returns the
-    lines, and the room that they leave."""
+    all different words, above a column of figures; a word that begins with a letter may have a figure ("Q1") above
+    numbers alone. Rows of one cell are left alone. All rows are left alone if names would add more than `room`
+    characters. Returns the lines, and the room that they leave."""
     start, names = n_heads, [*rows[n_heads - 1]] if n_heads else []
     if not n_heads:
         first = next((i for i, row in enumerate(rows) if sum(map(bool, row)) > 1), 0)
@@ -82,8 +82,8 @@ def with_names(rows: Sequence[Sequence[str]], n_heads: int, room: float) -> tupl
 
 def _are_names(row: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
     with_figure = [bool(_FIGURE.search(name)) for name in row]
-    are_words = all(map(_WORD.search, compress(row, with_figure)))
-    if len(row) < 3 or not all(row) or len(set(row)) < len(row) or not are_words:
+    are_names = all(name[:1].isalpha() for name in compress(row, with_figure))  # "Q1", not "10 km"
+    if len(row) < 3 or not all(row) or len(set(row)) < len(row) or not are_names:
         return False
     n_figures = [0.0] * len(row)  # by column; -inf after a cell without a figure
     for cells in below:

@@ -116,12 +116,15 @@ def test_cells_stand_behind_the_names_of_their_columns(tmp_path):
 
 
 def test_a_name_of_a_column_may_have_a_figure_above_numbers_alone():
-    rows = [["Hive", "Site", "Honey 2024 (kg)"], ["H07", "Lane", "31.5"], ["H08", "Lane", ""], ["H12", "Top", "44"]]
+    rows = [["Hive", "Site", "Honey 2024 (kg)", "Q1"]]
+    rows += [["H07", "Lane", "31.5", "1"], ["H08", "Lane", "", "2"], ["H12", "Top", "44", "3"]]
     lines, _ = with_names(rows, 0, 999)
-    assert lines[1:3] == ["Hive: H07\tSite: Lane\tHoney 2024 (kg): 31.5", "Hive: H08\tSite: Lane"]
+    assert lines[1:3] == ["Hive: H07\tSite: Lane\tHoney 2024 (kg): 31.5\tQ1: 1", "Hive: H08\tSite: Lane\t\tQ1: 2"]
     for first in (["Elm Road", "12a", "Ada"], ["Bed 3", "kale", "Bo"], ["Hive", "Site", "2024"]):
         rows = [first, ["Elm Road", "13", "Bo"], ["Bed 4", "14", "Cy"], ["Bed 5", "15", "7"]]
         assert with_names(rows, 0, 999)[0] == ["\t".join(row) for row in rows]
+    rows = [["10 km", "20 km", "30 km"], ["31", "64", "99"], ["33", "70", "108"]]
+    assert with_names(rows, 0, 999)[0] == ["\t".join(row) for row in rows]
 
 
 @pytest.mark.parametrize("rows", ["ab 12 34", "abc def ghi", "xxx 111 222", "ab1 cd2 ef3"])
@@ -217,9 +220,10 @@ def test_a_mail_is_its_headers_and_its_text(tmp_path):
 def test_each_mail_of_a_mailbox_is_a_document(tmp_path):
     """Lines that only look like the first of a mail are text; a broken mail is a reject, and so is another file."""
     first = b"From ann@example.org Thu Mar  4 23:00:00 2021\n"
-    words = "We met.\n\nFrom 10:00 on it rained.\n>From then we danced.\nFrom x 10:00 2021\n"
+    words = "We met.\n\nFrom 10:00 until 2024 it rained.\n>From then we danced.\nFrom x 10:00 2021\n"
     mails = [bytes(mail(words)), b"no header\n", bytes(mail("x" * 9000)), bytes(mail())]
-    (tmp_path / "a.mbox").write_bytes(b"".join(first + one + b"\n" for one in mails).replace(b"\n", b"\r\n"))
+    mailbox = b"\xef\xbb\xbf\n" + b"".join(first + one + b"\n" for one in mails)
+    (tmp_path / "a.mbox").write_bytes(mailbox.replace(b"\n", b"\r\n"))
     (tmp_path / "b.mbox").write_bytes(bytes(mail()))
     documents, rejects = read(tmp_path, max_file_bytes=8000)
     assert [(d.id, d.line, d.title) for d in documents] == [(f"a.mbox/{n}.eml", n, "Brücken") for n in (1, 4)]

@@ -150,6 +150,8 @@ def reader_versions(paths: Sequence[Path], left_out: LeftOut = none_left_out) ->
             names += (name for name in below if not left_out(shown(path / name)))
     if any(name.lower().endswith(_ZIP_SUFFIXES) for name in names):
         names += PARSED_SUFFIXES  # its members are not known yet
+    if any(name.lower().endswith(".ipynb") for name in names):
+        names.append(".html")  # outputs in it
     return versions_for(names)
 
 

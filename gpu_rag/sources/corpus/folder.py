@@ -18,7 +18,17 @@ from gpu_rag.sources.corpus.parser import PARSED_SUFFIXES, Parsed, Parser, is_pa
 from gpu_rag.sources.formats import leads_out
 from gpu_rag.sources.json_rows import read_object
 from gpu_rag.sources.lines import read_whole
-from gpu_rag.sources.rows import MAX_TITLE_CHARS, Limits, RowError, document_text, id_text, kind, metadata_of, shown
+from gpu_rag.sources.rows import (
+    MAX_TITLE_CHARS,
+    Limits,
+    RowError,
+    document_text,
+    id_text,
+    kind,
+    metadata_of,
+    one_line,
+    shown,
+)
 from gpu_rag.text.sentences import front_matter
 from gpu_rag.types import Document, Reject, Scalar
 
@@ -26,7 +36,10 @@ TEXT_SUFFIXES = (".txt", ".md", ".rst", ".tex", ".log", ".srt", ".vtt")  # their
 DOCUMENT_SUFFIXES = (*TEXT_SUFFIXES, ".ipynb", *PARSED_SUFFIXES)
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*")
 _UNDERLINED = re.compile(r"^(\S.*)\n([^\w\s])\2{2,}[ \t]*$", re.MULTILINE)
-_LATEX_HEADING = re.compile(r"^[ \t]*\\(?:title|part|chapter|(?:sub){0,2}section)\*?\{([^{}\n]+)\}", re.MULTILINE)
+_LATEX_HEADING = re.compile(
+    r"^[ \t]*\\(?:title|part|chapter|(?:sub){0,2}section)\*?(?:\[[^\]\n]*+\])?\{((?:[^{}\n]++|\{[^{}\n]*+\})++)\}",
+    re.MULTILINE,
+)
 # Subtitles: the number and the time of a cue; its marks; in .vtt the blocks that are not spoken.
 _CUE = re.compile(r"^(?:\d+[ \t]*\n)?(?:(\d+:\d\d:\d\d)|(\d\d:\d\d))[.,]\d{3}[ \t]+-->[^\n]*\n", re.MULTILINE)
 _CUE_MARK = re.compile(
@@ -36,6 +49,8 @@ _CUE_MARK = re.compile(
 )
 _UNSPOKEN = re.compile(r"(?:\AWEBVTT|(?<=\n\n)(?:NOTE|STYLE|REGION))(?!\S)[^\n]*(?:\n(?![^\n]*-->)[^\n]+)*")
 _REFERENCE = re.compile(r"&#?\w{1,32};")  # of a character
+_COLOUR = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # and other marks for a terminal
+_TICKS = re.compile("`{3,}")
 HIDDEN = "hidden files and folders are not read, unless their own path (not in a .zip) is given as a corpus"
 # A field of YAML on one line, without the comment behind it.
 _FIELD = re.compile(
@@ -111,7 +126,7 @@ def read_file(path: Path, name: bytes, limits: Limits, parser: Parser) -> Iterat
     file = shown(path)
     try:
         id = _id_of(name)
-        parsed = _parsed(path, parser) if is_parsed(id) else _as_written(path, name, limits)
+        parsed = _parsed(path, parser) if is_parsed(id) else _as_written(path, name, limits, parser)
     except RowError as error:
         yield Reject(file, 0, str(error))
         return
@@ -133,9 +148,10 @@ def _parsed(path: Path, parser: Parser) -> Parsed:
     return parser.parse(path)
 
 
-def _as_written(path: Path, name: bytes, limits: Limits) -> Parsed:
+def _as_written(path: Path, name: bytes, limits: Limits, parser: Parser) -> Parsed:
+    problems: dict[str, None] = {}
     if has_ending(name, (".ipynb",)):
-        text = _notebook(path, limits)
+        text = _notebook(path, limits, parser, problems)
     else:  # a character has at most 4 bytes in any charset, and so has a byte order mark
         limit = 4 * limits.max_document_chars + 4
         text = read_whole(path, limit, "4 * max_document_chars + 4", decode_text)
@@ -155,25 +171,51 @@ def _as_written(path: Path, name: bytes, limits: Limits) -> Parsed:
         heading = _UNDERLINED if is_rst else _LATEX_HEADING
         headings = [(match.start(), match[1].strip()) for match in heading.finditer(text)]
     title = str(front.pop("title", "")) or (headings[0][1] if headings else "")
-    return Parsed(title, text, metadata=metadata_of(front, ()), headings=tuple(headings))
+    return Parsed(title, text, problems=tuple(problems), metadata=metadata_of(front, ()), headings=tuple(headings))
 
 
-def _notebook(path: Path, limits: Limits) -> str:
+def _notebook(path: Path, limits: Limits, parser: Parser, problems: dict[str, None]) -> str:
     """The cells of a Jupyter notebook as Markdown, with code and what it printed in fences; pictures are left out.
-    Raises RowError."""
+    Adds to problems. Raises RowError."""
     cells = read_object(path, limits, "a notebook with cells").get("cells")
     if not isinstance(cells, list):
         raise RowError(f"the cells of the notebook are {kind(cells)}; expected a list (nbformat 4)")
     parts = []
     for cell in (cell for cell in cells if isinstance(cell, dict)):
         is_code, outputs = cell.get("cell_type") == "code", cell.get("outputs")
-        parts.append((is_code, _joined(cell.get("source"))))
+        words = _joined(cell.get("source"))
+        parts.append(_fenced(words) if is_code else words)
         for output in outputs if isinstance(outputs, list) else ():
-            data = output.get("data") if isinstance(output, dict) else {}
-            is_picture = isinstance(data, dict) and any(name.startswith("image/") for name in data)
-            printed = data.get("text/plain") if isinstance(data, dict) else output.get("text")
-            parts += [] if is_picture else [(True, _joined(printed))]
-    return "\n\n".join(f"```\n{words}\n```" if is_code else words for is_code, words in parts if words)
+            parts.append(_printed(output, parser, problems) if isinstance(output, dict) else "")
+    return "\n\n".join(filter(None, parts))
+
+
+def _printed(output: dict[str, Any], parser: Parser, problems: dict[str, None]) -> str:
+    """An output of a cell: an error, what it printed, or Markdown, plain text or HTML that it shows. Of an object
+    ("<HTML object>") only its HTML says something."""
+    if output.get("output_type") == "error":
+        return _fenced(": ".join(filter(None, (_joined(output.get("ename")), _joined(output.get("evalue"))))))
+    data = output.get("data")
+    if not isinstance(data, dict):
+        return _fenced(_joined(output.get("text")))
+    markdown, plain, html = (_joined(data.get(f"text/{name}")) for name in ("markdown", "plain", "html"))
+    if markdown or any(name.startswith("image/") for name in data):
+        return markdown
+    if not html or (plain and not (plain.startswith("<") and plain.endswith(">"))):
+        return _fenced(plain)
+    try:
+        require_reader(".html")
+        return _fenced(parser.parse_html(b"\xef\xbb\xbf" + html.encode("utf-8", "replace")).text)
+    except (MissingBackend, RowError) as error:
+        problems[one_line(f"an output in HTML cannot be read: {error}")] = None
+        return ""
+
+
+def _fenced(words: str) -> str:
+    """Words in a code fence longer than any in them, without marks for a terminal."""
+    words = _COLOUR.sub("", words)
+    fence = "`" * max(3, 1 + max(map(len, _TICKS.findall(words)), default=0))
+    return f"{fence}\n{words}\n{fence}" if words else ""
 
 
 def _joined(lines: Any) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from itertools import accumulate, chain, islice
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 
 from gpu_rag.sources.corpus import scan
 from gpu_rag.sources.corpus.package import properties
 from gpu_rag.sources.corpus.parser import Parsed
 from gpu_rag.sources.rows import Limits, RowError, one_line
-from gpu_rag.text.sentences import word_set
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfDocument, PdfPage
@@ -27,12 +26,17 @@ _DIVIDED = re.compile("(\\w*)\ufffe(\\w*)")  # PDFium's mark of a word that a li
 _GLUED = re.compile("[A-Za-z]{26,}")  # words without spaces between them
 _MAX_GLUED_SHARE = 0.05  # share of the characters of a text
 _HYPHENATED = re.compile(r"\w+-\w+")
-_NUMBER = re.compile(r"(?<!\d)\d{1,6}(?!\d)")
-_WORD = re.compile(r"[^\W\d_]+")
-_PAGE_WORDS = word_set(
-    "p pp pg page pages of seite s von blatt sheet pág página pagina de di van strona z стр из sida av"
+_WORD = re.compile(r"[^\W\d_]{2,}")
+_MARKS, _PAGE = r"[ \t\-–—./()\[\]|·]*+", r"p|pp|pgs?|pages?|seite|blatt|sheet|pág|páginas?|pagina|strona|стр|sida"
+_PAGE_NUMBER = re.compile(  # "3", "- 3 -", "Page 3 of 9"; "-3" is a number of another kind
+    rf"(?!-\d+$){_MARKS}(?P<word>(?:{_PAGE})\b{_MARKS})?(?P<page>\d{{1,4}})"
+    rf"(?:[ \t]*(?:/|(?:of|von|de|di|van|z|из|av)\b)[ \t]*(?P<last>\d{{1,4}}))?{_MARKS}(?:pages?|seite)?{_MARKS}",
+    re.IGNORECASE,
 )
-_PAGE_MARK, _BARS = "\1", ("|", "·", "•")
+_FIRST_YEAR = 1500  # from here on a number may be a year
+_YEAR = re.compile(r"\b[12]\d{3}\b")
+_VALUE = re.compile(r"[:\d%$€£¥]|[.,;!?]$")  # a line with one, or that ends like a sentence, may be of the text
+_PAGE_MARK = "\1"
 _MIN_RUNNING, _EDGE_LINES, _MAX_EDGE = 3, 3, 200  # pages; lines at an edge of a page, and characters of one
 _DATE = re.compile(r"D:(\d{4})(\d{2})(\d{2})")
 
@@ -146,41 +150,44 @@ def _with_headings_apart(page: str) -> str:
 
 def _without_running(texts: list[str]) -> list[str]:
     """Pages without heads, feet and page numbers: lines at an edge that are equal, but for the number of the page, on
-    _MIN_RUNNING pages and half of those with text. The first of each stays, unless it only numbers the page."""
-    pages, least = [text.split("\n") for text in texts], max(_MIN_RUNNING, sum(map(bool, texts)) / 2)
+    _MIN_RUNNING pages and half of all. The first of each stays, unless it only numbers the page. A line that may be
+    of the text stays, see `_form`."""
+    pages, least = [text.split("\n") for text in texts], max(_MIN_RUNNING, len(texts) / 2)
     dropped: list[set[int]] = [set() for _ in pages]
     for step in (1, -1):
         edges = [[i for i, line in enumerate(lines) if line.strip()][::step][:_EDGE_LINES] for lines in pages]
         is_open = [True] * len(pages)
         for depth in range(_EDGE_LINES):
             forms = [
-                _forms(lines[edge[depth]].strip(), number) if is_on and depth < len(edge) else frozenset()
+                _form(lines[edge[depth]].strip(), number, len(pages)) if is_on and depth < len(edge) else ""
                 for number, (lines, edge, is_on) in enumerate(zip(pages, edges, is_open))
             ]
-            counts, seen = Counter(chain.from_iterable(forms)), set[str]()
-            for number, own in enumerate(forms):
-                running = {form for form in own if counts[form] >= least}
-                is_open[number] = bool(running)
-                if not seen.isdisjoint(running) or any(form.startswith(_PAGE_MARK) for form in running):
+            counts, seen = Counter(forms), set[str]()
+            for number, form in enumerate(forms):
+                is_open[number] = bool(form) and counts[form] >= least
+                if is_open[number] and (form in seen or form.startswith(_PAGE_MARK)):
                     dropped[number].add(edges[number][depth])
-                seen |= running
+                seen.add(form)
     return [
         "\n".join(line for i, line in enumerate(lines) if i not in drop).strip("\n") if drop else text
         for text, lines, drop in zip(texts, pages, dropped)
     ]
 
 
-def _forms(line: str, page: int) -> frozenset[str]:
-    """A line of a page, and the line with a number, as its distance from the page, that stands alone ("3", "Page 3 of
-    9") or behind a bar ("Report | 3"). In "Day 3" it is not sure to be that of the page."""
-    forms = {line}
-    for number in _NUMBER.finditer(line) if len(line) <= _MAX_EDGE else ():
-        before, after = line[: number.start()], line[number.end() :]
-        is_alone = _PAGE_WORDS.issuperset(_WORD.findall(f"{before} {after}".casefold()))
-        if is_alone or (not after and before.rstrip()[-1:] in _BARS) or (not before and after.lstrip()[:1] in _BARS):
-            mark = _PAGE_MARK if is_alone else ""
-            forms.add(f"{mark}{before}\0{int(number[0]) - page}{after}")
-    return frozenset(forms)
+def _form(line: str, page: int, n_pages: int) -> str:
+    """What lines at the edges of pages share if they are heads; "" for a line that may be of the text.
+
+    A page number: the line, with its distance from the page for the number; two numbers only behind a word, or if the
+    second is n_pages. Another line: itself, if it has two words, and no figures but years.
+    """
+    if len(line) > _MAX_EDGE:
+        return ""
+    if found := _PAGE_NUMBER.fullmatch(line):
+        number, last = int(found["page"]), found["last"]
+        if number >= _FIRST_YEAR or (last and not found["word"] and int(last) != n_pages):
+            return ""
+        return f"{_PAGE_MARK}{line[: found.start('page')]}\0{number - page}{line[found.end('page') :]}"
+    return line if len(_WORD.findall(line)) > 1 and not _VALUE.search(_YEAR.sub("", line)) else ""
 
 
 def _has_picture(page: PdfPage) -> bool:
