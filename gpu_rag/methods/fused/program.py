@@ -116,11 +116,13 @@ async def retrieve(question: Question, run: Run, params: Params) -> Support:
 def dated_first(ranking: Ranking, by_date: Dated) -> Ranking:
     """A passage that states a full date of the question comes before those that do not, unless they hold more of its
     words, by BM25. The scores keep their places, so that a passage that moved has the score of its new rank."""
-    place = {row: i for i, row in enumerate(ranking.rows)}
-    dated = sorted(by_date.rows, key=lambda row: place.get(row, len(place)))
-    stating, words, order = {*dated}, by_date.words, list[int]()
+    place = {row: i for i, row in enumerate(dict.fromkeys((*ranking.rows, *by_date.rows)))}
+    stating, words, order = {*by_date.rows}, by_date.words, list[int]()
+    dated = sorted(stating, key=lambda row: words.get(row, 0.0))  # not yet placed before one that states no date
     for row in ranking.rows:
-        least = words.get(row, 0.0)
-        order += [near for near in dated if row not in stating and words.get(near, 0.0) >= least] + [row]
-    rows = tuple(dict.fromkeys((*order, *dated)))
+        near = []
+        while row not in stating and dated and words.get(dated[-1], 0.0) >= words.get(row, 0.0):
+            near.append(dated.pop())
+        order += [*sorted(near, key=place.__getitem__), row]
+    rows = tuple(dict.fromkeys((*order, *sorted(dated, key=place.__getitem__))))
     return Ranking(rows, (*ranking.scores, *ranking.scores[-1:] * (len(rows) - len(ranking.rows))))
