@@ -32,8 +32,8 @@ from gpu_rag.types import Draft, Evidence, Question
 
 @dataclass(frozen=True)
 class Places:
-    """The c candidates of a question, then other passages that state its date. documents: the gold documents for which
-    a passage stands, else its own; contents: numbers, equal for copies; dated, words: see `program.Dated`."""
+    """The c candidates of a question, then other passages that state its date. documents: the documents that a
+    passage counts as, see `shown_documents`; contents: numbers, equal for copies; dated, words: see `program.Dated`."""
 
     documents: Sequence[Sequence[str]]
     contents: Sequence[int]
