@@ -27,7 +27,6 @@ _MONTH_OF = {name: number for number, line in enumerate(_NAMES.strip().splitline
 # Each begins with a set of characters, which is searched for fast; `_is_part` replaces a look-behind.
 _YEAR = r"([12][0-9]{3})(?![^\W_]|[./-]?\d)"
 _TO = r"(\s?[-–—/]\s?|\s(?i:to|and|until|through|bis|und|au|al|a|tot|do|по)\s)"  # between the days of a range
-_AND = frozenset({"and", "und"})
 _BETWEEN = re.compile(r"\b(?:between|zwischen)\s+(?:the\s+|dem\s+)?$", re.IGNORECASE)
 _NUMERIC = re.compile(r"([0-9]{1,4})([./-])([0-9]{1,2})\2([0-9]{1,4})(?![^\W_T]|T\D|[./-]?\d)")
 _CHARACTERS = re.compile(r"([12][0-9]{3})[年년]\s?([0-9]{1,2})[月월]\s?([0-9]{1,2})[日일]")
@@ -113,7 +112,7 @@ def _of_range(match: re.Match[str], first_day: str, first_month: str, last_month
     first, last = _written(first_day, months[0], first_year), _written(match[4], months[1], year)
     is_order, mark = months[0] != months[1] or int(first_day) < int(match[4]), match[3].strip()
     is_between = bool(_BETWEEN.search(match.string, max(match.start() - 16, 0), match.start()))
-    is_number = mark.casefold() in _AND and not match[2] and not is_between  # "group 2 and 9 March 2025"
+    is_number = mark.casefold() in ("and", "und") and not match[2] and not is_between  # "group 2 and 9 March 2025"
     if not (first and last and is_order) or is_number or _is_part(match):
         return match[0]
     return f"{first} {mark} {last}{_foreign(last_month)}"

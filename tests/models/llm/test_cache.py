@@ -48,15 +48,9 @@ def test_second_run_asks_nothing_and_returns_the_same(tmp_path):
 
 
 CHANGES = [
-    {"system": "other"},
-    {"prompt": "other"},
-    {"constraint": Choice(("x",))},
-    {"constraint": Rank(("x",))},
-    {"constraint": JsonSchema("x")},
-    {"max_tokens": 7},
-    {"temperature": 0.5},
-    {"temperature": 0.5, "seed": 1},
-    {"attempt": 1},
+    *({"system": "other"}, {"prompt": "other"}, {"max_tokens": 7}, {"attempt": 1}),
+    *({"constraint": constraint} for constraint in (Choice(("x",)), Rank(("x",)), JsonSchema("x"))),
+    *({"temperature": 0.5}, {"temperature": 0.5, "seed": 1}),
 ]
 
 
