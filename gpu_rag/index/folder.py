@@ -127,10 +127,10 @@ def locked(file: Path, path: Path, what: str) -> IO[str]:
     """An open file with the number of this process, locked against all other processes until it is closed.
 
     path, what: what the lock is for, and its name in messages. The operating system holds the lock, so a killed process
-    never leaves it behind. Raises IndexLocked, StorageError.
+    never leaves it behind; a forked child shares it until both end. Raises IndexLocked, StorageError.
     """
     with contextlib.ExitStack() as stack:
-        opened = stack.enter_context(file.open("a+", encoding="utf-8"))
+        opened = stack.enter_context(file.open("a+", encoding="utf-8", errors="replace"))
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -107,7 +107,7 @@ def write_once(out: Path, write: Callable[[Path], None]) -> None:
     """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with locked(out.with_name(out.name + ".lock")):
+        with waiting_lock(out.with_name(out.name + ".lock")):
             if out.is_dir():
                 return
             for stale in out.parent.glob(f"{out.name}.tmp-*"):  # left by a killed process
@@ -153,7 +153,7 @@ def _convert(source: Path, folder: Path) -> None:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def waiting_lock(path: Path) -> Iterator[None]:
     """Hold the lock `path` against all other processes of this user, also forked ones; it ends with its descriptor."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:

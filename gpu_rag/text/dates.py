@@ -26,9 +26,8 @@ december dec dez dezember décembre diciembre dicembre dezembro grudnia дека
 _MONTH_OF = {name: number for number, line in enumerate(_NAMES.strip().splitlines(), 1) for name in line.split()}
 # Each begins with a set of characters, which is searched for fast; `_is_part` replaces a look-behind.
 _YEAR = r"([12][0-9]{3})(?![^\W_]|[./-]?\d)"
-_TO = r"(\s?[-–—/]\s?|\s(?:to|and|until|through|bis|und|au|al|a|tot|do|по)\s)"  # between the days of a range
-_AND = frozenset({"and", "und"})
-_BETWEEN = re.compile(r"\b(?:between|zwischen)\s(?:the\s|dem\s)?$", re.IGNORECASE)  # "2 and 9 March" alone is no range
+_TO = r"(\s?[-–—/]\s?|\s(?i:to|and|until|through|bis|und|au|al|a|tot|do|по)\s)"  # between the days of a range
+_BETWEEN = re.compile(r"\b(?:between|zwischen)\s+(?:the\s+|dem\s+)?$", re.IGNORECASE)
 _NUMERIC = re.compile(r"([0-9]{1,4})([./-])([0-9]{1,2})\2([0-9]{1,4})(?![^\W_T]|T\D|[./-]?\d)")
 _CHARACTERS = re.compile(r"([12][0-9]{3})[年년]\s?([0-9]{1,2})[月월]\s?([0-9]{1,2})[日일]")
 _RANGE = re.compile(
@@ -67,7 +66,8 @@ def plain_dates(text: str) -> str:
 
     Numbers are read where only one date is meant: year first, day.month.year, or with a part above 12 or two equal
     parts. 3/4/2025 stays. A month that is not the English name stands behind the date too. Both ends of a range that
-    ends with its year, such as "30 May to 2 June 2025" and "May 3 to 5, 2025", have a month and the year.
+    ends with its year, such as "30 May to 2 June 2025" and "May 3 to 5, 2025", have a month and the year. Two days with
+    "and" and one month are a range only after "between".
 
     >>> plain_dates("on 2025-03-05, 25/3/2025, Mar 7th, 2025, and 9. März 2025")
     'on 5 March 2025, 25 March 2025, 7 March 2025, and 9 March 2025 März'
@@ -111,8 +111,8 @@ def _of_range(match: re.Match[str], first_day: str, first_month: str, last_month
     first_year = str(int(year) - (months[0] > months[1]))  # "30 December to 2 January 2025"
     first, last = _written(first_day, months[0], first_year), _written(match[4], months[1], year)
     is_order, mark = months[0] != months[1] or int(first_day) < int(match[4]), match[3].strip()
-    is_between = bool(_BETWEEN.search(match.string, max(match.start() - 14, 0), match.start()))
-    is_number = mark in _AND and not match[2] and not is_between  # "group 2 and 9 March 2025"
+    is_between = bool(_BETWEEN.search(match.string, max(match.start() - 16, 0), match.start()))
+    is_number = mark.casefold() in ("and", "und") and not match[2] and not is_between  # "group 2 and 9 March 2025"
     if not (first and last and is_order) or is_number or _is_part(match):
         return match[0]
     return f"{first} {mark} {last}{_foreign(last_month)}"

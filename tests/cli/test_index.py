@@ -62,6 +62,7 @@ def test_a_second_writer_is_turned_away(build, tmp_path):
     from gpu_rag.index.folder import writing
 
     with writing(tmp_path / "i"):
+        (tmp_path / "i" / "lock").write_bytes(b"\xff")  # by another program
         result = build()
     assert result.status == 1 and "another process is writing this index" in result.error
     assert build().status == 0

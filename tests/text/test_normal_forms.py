@@ -193,11 +193,8 @@ def test_dates_of_other_languages_share_the_day_and_month() -> None:
 
 
 RANGES = (
-    "3-5 March 2025",
-    "3. bis 5. März 2025",
-    "3rd to 5th Mar. 2025",
-    "March 3–5, 2025",
-    "3 March and\n5 March 2025",
+    *("3-5 March 2025", "3. bis 5. März 2025", "3rd to 5th Mar. 2025", "March 3–5, 2025", "3 March and\n5 March 2025"),
+    *("BETWEEN 3 AND 5 MARCH 2025", "Between  the 3rd and 5th March 2025", "3 TO 5 MARCH 2025"),
 )
 
 

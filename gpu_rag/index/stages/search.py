@@ -238,7 +238,7 @@ def _mapped(work: Work, blocks: Iterable[np.ndarray]) -> np.ndarray:
 @stage(
     "bm25",
     needs=("passages",),
-    version=6,
+    version=7,
     params=lambda settings, _: {"k1": settings.index.bm25_k1, "b": settings.index.bm25_b},
     size="characters",
 )

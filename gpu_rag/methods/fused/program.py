@@ -77,20 +77,23 @@ class Dated:
     words: Mapping[int, float]
 
 
-async def candidates(question: Question, run: Run, params: Params, k: int) -> tuple[Candidates, Dated]:
-    """The first passages of `ppr` and their features, at least k passages, for the question without its full dates; and
-    the passages that state these."""
-    dates = full_dates(question.text)
-    other = replace(question, text=without_full_dates(question.text)) if dates else question
+async def without_dates(question: Question, run: Run, params: Params) -> Asked:
+    """The question without its full dates, its vector and its lists."""
+    other = replace(question, text=without_full_dates(question.text)) if full_dates(question.text) else question
     (vector,) = await embed([other.text])
-    lists = await gather(*(_listed(other, run, name) for name in params.lists))
-    found = await fused_candidates(Asked(other.text, vector, tuple(lists)), max(k, DEPTH), len(lists))
+    return Asked(other.text, vector, tuple(await gather(*(_listed(other, run, name) for name in params.lists))))
+
+
+async def candidates(question: Question, asked: Asked, run: Run, k: int) -> tuple[Candidates, Dated]:
+    """The first passages of `ppr` and their features, at least k passages; and those that state a full date of the
+    question, among the first DEPTH by words and the first `run.depth` by `ppr`, at least DEPTH, for any k."""
+    found, dates = await fused_candidates(asked, max(k, DEPTH), len(asked.lists)), full_dates(question.text)
     return found, await _dated(question.text, dates, found.ranking, run) if dates else Dated((), {})
 
 
 async def _dated(text: str, dates: Set[str], ranking: Ranking, run: Run) -> Dated:
     by_words = await search_bm25(text, WORDS)
-    rows = tuple(dict.fromkeys((*by_words.rows[:DEPTH], *ranking.rows)))
+    rows = tuple(dict.fromkeys((*by_words.rows[:DEPTH], *ranking.rows[: max(run.depth, DEPTH)])))
     texts = (f"{passage['title']}\n{passage['text']}" for passage in run.index.passage_rows(rows))
     stating = tuple(row for row, text in zip(rows, texts) if dates & full_dates(text))
     return Dated(stating, dict(zip(by_words.rows, by_words.scores)))
@@ -104,9 +107,10 @@ async def _listed(question: Question, run: Run, name: str) -> Ranking:
 
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
     """The run.limit passages of highest score, see `dated_first`."""
+    asked = await without_dates(question, run, params)
 
     async def rank(k: int) -> Ranking:
-        found, by_date = await candidates(question, run, params, k)
+        found, by_date = await candidates(question, asked, run, k)
         n, weights = len(found.ranking.rows), model(run.index, params)
         return dated_first(weights.ranked(found.ranking, found.values, found.pairs, n), by_date)
 
@@ -116,11 +120,13 @@ async def retrieve(question: Question, run: Run, params: Params) -> Support:
 def dated_first(ranking: Ranking, by_date: Dated) -> Ranking:
     """A passage that states a full date of the question comes before those that do not, unless they hold more of its
     words, by BM25. The scores keep their places, so that a passage that moved has the score of its new rank."""
-    place = {row: i for i, row in enumerate(ranking.rows)}
-    dated = sorted(by_date.rows, key=lambda row: place.get(row, len(place)))
-    stating, words, order = {*dated}, by_date.words, list[int]()
+    place = {row: i for i, row in enumerate(dict.fromkeys((*ranking.rows, *by_date.rows)))}
+    stating, words, order = {*by_date.rows}, by_date.words, list[int]()
+    dated = sorted(stating, key=lambda row: words.get(row, 0.0))  # not yet placed before one that states no date
     for row in ranking.rows:
-        least = words.get(row, 0.0)
-        order += [near for near in dated if row not in stating and words.get(near, 0.0) >= least] + [row]
-    rows = tuple(dict.fromkeys((*order, *dated)))
+        near = []
+        while row not in stating and dated and words.get(dated[-1], 0.0) >= words.get(row, 0.0):
+            near.append(dated.pop())
+        order += [*sorted(near, key=place.__getitem__), row]
+    rows = tuple(dict.fromkeys((*order, *sorted(dated, key=place.__getitem__))))
     return Ranking(rows, (*ranking.scores, *ranking.scores[-1:] * (len(rows) - len(ranking.rows))))

@@ -20,7 +20,7 @@ from gpu_rag.index.index import Index
 from gpu_rag.index.tuned import tuned
 from gpu_rag.methods.fused.batched import Candidates
 from gpu_rag.methods.fused.model import Learnt, Model, fit
-from gpu_rag.methods.fused.program import Dated, Params, candidates, dated_first, model
+from gpu_rag.methods.fused.program import Dated, Params, candidates, dated_first, model, without_dates
 from gpu_rag.methods.method import Shown, Tuned
 from gpu_rag.methods.registry import lacks, method_names, method_of
 from gpu_rag.program.decide import RULE
@@ -32,8 +32,8 @@ from gpu_rag.types import Draft, Evidence, Question
 
 @dataclass(frozen=True)
 class Places:
-    """The c candidates of a question, then other passages that state its date. documents: the gold documents for which
-    a passage stands, else its own; contents: numbers, equal for copies; dated, words: see `program.Dated`."""
+    """The c candidates of a question, then other passages that state its date. documents: the documents that a
+    passage counts as, see `shown_documents`; contents: numbers, equal for copies; dated, words: see `program.Dated`."""
 
     documents: Sequence[Sequence[str]]
     contents: Sequence[int]
@@ -74,7 +74,8 @@ def examples(engine: Engine, rows: Sequence[QuestionRow]) -> Examples:
     seen = {}
 
     async def see(question: Question, run: Run, params: Params) -> Draft:
-        seen[question.id] = await candidates(question, run, params, run.depth)
+        asked = await without_dates(question, run, params)
+        seen[question.id] = await candidates(question, asked, run, run.depth)
         return Draft(None, (), (), "unsupported")
 
     options: dict[str, Any] = {"program": see, "retrieval_only": True, "decider": RULE}

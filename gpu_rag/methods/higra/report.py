@@ -25,7 +25,7 @@ def figures(report: BuildReport) -> dict[str, Any]:
 
 def pair_coverage(manifest: Manifest) -> dict[str, dict[str, int]]:
     """{merge | link: number of entity pairs within the radius, of pairs that one window shows together, and of
-    windows}, if a language model was asked."""
+    windows}. Empty if no language model was asked."""
     coverage = {}
     for what, stage in (("merge", "higra_merge"), ("link", "higra_links")):
         counts = manifest.stages[stage].counts if stage in manifest.stages else {}

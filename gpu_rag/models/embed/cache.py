@@ -18,7 +18,7 @@ import xxhash
 
 from gpu_rag.errors import IndexCorrupt, StorageError
 from gpu_rag.models.embed.interface import Embedder, OnBatch, Parts
-from gpu_rag.models.packaged import locked
+from gpu_rag.models.packaged import waiting_lock
 
 _log = logging.getLogger(__name__)
 MAGIC = b"gpuragV1"
@@ -181,7 +181,7 @@ class VectorFile:
         index = np.zeros(len(keys), _KEY)
         index["low"], index["high"] = keys.T
         index["sum"] = [xxhash.xxh3_64_intdigest(row) for row in content]
-        with self._lock, self._errors(), locked(self._path.with_name("lock")):
+        with self._lock, self._errors(), waiting_lock(self._path.with_name("lock")):
             self._catch_up()
             block, n_written = self._front(index) + content.tobytes(), 0
             if not len(keys) or self._end + len(block) > limit_bytes:
@@ -193,7 +193,7 @@ class VectorFile:
     def erase(self, keys: np.ndarray) -> None:
         """Overwrite the vectors with these keys, u64[n, 2], and the keys with zeros. A kill may lose later blocks."""
         chosen = set(map(tuple, keys.tolist()))
-        with self._lock, self._errors(), locked(self._path.with_name("lock")):
+        with self._lock, self._errors(), waiting_lock(self._path.with_name("lock")):
             for index, first in self._blocks(0):
                 rows = [row for row, key in enumerate(index[["low", "high"]].tolist()) if key in chosen]
                 if rows:

@@ -26,6 +26,7 @@ from gpu_rag.models.llm.interface import (
     StreamingLLM,
     aborted,
     check_key,
+    complete_each,
     reply_from_record,
     reply_key,
     reply_record,
@@ -586,7 +587,7 @@ class CachedLLM:
             return
         self._start_keeper()
         try:
-            self.llm.complete(list(requests.values()), keep)
+            complete_each(self.llm, list(requests.values()), keep)
         finally:  # replies that came before the engine failed
             with self._turn:
                 self._commit()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from gpu_rag.errors import RequestFailed, UsageError
+from gpu_rag.errors import ModelError, RequestFailed, UsageError
 from gpu_rag.models.fingerprint import text_hash
 from gpu_rag.types import Choice, JsonSchema, Rank, Reply, Request
 
@@ -125,6 +125,24 @@ class ServerAccount:
         self.cached_tokens += reply.n_cached
         self.generated_tokens += reply.n_generated
         self.estimated += reply.estimated
+
+
+def complete_each(llm: LLM, requests: Sequence[Request], on_reply: OnReply) -> None:
+    """`llm.complete`, with on_reply(i, reply) once for each request, also by an engine that only returns its replies.
+    Raises ModelError for other than one reply per request."""
+    given = set[int]()
+
+    def give(i: int, reply: Reply | RequestFailed) -> None:
+        given.add(i)
+        on_reply(i, reply)
+
+    replies = llm.complete(requests, give)
+    if len(given) < len(requests) != len(replies):
+        do = "return one reply for each request, in order"
+        raise ModelError("the engine left requests without a reply", given=f"{len(replies)} of {len(requests)}", do=do)
+    for i, reply in enumerate(replies):
+        if i not in given:
+            on_reply(i, reply)
 
 
 def in_order(

@@ -7,7 +7,7 @@ import threading
 from typing import Generic, TypeVar
 
 from gpu_rag.errors import Cancelled, GpuRagError, ModelError, RequestFailed, UsageError
-from gpu_rag.models.llm.interface import LLM, ServerAccount, StreamingLLM, aborted
+from gpu_rag.models.llm.interface import LLM, ServerAccount, StreamingLLM, aborted, complete_each
 from gpu_rag.types import Reply, Request
 
 JOIN_S = 10.0
@@ -147,4 +147,4 @@ class LLMService(StreamingEngine["tuple[int, Reply | RequestFailed] | GpuRagErro
                 raise Cancelled("the service was closed")
             self._finished.put((batch[i][0], reply))
 
-        self.llm.complete([request for _, request in batch], hand_out)
+        complete_each(self.llm, [request for _, request in batch], hand_out)

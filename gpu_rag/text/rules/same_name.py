@@ -156,8 +156,8 @@ def rule_keys(written: str) -> dict[str, bool]:
     if not tokens:
         return {}
     *firsts, last = tokens
-    keys = {"".join(form): False for form in _short_forms(name, tokens) if form}
-    keys |= {"".join(form): True for form in _equal_forms(name, tokens) if form}
+    keys = {"".join(form): False for form in _short_forms(name) if form}
+    keys |= {"".join(form): True for form in _equal_forms(name) if form}
     if firsts and len(last) >= _MIN_INITIALS:
         initials = "".join(token[0] for token in firsts)
         keys[f"{initials} {last}"] = any(len(token) == 1 for token in firsts)
@@ -169,27 +169,27 @@ def rule_keys(written: str) -> dict[str, bool]:
     return {key + fixed: is_short for key, is_short in keys.items()}
 
 
-def _equal_forms(name: _Name, tokens: tuple[str, ...]) -> Iterator[Sequence[str]]:
+def _equal_forms(name: _Name) -> Iterator[Sequence[str]]:
     """Forms that two names share by the rules for names of about one length, and for places with their regions."""
-    yield tokens
+    yield name.tokens
     yield _without_articles(name)
     yield tuple(dropwhile("the".__eq__, name.long))
     if name.tail:
         yield *name.head, ",", name.tail[0]
-    if _is_date(tokens):
-        yield sorted(tokens)
+    if _is_date(name.tokens):
+        yield sorted(name.tokens)
 
 
-def _short_forms(name: _Name, tokens: tuple[str, ...]) -> Iterator[Sequence[str]]:
+def _short_forms(name: _Name) -> Iterator[Sequence[str]]:
     """Forms that are the tokens of the other name by the rules for longer names."""
     yield name.head
     yield _acronym(name.written)
     if name.written == name.written.lower():
-        yield *tokens[:-1], tokens[-1].removesuffix("s")
-    if tokens[-1] in _LEGAL:
-        yield tokens[:-1]
-    if tokens[0] in _TITLES:
-        yield tokens[1:]
+        yield *name.tokens[:-1], name.tokens[-1].removesuffix("s")
+    if name.tokens[-1] in _LEGAL:
+        yield name.tokens[:-1]
+    if name.tokens[0] in _TITLES:
+        yield name.tokens[1:]
 
 
 def numbers_differ(name: str, other: str) -> bool:
@@ -280,16 +280,9 @@ def _is_capital(name: _Name) -> bool:
 
 def _are_initials(base: Sequence[str], other: Sequence[str]) -> bool:
     """Whether `base` has initials for names in `other` ("j r orlo", "john ronald orlo"); the last words are equal."""
-    if (
-        len(base) != len(other)
-        or len(base) < 2
-        or base[-1] != other[-1]
-        or len(base[-1]) < _MIN_INITIALS
-        or base == other
-    ):
+    if len(base) != len(other) or len(base) < 2 or base[-1] != other[-1] or base == other:
         return False
-    are_alike = all(a == b or _is_initial(a, b) for a, b in zip(base[:-1], other[:-1]))
-    return are_alike and len(base[-1]) >= _MIN_INITIALS
+    return len(base[-1]) >= _MIN_INITIALS and all(a == b or _is_initial(a, b) for a, b in zip(base[:-1], other[:-1]))
 
 
 def _is_initial(letter: str, word: str) -> bool:

@@ -455,6 +455,42 @@ def test_tune_scores_what_ask_shows(tmp_path: Path, fast: Any) -> None:
     assert found.learnt.gold.sum(1).tolist() == [4, 4, 9, 1], "copies of gold are learnt from too"
 
 
+def test_a_deeper_ranking_for_copies_embeds_nothing_again_and_reads_as_few_texts(
+    tmp_path: Path, fast: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [*["The council met on 12 March 2025."] * 300, "The bath was shut.", "Council: see 12 March 2025."]
+    lines = (json.dumps({"id": str(i), "title": "Notes", "text": text}) + "\n" for i, text in enumerate(texts))
+    (tmp_path / "notes.jsonl").write_text("".join(lines), "utf-8")
+    index = gpu_rag.build(tmp_path / "notes.jsonl", tmp_path / "ix", methods=("fused",), settings=fast)
+    ranked, embedded, read = list[int](), list[list[str]](), list[str]()
+    for owner, name, note in (
+        (program, "fused_candidates", lambda asked, k, _: ranked.append(k)),
+        (program, "embed", embedded.append),
+        (program, "full_dates", read.append),
+    ):
+        plain = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given, note=note, plain=plain: (note(*given), plain(*given))[1])
+    (answer,) = index.retrieve(["What did the council do on 2025-03-12?"], method="fused", settings=fast, k=3)
+    assert [len(answer.evidence), len(ranked), len(embedded)] == [3, 2, 1] and ranked[1] > len(texts)
+    assert 2 * batched.DEPTH <= len(read) <= 4 * batched.DEPTH + len(ranked) + 1
+
+
+def test_passages_with_the_date_come_before_those_with_no_more_words() -> None:
+    """As by its definition, which asks of every passage that states no date."""
+    for seed in range(200):
+        g = np.random.default_rng(seed)
+        listed, by_date = (g.permutation(12)[: g.integers(1, 9)].tolist() for _ in range(2))
+        words = {row: float(g.integers(3)) for row in g.permutation(12)[:9].tolist()}
+        dated = sorted(by_date, key=lambda row: listed.index(row) if row in listed else len(listed))
+        order = []
+        for row in listed:
+            order += [d for d in dated if row not in dated and words.get(d, 0.0) >= words.get(row, 0.0)] + [row]
+        ranking = Ranking(tuple(listed), tuple(range(len(listed), 0, -1)))
+        found = program.dated_first(ranking, program.Dated(tuple(by_date), words))
+        assert found.rows == tuple(dict.fromkeys([*order, *dated]))
+        assert found.scores == (*ranking.scores, *[1] * (len(found.rows) - len(listed)))
+
+
 @pytest.mark.parametrize(("name", "n_dated", "least"), [("dates", 30, 24), ("fresh_dates", 20, 19)])
 def test_a_passage_that_states_the_date_of_a_question_comes_before_others_as_near(
     tmp_path: Path, fast: Any, monkeypatch: pytest.MonkeyPatch, name: str, n_dated: int, least: int

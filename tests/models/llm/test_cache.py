@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from waiting import kept_replies, wait_until
 
-from gpu_rag.errors import IndexCorrupt, IndexMismatch, StorageError
+from gpu_rag.errors import IndexCorrupt, IndexMismatch, ModelError, StorageError
 from gpu_rag.models.llm.cache import KEYS_A_QUERY, CachedLLM, ReplyFile, faults_of, mend_replies
 from gpu_rag.models.llm.interface import reply_key
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -48,15 +48,9 @@ def test_second_run_asks_nothing_and_returns_the_same(tmp_path):
 
 
 CHANGES = [
-    {"system": "other"},
-    {"prompt": "other"},
-    {"constraint": Choice(("x",))},
-    {"constraint": Rank(("x",))},
-    {"constraint": JsonSchema("x")},
-    {"max_tokens": 7},
-    {"temperature": 0.5},
-    {"temperature": 0.5, "seed": 1},
-    {"attempt": 1},
+    *({"system": "other"}, {"prompt": "other"}, {"max_tokens": 7}, {"attempt": 1}),
+    *({"constraint": constraint} for constraint in (Choice(("x",)), Rank(("x",)), JsonSchema("x"))),
+    *({"temperature": 0.5}, {"temperature": 0.5, "seed": 1}),
 ]
 
 
@@ -84,6 +78,20 @@ def test_every_distinct_unknown_request_is_asked_once_and_order_is_kept(tmp_path
     assert [not r.from_cache for r in replies] == fresh
     assert seen == dict(enumerate(replies))
     cached.close()
+
+
+def test_an_engine_that_only_returns_its_replies_is_enough(tmp_path):
+    class Plain(ScriptedLLM):
+        def complete(self, requests, on_reply=None):
+            return super().complete(requests)[: 1 if requests[0].prompt == "short" else None]
+
+    with closing(CachedLLM(Plain(echo), tmp_path / "r.sqlite")) as cached:
+        assert [r.text for r in cached.complete([ask(p) for p in "aba"])] == [f"reply to {p}" for p in "aba"]
+        assert len(cached) == 2
+        cached.submit(7, ask("c"))
+        assert [(key, r.text) for key, r in cached.poll(60.0)] == [(7, "reply to c")]
+        with pytest.raises(ModelError, match="given 1 of 2"):
+            cached.complete([ask("short"), ask("d")])
 
 
 def test_a_reply_is_committed_while_the_next_one_is_long_in_coming(tmp_path):

@@ -44,7 +44,7 @@ def _web_params(settings: Settings, sources: Sources) -> dict[str, Any]:
     }
 
 
-@stage("kb_web", version=7, params=_web_params, planned=False)
+@stage("kb_web", version=8, params=_web_params, planned=False)
 def kb_web_stage(work: Work) -> dict[str, int]:
     """Pages of web snapshots (see `sources.web.snapshot`): table `web_pages`, and a BM25 index over title and text.
 

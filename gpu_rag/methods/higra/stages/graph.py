@@ -83,7 +83,7 @@ def same_relations(merge: Path, links: Path, merge_before: Path, links_before: P
 @stage(
     "higra_search",
     needs=("higra_merge", "higra_links"),
-    version=5,
+    version=6,
     params=lambda settings, _: {"k1": settings.index.bm25_k1, "b": settings.index.bm25_b},
     size="relations",
 )

@@ -128,7 +128,7 @@ def vertex_vectors_stage(work: Work) -> dict[str, int]:
     return {}
 
 
-@stage("hop_keywords", needs=("passages", "hop_vertices", "hop_questions"), version=8)
+@stage("hop_keywords", needs=("passages", "hop_vertices", "hop_questions"), version=9)
 def keywords_stage(work: Work) -> dict[str, int]:
     """Write the table `keywords`, sorted, and for in-questions, out-questions and vertices ascending lists of its
     rows. A text that an earlier run had keeps its list."""

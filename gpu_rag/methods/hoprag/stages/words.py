@@ -22,7 +22,7 @@ from gpu_rag.text.keywords import keywords
 from gpu_rag.types import Ragged
 
 
-@stage("hop_words", needs=("passages", "entities", "hop_vertices", "hop_keywords", "hop_edges"), version=7)
+@stage("hop_words", needs=("passages", "entities", "hop_vertices", "hop_keywords", "hop_edges"), version=8)
 def words_stage(work: Work) -> dict[str, int]:
     """Write ascending lists of keyword numbers: for each edge the keywords of both questions, and for each vertex the
     topics of its passage, which are the keywords of its title and the subjects of its triples.
