@@ -70,6 +70,7 @@ from gpu_rag.settings.ranges import COUNT, DAMPING, NATURAL
 from gpu_rag.types import Blocks, Ragged, TopK
 
 SEED_MASS, SEED_SHARE, TEMPERATURE, FUSION = 0.5, 0.75, 30.0, 0.1  # parameters of the walk on the whole graph
+_SCORES = 1 << 24  # scores of relations at a time
 
 
 @dataclass(frozen=True)
@@ -231,11 +232,25 @@ def higra_walk(
         walk_graph(index), prior=prior, damping=damping, tol=Params.tol, threads=index.threads
     )
     top = ranked(ranks[:, n:], cosine, FUSION, k)
-    by_graph = topk_rows((ranks[:, subjects] + ranks[:, objects]) / 2, depth)
+    by_graph = best_relations(ranks, subjects, objects, depth)
     ids, scores, *pair = to_host(top.ids, top.scores, by_graph.ids, by_graph.scores)
     relations = rrf([TopK(*pair), _given([q.relations for q in queries], depth)], depth, constants=constants)
     pairs = zip(rankings(relations), passages_of(ids, scores))
     return [HigraRanking(*row, n, index.n_passages) for row in pairs]
+
+
+def best_relations(ranks: torch.Tensor, subjects: torch.Tensor, objects: torch.Tensor, k: int) -> TopK:
+    """The k relations with the highest mean of their ends' ranks, by (-mean, row), some at a time: it bounds memory.
+
+    ranks: f32[B, N]; subjects, objects: i64[R]."""
+    width = max(1, _SCORES // max(1, len(ranks)))
+    ends = zip(range(0, max(1, len(subjects)), width), subjects.split(width), objects.split(width))
+    parts = [topk_rows((ranks[:, s] + ranks[:, o]) / 2, k, lo=lo) for lo, s, o in ends]
+    if len(parts) == 1:
+        return parts[0]
+    ids, scores = torch.cat([part.ids for part in parts], 1), torch.cat([part.scores for part in parts], 1)
+    top = topk_rows(scores, k)  # equal scores stay in the order of rows
+    return TopK(torch.where(top.ids < 0, -1, ids.gather(1, top.ids.clamp_min(0).long())), top.scores)
 
 
 def _given(lists: Sequence[Sequence[int]], depth: int) -> TopK:

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from answer_notes import chosen, ranking
 
 import gpu_rag
 from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
-from gpu_rag.methods.higra import retriever
+from gpu_rag.methods.higra import batched, retriever
 from gpu_rag.methods.higra.batched import Params, Walked, higra_walk
 from gpu_rag.methods.higra.graph import HigraGraph, entity_options, higra_graph, passages_of_entities
 from gpu_rag.methods.higra.rules import short_answer
@@ -110,6 +111,22 @@ def test_the_walk_on_the_whole_graph_is_the_formula(index: gpu_rag.Index) -> Non
     for wrong in ("no titles", "no facts", "no seeds", "titles as no seeds"):
         assert scores != pytest.approx(by_walk(index, BORN, seeds, wrong), abs=2e-3)
     assert (found.n_entities, found.n_passages) == (higra_graph(index).n_entities, 6)
+
+
+@pytest.mark.parametrize("most", [1, 7, 1 << 24])
+def test_the_best_relations_are_those_of_all_at_once(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(batched, "_SCORES", most)
+    rng = np.random.default_rng(most)
+    ranks = torch.from_numpy(rng.integers(0, 4, (2, 6)).astype(np.float32))  # many equal means
+    subjects, objects = torch.from_numpy(rng.integers(0, 6, (2, 11)))
+    for k in (0, 1, 5, 20):
+        top = batched.best_relations(ranks, subjects, objects, k)
+        for row, ids, scores in zip(ranks.tolist(), top.ids.tolist(), top.scores.tolist()):
+            means = [(row[a] + row[b]) / 2 for a, b in zip(subjects.tolist(), objects.tolist())]
+            best = sorted(range(11), key=lambda r: (-means[r], r))[:k]
+            assert ids[:11] == best and scores[:11] == [means[r] for r in best] and set(ids[11:]) <= {-1}
+    nothing = torch.zeros(0, dtype=torch.int64)
+    assert batched.best_relations(ranks, nothing, nothing, 3).ids.tolist() == [[-1] * 3] * 2
 
 
 def test_the_switches_do_what_they_say(index: gpu_rag.Index, fast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
