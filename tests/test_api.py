@@ -74,7 +74,7 @@ def test_the_best_sentences_are_not_repeated_and_a_question_brings_its_answer(tm
 def test_models_stay_open_until_other_settings_are_named_or_the_block_ends(folder: Path, monkeypatch: Any) -> None:
     loaded: list[str] = []
     plain = models_set.load_embedder
-    monkeypatch.setattr(models_set, "load_embedder", lambda name, **more: loaded.append(name) or plain(name, **more))
+    monkeypatch.setattr(models_set, "load_embedder", lambda *a, **named: loaded.append(a) or plain(*a, **named))
     first, second = says("Anna Stroud"), says("Piet")
     with gpu_rag.Index.open(folder) as index:
         for _ in range(3):

@@ -8,6 +8,7 @@ import importlib
 import io
 import json
 import logging
+import os
 import re
 import signal
 import sys
@@ -142,7 +143,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except GpuRagError as error:
         return _report(error, error.exit_code, debug)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output is gone: nothing more to say
+        # The reader of our output is gone: nothing more to say, and nothing to write at the end (Python's status 120).
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.stderr.close()
         return 1
     except KeyboardInterrupt as error:
         return _report(error, 1, debug, "stopped by Ctrl-C; run the same command again to continue where it stopped")

@@ -80,6 +80,6 @@ def test_what_cannot_be_had_is_an_error(answer, monkeypatch):
 def test_index_records_the_ops_of_each_stage(run, cli, tiny_corpus, tmp_path):
     result = run("index", tiny_corpus, "--out", tmp_path / "ix", "--for", "ppr,hoprag", "--json", *cli.NO_LLM).ok
     stages = result.document["stages"]
-    assert stages["synonyms"]["graph_ops"] == {"nearest": "numba"}
+    assert stages["synonyms"]["graph_ops"]["near_pairs"] == "numba"
     assert stages["hop_edges"]["graph_ops"]["hybrid_argmax"] == "numba"
     assert stages["passages"]["graph_ops"] == {}

@@ -89,7 +89,7 @@ def test_an_index_names_no_folder_that_is_loaded_as_a_model(run, index, opened, 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here/model").mkdir(parents=True)
     loaded: list[str] = []
-    monkeypatch.setattr(models_set, "load_embedder", lambda name, **_: loaded.append(name) or _no_embedder())
+    monkeypatch.setattr(models_set, "load_embedder", lambda name, *_, **__: loaded.append(name) or _no_embedder())
     with_settings(index, {"models": {"embedder": name.format(folder=tmp_path)}})
     run("ask", index, QUESTION, "--method", "dense")
     assert loaded == ["minilm"]
