@@ -206,7 +206,7 @@ def test_a_killed_job_leaves_no_server_is_resumed_and_asks_nothing_twice(tiny_co
     cache = out.with_name(out.name + ".replies.sqlite")
     before = set(engine_processes())
     first = subprocess.Popen(command(*words), stdout=subprocess.DEVNULL, start_new_session=True)
-    wait_until(lambda: kept_replies(cache) >= 4 or first.poll() is not None)
+    wait_until(lambda: kept_replies(cache) >= 4 or first.poll() is not None, 240)  # a server takes 80 s to start
     assert first.poll() is None, "it ended before it could be killed"
     assert set(engine_processes()) - before
     os.killpg(first.pid, signal.SIGKILL)
