@@ -201,7 +201,7 @@ def _is_told(asked: Question, sentence: Sentence, mention: Mention, words: Set[i
 
 
 def _is_subject(asked: Question, sentence: Sentence, mention: Mention, words: Set[int], i: int) -> bool | Mention:
-    """As `_is_told`, for a mention that no verb or preposition governs. i: place of the boundary before it, or -1."""
+    """`_is_told`, for a mention that no verb or preposition governs. i: place of the boundary before it, or -1."""
     lows, last = [t.low for t in sentence.tokens], mention.last
     verbs, known = _verbs(lows, words), {*sequence_of(SUFFIX.sub("", sentence.title))}.union(*asked.names)
     kinds = {DATE} if mention.kind == DATE else {NAMED, QUOTED, TITLE}

@@ -114,8 +114,8 @@ class ServerEmbedder:
         return job
 
     def _smaller(self, rows: list[int], texts: list[str], error: GpuRagError) -> Iterator[tuple[list[int], list[str]]]:
-        """What to send in place of texts that a server refused: two halves, or a half of one text that is too long.
-        Raises ModelError for others."""
+        """The texts to send in place of refused ones: two halves, or a half of one text that is too long. Raises
+        ModelError for other errors."""
         if isinstance(error, Unanswered):
             expected = f"{len(texts)} vectors" + (f" of {self.dim} numbers" if self.dim else "")
             given, do = f"{self.name}: {error.given}", "see whether the server embeds: its log, its model"

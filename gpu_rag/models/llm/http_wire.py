@@ -192,8 +192,9 @@ Outcome = bytes | Failure | RequestFailed | ModelError
 
 
 class Service(NamedTuple):
-    """What servers are asked for. path: below the address; trial: the rest of a harmless request that tells whether a
-    server refuses everything, None: a refusal for a reason that concerns all is the outcome of its request."""
+    """The kind of requests to servers. path: below the address; trial: the rest of a harmless request that tells
+    whether a server refuses everything, None: a refusal for a reason that concerns all is the outcome of its
+    request."""
 
     path: str
     trial: dict[str, Any] | None = None

@@ -175,7 +175,7 @@ def _without_running(texts: list[str]) -> list[str]:
 
 
 def _form(line: str, page: int, n_pages: int) -> str:
-    """What lines at the edges of pages share if they are heads; "" for a line that may be of the text.
+    """A text that lines at the edges of pages share if they are heads; "" for a line that may be of the text.
 
     A page number: the line, with its distance from the page for the number; two numbers only behind a word, or if the
     second is n_pages. Another line: itself, if it has two words, and no figures but years.

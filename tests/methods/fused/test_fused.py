@@ -435,7 +435,7 @@ def test_the_order_of_the_file_changes_nothing(index: gpu_rag.Index, fast: Any) 
 
 
 def test_tune_scores_what_ask_shows(tmp_path: Path, fast: Any) -> None:
-    """Of notes with a date in the question, and of copies: none takes a place, and gold has that of its copy."""
+    """Notes with a date in the question, and copies: no copy takes a place, and gold has that of its copy."""
     notes = [
         line.split("\t") for line in (Path(__file__).parent / "data" / "dates.tsv").read_text("utf-8").splitlines()
     ]
@@ -476,7 +476,7 @@ def test_a_deeper_ranking_for_copies_embeds_nothing_again_and_reads_as_few_texts
 
 
 def test_passages_with_the_date_come_before_those_with_no_more_words() -> None:
-    """As by its definition, which asks of every passage that states no date."""
+    """The order equals that of the definition, which asks every passage that states no date."""
     for seed in range(200):
         g = np.random.default_rng(seed)
         listed, by_date = (g.permutation(12)[: g.integers(1, 9)].tolist() for _ in range(2))
