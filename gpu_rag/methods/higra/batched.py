@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -38,6 +39,7 @@ from gpu_rag.graph.fuse import rrf
 from gpu_rag.graph.local_pagerank import blocks_pagerank
 from gpu_rag.graph.memory import halved
 from gpu_rag.graph.nearest import topk_rows
+from gpu_rag.graph.nearest.best import best_of_two
 from gpu_rag.graph.pagerank import personalized_pagerank
 from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
@@ -245,12 +247,8 @@ def best_relations(ranks: torch.Tensor, subjects: torch.Tensor, objects: torch.T
     ranks: f32[B, N]; subjects, objects: i64[R]."""
     width = max(1, _SCORES // max(1, len(ranks)))
     ends = zip(range(0, max(1, len(subjects)), width), subjects.split(width), objects.split(width))
-    parts = [topk_rows((ranks[:, s] + ranks[:, o]) / 2, k, lo=lo) for lo, s, o in ends]
-    if len(parts) == 1:
-        return parts[0]
-    ids, scores = torch.cat([part.ids for part in parts], 1), torch.cat([part.scores for part in parts], 1)
-    top = topk_rows(scores, k)  # equal scores stay in the order of rows
-    return TopK(torch.where(top.ids < 0, -1, ids.gather(1, top.ids.clamp_min(0).long())), top.scores)
+    parts = (topk_rows((ranks[:, s] + ranks[:, o]) / 2, k, lo=lo) for lo, s, o in ends)
+    return reduce(partial(best_of_two, k=k), parts)
 
 
 def _given(lists: Sequence[Sequence[int]], depth: int) -> TopK:
