@@ -293,7 +293,8 @@ class Index:
         def load(index: Index) -> PageRankGraph:
             walk = walk_of(index.arrays(stage, file, *STORED))
             parts = {name: torch.from_numpy(array).to(index.device) for name, array in walk.items()}
-            return prepared(CSR(parts["indptr"], parts["indices"], parts["weight"]), parts["degree"])
+            csr = CSR(parts["indptr"], parts["indices"], parts["weight"])
+            return prepared(csr, parts["degree"], documents_from=csr.n - index.n_passages)
 
         return self.loaded(f"{stage}/{file}", load)
 

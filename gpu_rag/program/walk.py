@@ -36,7 +36,7 @@ TILE = 64  # questions that are ranked together on a CPU, and rows of a product 
 GPU_TILE = 128  # the same on a GPU, where a tile has about 500 launches whatever its size
 N_WORDS = 20  # passages by BM25 in the restart
 TITLE_SHARE = 0.5  # share of the restart on passages for titles that a question names
-_ROWS = 1 << 16  # f16 vectors converted to f32 at a time
+_ROWS = 1 << 12  # f16 vectors converted to f32 at a time: they stay in a cache
 _FLOOR = 1e-12  # minimum of a probability before its logarithm
 
 

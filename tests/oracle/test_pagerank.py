@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import networkx as nx
@@ -328,6 +329,52 @@ def test_error_is_within_the_tolerance(case: tuple[CSR, list[list[int]], float],
     assert np.abs(p - pagerank_of(csr, lists, damping)).sum(1).max() <= tol + ROUNDING
     assert np.abs(p.sum(1) - [bool(x) for x in lists]).max() <= 1e-5
     assert p.min() >= 0
+
+
+def by_document(csr: CSR, seeds: Ragged, first: int, **options: Any) -> torch.Tensor:
+    """PageRank with the nodes before `first` in the order of their first document, as for a large graph."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpu_rag.graph.pagerank.numba_path.REORDERED", 1)
+        graph = replace(prepare(csr), documents_from=first)
+        return personalized_pagerank(graph, seeds, implementation="numba", **options)
+
+
+def check_order(ppr: Ppr, case: tuple[CSR, list[list[int]], float], first: int, lo: int) -> None:
+    """Within the tolerance of the dense solve; a range of nodes, and a row alone, have the bits of the whole."""
+    csr, lists, damping = case
+    p = ppr(csr, ragged(lists), first, damping=damping, max_iter=1000)
+    assert np.abs(p.double().numpy() - pagerank_of(csr, lists, damping)).sum(1).max() <= 1e-6 + ROUNDING
+    part = ppr(csr, ragged(lists), first, damping=damping, max_iter=1000, ids=(lo, csr.n))
+    assert torch.equal(part, p[:, lo:])
+    assert torch.equal(ppr(csr, ragged(lists[-1:]), first, damping=damping, max_iter=1000), p[-1:])
+
+
+@no_numba
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(cases(), st.data())
+def test_rows_by_document(case: tuple[CSR, list[list[int]], float], data: st.DataObject) -> None:
+    nodes = st.integers(0, case[0].n)
+    check_order(by_document, case, data.draw(nodes), data.draw(nodes))
+
+
+@no_numba
+def test_rows_by_document_are_in_that_order_and_their_check_finds_a_result_in_theirs() -> None:
+    """Nodes 0..3 are entities, 4..6 documents: 0 is in document 6, 1 in 4 and 5, 2 in none, 3 in 4."""
+    from gpu_rag_kernels.pagerank.numba import order_by_document
+
+    ends = torch.tensor([[0, 6], [1, 5], [1, 4], [3, 4], [2, 0]]).T
+    csr = csr_from_edges(ends[0], ends[1], 7)
+    order = order_by_document(csr.indptr.numpy(), csr.indices.numpy(), 4)
+    assert order.tolist() == [1, 3, 0, 2]
+    rows = torch.tensor([*order.tolist(), 4, 5, 6])
+
+    def unmapped(*given: Any, ids: tuple[int, int] = (0, 7), **options: Any) -> torch.Tensor:
+        return by_document(*given, **options)[:, rows][:, ids[0] : ids[1]]
+
+    case = csr, [[0], [5, 2]], 0.85
+    check_order(by_document, case, 4, 2)
+    with pytest.raises(AssertionError):
+        check_order(unmapped, case, 4, 2)
 
 
 def test_a_large_hub_and_strong_damping_stay_within_the_tolerance() -> None:

@@ -1,7 +1,7 @@
 """Tiles of PageRank on the CPU by numba: up to 32 questions side by side in each row of the state.
 
 A pass reads the state of a node once for each edge, in random order: with fewer bytes in a row, more of it is in a
-cache.
+cache. So the rows of a large graph of documents are in another order: nodes of one document are near each other.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_rag_kernels.pagerank.numba import finish, sweep_until
+from gpu_rag_kernels.pagerank.numba import finish, order_by_document, reorder, sweep_until
 
 from gpu_rag.graph.pagerank.inputs import PageRankGraph, Teleport, restart_rows
 from gpu_rag.graph.pagerank.plan import COARSE_GAP, ROUNDING, Array, Plan
 
 LANES = (1, 8, 32)  # questions that a row of the state can hold
+REORDERED = 1 << 18  # nodes from which on rows are reordered: smaller states are in a cache in any order
 _CACHE_LINE = 64
 
 
@@ -24,18 +25,45 @@ def lanes_for(n_questions: int) -> int:
     return next((lanes for lanes in LANES if lanes >= n_questions), LANES[-1])
 
 
+class Rows:
+    """The CSR of a prepared graph with its first rows in another order: row i is node order[i] for i < len(order),
+    else node i; place is the inverse. Shared by views in f32 and f64."""
+
+    def __init__(self, graph: PageRankGraph):
+        pull = graph.pull
+        weight = None if pull.weight is None else pull.weight.contiguous().numpy()
+        self.csr = pull.indptr.contiguous().numpy(), pull.indices.contiguous().numpy(), weight
+        n_moved = graph.documents_from if graph.n >= REORDERED else 0
+        self.order, self.place = order_by_document(*self.csr[:2], n_moved), np.empty(n_moved, np.int32)
+        self.place[self.order] = np.arange(n_moved, dtype=np.int32)
+        if n_moved:
+            ordered = tuple(None if part is None else np.empty_like(part) for part in self.csr)
+            reorder(*self.csr, self.order, self.place, *ordered)
+            self.csr = ordered
+
+    def of(self, values: Array) -> Array:
+        """Values of all nodes, by row."""
+        return np.concatenate([values[self.order], values[len(self.order) :]]) if len(self.order) else values
+
+    def rows_of(self, nodes: Array) -> Array:
+        """The rows of some nodes."""
+        rows, moved = nodes.copy(), nodes < len(self.order)
+        rows[moved] = self.place[nodes[moved]]
+        return rows
+
+
 class NumbaGraph:
     """Views of a prepared graph for the kernels, in f32 or f64 like the state. Shared by threads; read only."""
 
     def __init__(self, graph: PageRankGraph, dtype: torch.dtype):
         self.n, self.dtype = graph.n, np.dtype(np.float32 if dtype == torch.float32 else np.float64)
-        pull = graph.pull
-        self.indptr, self.indices = pull.indptr.contiguous().numpy(), pull.indices.contiguous().numpy()
-        self.weight = None if pull.weight is None else pull.weight.contiguous().numpy()
-        self.scale64 = graph.scale.numpy()
+        if "rows" not in graph.views:
+            graph.views["rows"] = Rows(graph)
+        self.rows: Rows = graph.views["rows"]
+        self.scale64 = self.rows.of(graph.scale.numpy())
         self.inverse64 = 1 / self.scale64
         self.scale, self.inverse = (a.astype(self.dtype, copy=False) for a in (self.scale64, self.inverse64))
-        self.dangling = graph.dangling.numpy()
+        self.dangling = self.rows.of(graph.dangling.numpy())
 
 
 class NumbaTile:
@@ -55,6 +83,7 @@ class NumbaTile:
         self.x = _state(graph.n, self.width, graph.dtype)
         nodes, pi = (a.numpy() for a in restart_rows(teleport, questions, self.width, whole))
         self.at = np.zeros(graph.n, np.int32)  # the row of each node in `source`; row 0 serves all other nodes
+        nodes = graph.rows.rows_of(nodes)
         self.at[nodes] = np.arange(1, len(nodes) + 1)
         self.source = np.zeros((len(nodes) + 1, self.width), graph.dtype)
         self.source[1:] = (1 - plan.damping) * pi
@@ -68,16 +97,16 @@ class NumbaTile:
         g = self.graph
         scale, inverse = (g.scale64, g.inverse64) if fine else (g.scale, g.inverse)
         sweep_until(
-            g.indptr, g.indices, g.weight, scale, inverse, self.at, scale.dtype.type(self.damping), self.source, self.x,
-            omegas, going, steps, last, predicted, enough, self.lanes,
+            *g.rows.csr, scale, inverse, self.at, scale.dtype.type(self.damping), self.source, self.x, omegas, going,
+            steps, last, predicted, enough, self.lanes,
         )  # fmt: skip
 
     def check(self, rows: Array) -> tuple[Array, Array]:
         """See `Tile.check`."""
         g, gap, mass = self.graph, np.zeros(self.width), np.zeros(self.width)
         finish(
-            g.indptr, g.indices, g.weight, g.scale64, self.at, self.damping, self.source, self.x, self.lo,
-            rows, self.result, gap, mass, self.lanes,
+            *g.rows.csr, g.scale64, self.at, self.damping, self.source, self.x, g.rows.order, self.lo, rows,
+            self.result, gap, mass, self.lanes,
         )  # fmt: skip
         return gap, mass
 

@@ -1,4 +1,5 @@
-"""The two numba kernels of PageRank: a sweep over all rows, and the pass that checks and writes the result.
+"""The numba kernels of PageRank: a sweep over all rows, the pass that checks and writes the result, and a better order
+of rows.
 
 Each row of the state holds as many questions as the tuple argument `lanes` has elements; this number is part of its
 type. numba would unroll a loop over them into scalars, or store its accumulator once per edge. Here two intrinsics emit
@@ -200,12 +201,13 @@ def sweep_until(
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def finish(indptr, indices, weight, scale, at, damping, source, x, lo, wanted, out, gap, mass, lanes):
+def finish(indptr, indices, weight, scale, at, damping, source, x, order, lo, wanted, out, gap, mass, lanes):
     """q = damping A x + source[at] in f64; gap = |q - scale x|_1 and mass = |q|_1 for each lane.
 
-    out f32[B, hi - lo]: q of the nodes from lo on; lane c goes to row wanted[c] if wanted[c] >= 0.
+    out f32[B, hi - lo]: q of the nodes from lo on; lane c goes to row wanted[c] if wanted[c] >= 0. Row i is node
+    order[i], or node i beyond the end of `order`.
     """
-    n, width = indptr.shape[0] - 1, out.shape[1]
+    n, width, moved = indptr.shape[0] - 1, out.shape[1], len(order)
     gap[:] = 0.0
     mass[:] = 0.0
     panel = np.empty((PANEL, len(lanes)), np.float32)
@@ -220,9 +222,47 @@ def finish(indptr, indices, weight, scale, at, damping, source, x, lo, wanted, o
             b = wanted[c]
             if b < 0:
                 continue
-            if start >= lo and start - lo + PANEL <= width and end - start == PANEL:
+            if start >= max(lo, moved) and start - lo + PANEL <= width and end - start == PANEL:
                 for k in range(PANEL):  # a constant count: compiled to vector moves
                     out[b, start - lo + k] = panel[k, c]
             else:
-                for i in range(max(start, lo), min(end, lo + width)):
-                    out[b, i - lo] = panel[i - start, c]
+                for i in range(start, end):
+                    node = order[i] if i < moved else i
+                    if lo <= node < lo + width:
+                        out[b, node - lo] = panel[i - start, c]
+
+
+@numba.njit(cache=True, nogil=True)
+def order_by_document(indptr, indices, first):
+    """i32[first]: the nodes before `first`, by (their first neighbour from `first` on, node); those without one last.
+
+    Columns ascend in each row.
+    """
+    n = indptr.shape[0] - 1
+    document, starts = np.empty(first, np.int32), np.zeros(n - first + 2, np.int64)
+    for i in range(first):
+        e = indptr[i] + np.searchsorted(indices[indptr[i] : indptr[i + 1]], first)
+        document[i] = indices[e] - first if e < indptr[i + 1] else n - first
+        starts[document[i] + 1] += 1
+    starts = starts.cumsum()
+    order = np.empty(first, np.int32)
+    for i in range(first):
+        order[starts[document[i]]] = i
+        starts[document[i]] += 1
+    return order
+
+
+@numba.njit(cache=True, nogil=True)
+def reorder(indptr, indices, weight, order, place, starts, columns, weights):
+    """Write the CSR with nodes order[i] as rows and columns i. The edges of a row keep their order. place: the inverse
+    of order; weight and weights: arrays, or None."""
+    moved, at = len(order), 0
+    for i in range(indptr.shape[0] - 1):
+        node = order[i] if i < moved else i
+        starts[i] = at
+        for e in range(indptr[node], indptr[node + 1]):
+            columns[at] = place[indices[e]] if indices[e] < moved else indices[e]
+            if weight is not None:
+                weights[at] = weight[e]
+            at += 1
+    starts[-1] = at
