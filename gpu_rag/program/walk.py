@@ -36,7 +36,7 @@ TILE = 64  # questions that are ranked together on a CPU, and rows of a product 
 GPU_TILE = 128  # the same on a GPU, where a tile has about 500 launches whatever its size
 N_WORDS = 20  # passages by BM25 in the restart
 TITLE_SHARE = 0.5  # share of the restart on passages for titles that a question names
-_ROWS = 1 << 12  # f16 vectors converted to f32 at a time: they stay in a cache
+_ROWS, _GPU_ROWS = 1 << 12, 1 << 16  # vectors multiplied at a time; a CPU converts f16 ones to f32, in a cache
 _FLOOR = 1e-12  # minimum of a probability before its logarithm
 
 
@@ -64,12 +64,17 @@ def walk_tile(index: Index) -> int:
 def passage_cosines(index: Index, queries: torch.Tensor) -> torch.Tensor:
     """f32[B, P]: the cosines of B questions, f32[B, D], with all passages. They are as exact as f32 products, even for
     f16 rows; a cosine rounded to f16 would be off by up to 2^-12."""
-    base, cosines = index.vectors("passage_vectors"), []
-    for part in queries.split(TILE):
+    base = index.vectors("passage_vectors")
+    cosines = torch.empty((len(queries), len(base)), dtype=torch.float32, device=base.device)
+    step = _ROWS if is_cpu(base.device) else _GPU_ROWS
+    for first in range(0, len(queries), TILE):
+        part = queries[first : first + TILE]
         padded = torch.zeros((TILE, part.shape[1]), dtype=torch.float32, device=part.device)
         padded[: len(part)] = part  # fixed shape: same bits in any batch
-        cosines.append(torch.cat([products(padded, rows) for rows in base.split(_ROWS)], 1)[: len(part)])
-    return cosines[0] if len(cosines) == 1 else torch.cat(cosines)
+        for row in range(0, len(base), step):
+            block = products(padded, base[row : row + step])
+            cosines[first : first + len(part), row : row + step] = block[: len(part)]
+    return cosines
 
 
 def word_weights(index: Index, texts: Sequence[str], n_words: int = N_WORDS) -> tuple[torch.Tensor, torch.Tensor]:
