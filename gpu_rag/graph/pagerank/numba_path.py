@@ -31,15 +31,16 @@ class Rows:
 
     def __init__(self, graph: PageRankGraph):
         pull = graph.pull
+        indptr, indices = pull.indptr.contiguous().numpy(), pull.indices.contiguous().numpy()
         weight = None if pull.weight is None else pull.weight.contiguous().numpy()
-        self.csr = pull.indptr.contiguous().numpy(), pull.indices.contiguous().numpy(), weight
         n_moved = graph.documents_from if graph.n >= REORDERED else 0
-        self.order, self.place = order_by_document(*self.csr[:2], n_moved), np.empty(n_moved, np.int32)
+        self.order, self.place = order_by_document(indptr, indices, n_moved), np.empty(n_moved, np.int32)
         self.place[self.order] = np.arange(n_moved, dtype=np.int32)
+        self.csr = indptr, indices, weight
         if n_moved:
-            ordered = tuple(None if part is None else np.empty_like(part) for part in self.csr)
-            reorder(*self.csr, self.order, self.place, *ordered)
-            self.csr = ordered
+            own = np.empty_like(indptr), np.empty_like(indices), None if weight is None else np.empty_like(weight)
+            reorder(indptr, indices, weight, self.order, self.place, *own)
+            self.csr = own
 
     def of(self, values: Array) -> Array:
         """Values of all nodes, by row."""
