@@ -8,6 +8,7 @@ venv=${VENV:-.venv}
 bash scripts/install.sh "$venv" cpu,faiss,dev
 export PYTHONSAFEPATH=1 OMP_WAIT_POLICY=PASSIVE HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+unset PYTHONDONTWRITEBYTECODE # else each command that a test starts compiles hundreds of files
 bin="$venv/bin"
 "$bin/ruff" check .
 "$bin/ruff" format --check .
