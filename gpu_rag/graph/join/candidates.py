@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,11 +14,23 @@ from gpu_rag.lazy import torch
 from gpu_rag.types import Ragged
 
 RATIO = 64  # a keyword of L left and R right rows is common if L R > RATIO (L + R): then a join is faster than pairs
-LEFT_ROWS = 1 << 14  # left rows joined at a time
+LEFT_ROWS = 1 << 14  # left rows of a part without buckets
 BUCKET = 1 << 15  # right rows of a common keyword that are all compared; more are compared in buckets of at most half
 DRAWS = 4  # draws of projections for these buckets
 BLOCK = 1 << 30  # pairs of a block of common keywords; no result depends on it
+CODED = 1 << 16  # rows whose codes are computed at a time
 _SEED = 1 << 16  # seed of the projections
+
+
+class Part(NamedTuple):
+    """A part of a common keyword: its left rows `first` to `last`, of these the ones with `code` in a draw if it has
+    buckets."""
+
+    word: int
+    draw: int
+    code: int
+    first: int
+    last: int
 
 
 class SharedKeywords:
@@ -42,7 +55,9 @@ class SharedKeywords:
         )
         n_left, n_right = np.diff(self._left_ends), np.diff(self._right_ends)
         self.is_common = _are_common(n_left, n_right) | ((self._bits > 0) & (n_left * n_right > 0))
-        self.n_common = int(n_left[self.is_common].sum())
+        times = np.where(self._bits > 0, DRAWS, 1)
+        self.n_common = int((n_left * times)[self.is_common].sum())
+        self._coded: tuple[int, np.ndarray, np.ndarray] | None = None  # the last word with buckets, codes of its rows
 
     def rare_pairs(self, first: int, last: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """The candidates (i, j) of the left rows first..last that share a keyword that is not common, in pieces of
@@ -57,35 +72,41 @@ class SharedKeywords:
         ):
             yield torch.from_numpy(row[entry.numpy()]), torch.from_numpy(self._right_rows[place.numpy()]).long()
 
-    def common_blocks(self) -> Iterator[list[tuple[int, int, int]]]:
-        """The common keywords in blocks of about BLOCK pairs, each a list of (word, first, last): a part of the left
-        rows that have the word."""
-        block, n_pairs = list[tuple[int, int, int]](), 0
+    def common_blocks(self) -> Iterator[list[Part]]:
+        """The common keywords in blocks of about BLOCK pairs. n_common is the sum of the left rows of all parts."""
+        block, n_pairs = list[Part](), 0
         for word in np.flatnonzero(self.is_common).tolist():
             n_left, n_right = (int(np.diff(ends[word : word + 2])[0]) for ends in (self._left_ends, self._right_ends))
-            for first, last in pairwise([*range(0, n_left, LEFT_ROWS), n_left]):
-                block.append((word, first, last))
-                n_pairs += (last - first) * min(n_right, DRAWS * BUCKET)
+            n_codes = 1 << int(self._bits[word])
+            if n_codes > 1:
+                parts = [Part(word, draw, code, 0, n_left) for draw in range(DRAWS) for code in range(n_codes)]
+            else:
+                parts = [Part(word, 0, 0, *ends) for ends in pairwise([*range(0, n_left, LEFT_ROWS), n_left])]
+            for part in parts:
+                block.append(part)
+                n_pairs += (part.last - part.first) * n_right // n_codes**2
                 if n_pairs >= BLOCK:
                     yield block
                     block, n_pairs = [], 0
         if block:
             yield block
 
-    def joins(
-        self, word: int, first: int, last: int, left: torch.Tensor, right: torch.Tensor
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Rows (i, j), i64 and ascending, of the left and right side that are compared, each with each, for a part of
-        a common word. left, right: f16/f32[N, D] on the CPU, the vectors of all rows, unit rows, D <= 16384."""
-        i = torch.from_numpy(self._left_rows[self._left_ends[word] :][first:last]).long()
-        j = torch.from_numpy(self._right_rows[self._right_ends[word] : self._right_ends[word + 1]]).long()
-        bits = int(self._bits[word])
-        if not bits:
-            yield i, j
-            return
-        for codes in zip(*(projection_codes(side, DRAWS, bits, _SEED) for side in (left[i], right[j]))):
-            for code in range(1 << bits):
-                yield tuple(rows[torch.from_numpy(own == code)] for rows, own in zip((i, j), codes))  # type: ignore[misc]
+    def rows_of(self, part: Part, left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows (i, j), i64 and ascending, of the left and right side that are compared, each with each, for a part.
+        left, right: f16/f32[N, D] on the CPU, the vectors of all rows, unit rows, D <= 16384."""
+        i = self._left_rows[self._left_ends[part.word] : self._left_ends[part.word + 1]][part.first : part.last]
+        j = self._right_rows[self._right_ends[part.word] : self._right_ends[part.word + 1]]
+        if bits := int(self._bits[part.word]):
+            if self._coded is None or self._coded[0] != part.word:
+                self._coded = part.word, _codes(left, i, bits), _codes(right, j, bits)
+            i, j = (rows[codes[part.draw] == part.code] for rows, codes in zip((i, j), self._coded[1:]))
+        return torch.from_numpy(i).long(), torch.from_numpy(j).long()
+
+
+def _codes(vectors: torch.Tensor, rows: np.ndarray, bits: int) -> np.ndarray:
+    """The codes of some rows, u32[DRAWS, n]; few vectors are copied at a time."""
+    parts = np.split(rows, range(CODED, len(rows), CODED))
+    return np.concatenate([projection_codes(vectors[torch.from_numpy(p).long()], DRAWS, bits, _SEED) for p in parts], 1)
 
 
 def bucket_bits(left: Ragged, right: Ragged) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpu_rag.graph.frontier import Described, FrontierQuery, described, score_lists
 from gpu_rag.graph.join import JoinIndex, join_index
-from gpu_rag.graph.join.candidates import SharedKeywords
+from gpu_rag.graph.join.candidates import LEFT_ROWS, Part, SharedKeywords
 from gpu_rag.graph.nearest.pairs import SAMPLE
 from gpu_rag.graph.ragged import some_lists
 from gpu_rag.index.work import Work
@@ -131,19 +131,21 @@ def match_nearly(work: Work, name: str, outs: Side, ins: Side, *, bits: np.ndarr
             _keep_better(best, np.arange(len(rows)), *_best_of_pairs(left, things, i[other], j[other]))
         return np.stack(best)
 
-    def common(block: list[tuple[int, int, int]]) -> np.ndarray:
+    def common(block: list[Part]) -> np.ndarray:
         best = _no_matches(n)
         for part in block:
-            for i, j in shared.joins(*part, outs.vectors, ins.vectors):
-                index, sim = _best(outs.part(i), ins.part(j), work.settings.models.threads)
-                _keep_better(best, i.numpy(), np.append(j.numpy(), -1)[index], sim)
-            work.progress.advance(part[2] - part[1])
+            i, j = shared.rows_of(part, outs.vectors, ins.vectors)
+            right = ins.part(j)
+            for rows in i.split(LEFT_ROWS):
+                index, sim = _best(outs.part(rows), right, work.settings.models.threads)
+                _keep_better(best, rows.numpy(), np.append(j.numpy(), -1)[index], sim)
+            work.progress.advance(len(i))
         rows = np.flatnonzero(best[0] >= 0)
         return np.stack([rows, best[0][rows], best[1][rows]])
 
     best = _in_blocks(work, name, n, NEAR_ROWS, rare)
     for number, block in enumerate(shared.common_blocks()):
-        rows, index, sim = work.array_block(f"{name}-common-{number}", partial(common, block))
+        rows, index, sim = work.array_block(f"{name}-words-{number}", partial(common, block))
         _keep_better(best, rows.astype(np.int64), index, sim)
     return best
 
