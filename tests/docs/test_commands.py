@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_rag.cli.main import main
-from gpu_rag.models import packaged
+from gpu_rag.models import packaged, probe
 
 ROOT = Path(__file__).resolve().parents[2]
 METHODS = [f"gpu_rag/methods/{name}/README.md" for name in (
@@ -119,6 +119,9 @@ def test_commands_run_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     converted = packaged.packaged_llm_folder()  # test_packaged.py looks at a conversion
     monkeypatch.setattr(packaged, "_convert", lambda source, folder: shutil.copytree(converted, folder))
+    few = probe.passages()[:2]
+    monkeypatch.setattr(probe, "passages", lambda: few)
+    monkeypatch.setattr(probe, "keep_probe", lambda *_: None)  # a part is no probe of the model
     run_page("README.md", capsys)
     for block in re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S):
         lines = block.splitlines()
