@@ -1,5 +1,6 @@
 """Shared by all tests: the benchmark data, a tiny corpus of our own, a scripted language model."""
 
+import gc
 import importlib.util
 import json
 import os
@@ -26,6 +27,18 @@ if importlib.util.find_spec("hypothesis") is not None:  # the environment of tes
     settings.register_profile("home", patient)
     settings.register_profile("repeatable", patient, derandomize=True, database=None)
     settings.load_profile("repeatable" if os.environ.get("CI") else "home")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Thousands of tests and the libraries that they import stay: garbage is not looked for while they come, nor among
+    them later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -69,10 +69,7 @@ def test_faiss_searches_the_names_and_documents_of_a_knowledge_base(by_both, cli
 
 def test_what_cannot_be_had_is_an_error(answer, monkeypatch):
     monkeypatch.setattr(dispatch, "find_spec", lambda name: None)
-    for chosen, said in {
-        "neighbours=faiss": "faiss is not installed",
-        "pagerank=fast": "auto | numba | torch",
-    }.items():
+    for chosen, said in {"neighbours=faiss": "faiss is not installed", "pagerank=fast": "auto | numba | torch"}.items():
         result = answer("--set", f"graph.{chosen}")
         assert result.status == 2 and said in result.err
 

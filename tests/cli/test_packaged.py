@@ -10,10 +10,7 @@ NODES = [
     {"id": "p2", "type": "person", "name": "Piet Ruyven"},
 ]
 EDGES = [("f1", "directed_by", "p1"), ("f2", "directed_by", "p1"), ("f3", "directed_by", "p2"), ("f1", "starred", "p2")]
-QUESTIONS = [
-    {"id": "a", "question": "Which comedy about a ferry did Marta Orlo direct?", "answer_ids": ["f2"]},
-    {"id": "b", "question": "Which film about sisters did Piet Ruyven direct?", "answer_ids": ["f3"]},
-]
+QUESTION = {"id": "a", "question": "Which comedy about a ferry did Marta Orlo direct?", "answer_ids": ["f2"]}
 
 
 @pytest.mark.slow
@@ -27,15 +24,10 @@ def test_from_nodes_and_edges_to_answers_with_the_packaged_models(run, cli, tmp_
     settings = ("--set", "models.llm=smollm2", "--set", "models.decider=model", "--set", "models.vector_cache_gib=0")
     index, answers, by = tmp_path / "ix", tmp_path / "answers.jsonl", ("--method", "hybgrag")
     call("index", "--skb", tmp_path / "kb", "--out", index, "--for", "hybgrag", *settings)
-    questions = cli.write_rows(tmp_path / "questions.jsonl", QUESTIONS)
+    questions = cli.write_rows(tmp_path / "questions.jsonl", [QUESTION])
     found = call("answer", index, questions, *by, "--out", answers, *settings)
-    assert (found["n"], found["failed"]) == (2, 0)
+    assert (found["n"], found["failed"]) == (1, 0)
     assert not call("verify-answers", answers, index)["differences"]
-    scored = call("eval", index, questions, *by, "--retrieval-only", *settings)
-    assert scored["methods"]["hybgrag"]["hit@1"] == scored["methods"]["hybgrag"]["mrr"] == 1.0
-    rows = cli.read_rows(answers)
-    assert [row["nodes"][0]["id"] for row in rows] == ["f2", "f3"]
-    for row in rows:
-        verbs = [step["verb"] for step in row["trace"]]
-        assert "hybgrag_validator/rank" in verbs and row["usage"]["llm_calls"] >= 2
-        assert row["paths"] and row["evidence"]
+    (row,) = cli.read_rows(answers)
+    assert row["nodes"][0]["id"] == "f2" and row["paths"] and row["evidence"]
+    assert "hybgrag_validator/rank" in [step["verb"] for step in row["trace"]] and row["usage"]["llm_calls"] >= 2

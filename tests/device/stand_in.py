@@ -23,16 +23,7 @@ from typing import Any
 
 import cuda_module
 import torch
-from cuda_rules import (
-    Refused,
-    check_devices,
-    check_kernel,
-    check_one_writer,
-    computed,
-    is_atomic_sum,
-    is_sync,
-    name_of,
-)
+from cuda_rules import Refused, check_devices, check_kernel, check_one_writer, computed, is_atomic_sum, is_sync, name_of
 from device_record import Copy, Record, caller, moved
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_rag.cli.main import main
-from gpu_rag.models import packaged
+from gpu_rag.models import packaged, probe
 
 ROOT = Path(__file__).resolve().parents[2]
 METHODS = [f"gpu_rag/methods/{name}/README.md" for name in (
@@ -51,10 +51,13 @@ LEFT_OUT = {
     "eval my-pages crag.jsonl.gz --method hybgrag-crag --judge": "needs questions with pages",
     "demo --out demo-index --method dense,ppr --questions 1 --json": "gpu-rag demo",  # cli/test_docs.py, and .ci/run
 }
-# Without a language model, and one question where it judges: `ask` of README runs with it. Plans of a small sample
-WITHOUT = ["--set", "models.llm=none"]
-SHORTER = {"answer": WITHOUT, "ask": WITHOUT, "eval": ["--limit", "1"]}
-PLAN = ["--plan-sample", "64"]
+# Without a language model, and one question where it judges: `ask` of README runs with it, and README alone with the
+# packaged embedder. Plans of a small sample
+WITHOUT, HASH = ["--set", "models.llm=none"], ["--set", "models.embedder=hash"]
+SHORTER = {"answer": WITHOUT, "ask": WITHOUT, "eval": ["--limit", "1"], "tune": ["--among", "bm25,ppr"], "index": HASH}
+FEW, PLAN = ["--limit", "5"], ["--plan-sample", "64", *HASH]
+# Of the corpus those passages that the questions of the sample and of the pages are about: two in five
+NAMED = re.compile("Liszt|Salieri|Stephenson|Telford|Iron Bridge|Sax|uranium|Turandot|Fidelio")
 
 
 def commands(page: str) -> list[str]:
@@ -83,20 +86,32 @@ def test_what_is_left_out_says_what_it_needs() -> None:
         assert need in (ROOT / calls[call]).read_text(encoding="utf-8"), call
 
 
-def run_page(page: str, capsys: pytest.CaptureFixture[str], *more: str) -> list[str]:
-    """Runs the commands of a page in this folder; what `eval` printed."""
-    printed = []
+def shorter(words: list[str], page: str) -> list[str]:
+    """What is added to a command so that it does less."""
+    if "--retrieval-only" in words:
+        return FEW
+    if page == "README.md" and words[0] in ("ask", "index"):
+        return []
+    return PLAN if "--plan" in words else SHORTER.get(words[0], [])
+
+
+def run_page(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Runs the commands of a page in this folder."""
     for call in commands(page):
         words = shlex.split(call)
         if call in LEFT_OUT or (words[0] == "models" and page != "README.md"):  # README has the same ones
             continue
-        if "--retrieval-only" not in words and (words[0], page) != ("ask", "README.md"):
-            words += PLAN if "--plan" in words else SHORTER.get(words[0], [])
-        status = main([*words, *(more if words[0] == "eval" else ())])
-        out, err = capsys.readouterr()
-        assert status == 0, f"{page}: gpu-rag {call}\n{err[-2000:]}"
-        printed += [out] if words[0] == "eval" else []
-    return printed
+        status = main([*words, *shorter(words, page)])
+        assert status == 0, f"{page}: gpu-rag {call}\n{capsys.readouterr().err[-2000:]}"
+        if words[0] == "sample":
+            keep_named(Path(words[1]))
+
+
+def keep_named(sample: Path) -> None:
+    corpus, questions = sample / "corpus.jsonl", (sample / "questions.jsonl").read_text("utf-8").splitlines()
+    gold = {id for line in questions for id in json.loads(line)["gold_ids"]}
+    lines = corpus.read_text("utf-8").splitlines(keepends=True)
+    corpus.write_text("".join(line for line in lines if json.loads(line)["id"] in gold or NAMED.search(line)), "utf-8")
 
 
 @pytest.mark.slow
@@ -104,6 +119,9 @@ def test_commands_run_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     converted = packaged.packaged_llm_folder()  # test_packaged.py looks at a conversion
     monkeypatch.setattr(packaged, "_convert", lambda source, folder: shutil.copytree(converted, folder))
+    few = probe.passages()[:2]
+    monkeypatch.setattr(probe, "passages", lambda: few)
+    monkeypatch.setattr(probe, "keep_probe", lambda *_: None)  # a part is no probe of the model
     run_page("README.md", capsys)
     for block in re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S):
         lines = block.splitlines()
@@ -119,8 +137,14 @@ def test_commands_run_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.slow
 def test_the_graph_finds_the_chains_that_its_page_says(tmp_path: Path, monkeypatch, capsys) -> None:
+    """The commands without the methods whose figures are not looked at: README's `--for all` builds their stages."""
     monkeypatch.chdir(tmp_path)
-    *found, base, graph = [json.loads(out.splitlines()[-1]) for out in run_page(SAMPLE, capsys, "--json")]
+    printed = []
+    for call in commands(SAMPLE):
+        assert main(shlex.split(call.replace(",higra-retriever,hoprag", "") + " --json")) == 0
+        out = json.loads(capsys.readouterr().out.splitlines()[-1])
+        printed += [out] if call.startswith("eval") else []
+    *found, base, graph = printed
     others = ("dense", "bm25", "hybrid")
     for document, least, fused in zip(found, (25, 23), (27, 25), strict=True):  # ready triples, patterns
         whole = {method: round(60 * entry["whole@5"]) for method, entry in document["methods"].items()}

@@ -27,9 +27,7 @@ from gpu_rag.types import (
     TraceStep,
     Usage,
 )
-from gpu_rag.types import (
-    Path as GraphPath,
-)
+from gpu_rag.types import Path as GraphPath
 
 FULL = Answer(
     "q1", "Who?", "ppr", "answered", "\ud800 Marta",

@@ -245,10 +245,7 @@ def test_threads_that_no_machine_has_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("k", [-1, 2**31, 2**62, 2**70])
 def test_more_results_than_there_are_ids_are_refused(k: int) -> None:
-    for call in (
-        lambda batch: topk_rows(torch.zeros(batch, 3), k),
-        lambda batch: nearest(unit(4)[:batch], unit(4), k),
-    ):
+    for call in (lambda batch: topk_rows(torch.zeros(batch, 3), k), lambda batch: nearest(unit(4)[:batch], unit(4), k)):
         for batch in (0, 2):
             with pytest.raises(BadInput, match=f"k={k}"):
                 call(batch)

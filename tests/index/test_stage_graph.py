@@ -46,10 +46,7 @@ def put(
         "relations",
         [{"subject": s, "label": "r", "object": o, "passages": [0], "origin": "extraction"} for s, o in relations],
     )
-    bench.put(
-        "mentions",
-        [{"entity": e, "passage": p, "start": 0, "end": 1, "origin": "search"} for e, p in mentions],
-    )
+    bench.put("mentions", [{"entity": e, "passage": p, "start": 0, "end": 1, "origin": "search"} for e, p in mentions])
     bench.put("synonyms", [{"left": a, "right": b, "score": score} for a, b, score in synonyms])
 
 

@@ -159,11 +159,7 @@ DAMAGES: dict[str, tuple[str, Change, str]] = {
     "a heavy edge without a title": ("graph", edges(with_heavy_pair), "graph: the weight of a title is on other"),
     "one title more": ("title_names", turned("rows", lambda rows: np.append(rows, np.int32(0))), "title_names: not"),
     "a name that begins otherwise": ("entity_names", put("begins", 0, 0), "entity_names: not what"),
-    "a lost end of a relation": (
-        "relation_graph",
-        without_pair(lambda e: e[1] < 10),
-        "relation_graph: 1 edges",
-    ),
+    "a lost end of a relation": ("relation_graph", without_pair(lambda e: e[1] < 10), "relation_graph: 1 edges"),
     "a lost passage of a relation": ("relation_graph", without_pair(lambda e: e[0] >= 6), "relation_graph: 1 edges"),
     "a heavy relation": ("relation_graph", edges(with_heavy_pair), "relation_graph: the weight of a title"),
     "an edge without a reason": ("graph", edges(moved_to_another_passage), "graph: 1 edges are missing, 1 have no"),

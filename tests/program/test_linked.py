@@ -9,12 +9,7 @@ from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.program.knowledge_base import names
 from gpu_rag.program.knowledge_base.names import Mention, linked, node_names
 
-NODES = [
-    ("a", "Paris (France)", "entity"),
-    ("b", "Paris", "city"),
-    ("c", "Paris", "person"),
-    ("d", "Rome", "entity"),
-]
+NODES = [("a", "Paris (France)", "entity"), ("b", "Paris", "city"), ("c", "Paris", "person"), ("d", "Rome", "entity")]
 
 
 def test_a_node_without_a_type_joins_its_namesakes_and_does_not_name_them():

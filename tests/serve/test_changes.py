@@ -62,11 +62,7 @@ def test_a_change_that_cannot_be_run_has_failed() -> None:
 
     async def outcomes() -> list[str]:
         talker = [sys.executable, "-c", "print('no document')"]
-        made = [
-            (Changes(talker), "a\0b"),
-            (Changes(["/no/such/program"]), "a"),
-            (Changes(talker), "a"),
-        ]
+        made = [(Changes(talker), "a\0b"), (Changes(["/no/such/program"]), "a"), (Changes(talker), "a")]
         begun = [(changes, changes.remove("me", "ix", document).change) for changes, document in made]
         assert len({name for _, name in begun}) == len(begun)  # a server that starts again repeats no name
         while any(changes.get("me", name).status in ("waiting", "running") for changes, name in begun):

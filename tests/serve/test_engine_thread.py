@@ -136,11 +136,7 @@ def test_questions_of_clients_and_methods_share_batches(here):
         gate.wait(PATIENCE_S)
 
     async def clients():
-        server.live.submit(
-            server.live.prepare(Wanted("bm25", True)),
-            Question("first", "Which town?"),
-            hold,
-        )
+        server.live.submit(server.live.prepare(Wanted("bm25", True)), Question("first", "Which town?"), hold)
         assert reached.wait(PATIENCE_S)
         async with server.client() as client:
             one = [

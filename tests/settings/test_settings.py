@@ -36,14 +36,7 @@ from gpu_rag.settings import (
     read_profile,
 )
 from gpu_rag.settings.check import SECTIONS, checked, declared, fixed, section_class
-from gpu_rag.settings.ranges import (
-    OutOfRange,
-    Range,
-    check_value,
-    fits,
-    in_words,
-    shortened,
-)
+from gpu_rag.settings.ranges import OutOfRange, Range, check_value, fits, in_words, shortened
 
 
 def test_values_reach_their_sections_and_others_keep_their_defaults() -> None:

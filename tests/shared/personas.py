@@ -85,10 +85,6 @@ PERSONAS: dict[str, type[Persona]] = {
         broken={"error": "Incomplete generation", "error_type": "incomplete_generation"},
     ),
     "proxy": kind(
-        card={},
-        busy=(429, PAGE),
-        failed=(502, b"<html><h1>502 Bad Gateway</h1></html>"),
-        broken=PAGE,
-        counts=False,
+        card={}, busy=(429, PAGE), failed=(502, b"<html><h1>502 Bad Gateway</h1></html>"), broken=PAGE, counts=False
     ),
 }

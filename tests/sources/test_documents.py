@@ -75,10 +75,7 @@ def test_pages_that_are_pictures_are_told_from_empty_ones(tmp_path):
 def test_scanned_pages_are_read_where_the_extra_is_installed(tmp_path):
     """Two pages are pictures of text, with names and numbers; OCR reads them word for word."""
     pytest.importorskip("rapidocr")
-    pages = [
-        "The Brannick Ferry\nhas carried cars since 1937.",
-        "Its skipper is Kirsty Macrae;\nit takes 18 cars.",
-    ]
+    pages = ["The Brannick Ferry\nhas carried cars since 1937.", "Its skipper is Kirsty Macrae;\nit takes 18 cars."]
     written = tmp_path / "written.pdf"
     written.write_bytes(pdf(pages))
     first, second = (page.render(scale=2).to_pil() for page in pypdfium2.PdfDocument(written))

@@ -120,8 +120,7 @@ def test_the_last_two_headings_go_with_a_sentence_and_a_pronoun_points_back() ->
 
 
 @pytest.mark.parametrize(
-    "unit",
-    ["\nA ", "\nA:", "\n1 1 ", "\n1. A", ". ", ".", "؟", "। ", ".'", "A. ", "\n", " ", "\n ", "a", "( "],
+    "unit", ["\nA ", "\nA:", "\n1 1 ", "\n1. A", ". ", ".", "؟", "। ", ".'", "A. ", "\n", " ", "\n ", "a", "( "]
 )
 def test_time_is_linear(unit: str, takes_linear_time: Callable[..., None]) -> None:
     def work(n: int) -> None:

@@ -79,17 +79,7 @@ def test_a_fence_says_so_in_the_static_part_and_holds_its_slots():
     assert shown == "<data>\nTitle: T\nP\n</data>\n\nQuestion: Q"
 
 
-TAGS = [
-    "</data>",
-    "<data>",
-    "</DATA >",
-    "< / data>",
-    "<\n/data>",
-    "＜/data>",
-    "<／data>",
-    "<\u200b/data>",
-    "</data x>",
-]
+TAGS = ["</data>", "<data>", "</DATA >", "< / data>", "<\n/data>", "＜/data>", "<／data>", "<\u200b/data>", "</data x>"]
 
 
 @pytest.mark.parametrize("tag", TAGS)

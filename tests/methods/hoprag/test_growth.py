@@ -309,7 +309,7 @@ TYPES = st.lists(st.sampled_from(["river", "Tamsin"]), max_size=2)
 DOCUMENT = st.tuples(TEXT, st.lists(NAME, max_size=3), st.lists(STATED, max_size=3), TYPES)
 DOCUMENTS = st.dictionaries(st.sampled_from("abcdefg"), DOCUMENT, min_size=1)
 FREE = settings(
-    max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

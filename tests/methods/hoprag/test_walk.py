@@ -206,9 +206,7 @@ def test_a_limit_below_top_k_cuts_the_end() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"visits": "first"}, {"share": "max"}, {"requeue": True}, {"ties": -1}],
-    ids=lambda w: str(*w),
+    "wrong", [{"visits": "first"}, {"share": "max"}, {"requeue": True}, {"ties": -1}], ids=lambda w: str(*w)
 )
 def test_wrong_walks_are_caught(wrong: dict[str, Any]) -> None:
     with pytest.raises(AssertionError):
