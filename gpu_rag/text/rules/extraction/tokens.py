@@ -12,15 +12,18 @@ from msgspec import Struct
 WORD, NAME, NUMBER, MARK = range(4)
 _APOSTROPHES = frozenset("'’")
 
-# One pass; the first character or a bounded look-ahead decides each alternative, so the time is linear.
+# One pass; the first character or a bounded look-ahead decides each alternative, so the time is linear. Most tokens are
+# plain words or begin none, so these come first.
 _TOKEN = re.compile(
     r"""
-    (?:[$€£¥]?\d(?:\w|[.,:/](?=\d))*%?)
+    [^\W\d_]\w*+(?![.'’&/‐‑-])
+  | (?=\S)(?:
+    [$€£¥]?\d(?:\w|[.,:/](?=\d))*%?
   | (?=[^\W\d_]{1,4}\.)
     (?:(?:St|Ste|Mt|Ft|Dr|Mr|Mrs|Ms|Prof|Gen|Lt|Col|Capt|Sgt|Maj|Rev|Fr|Hon|Gov|Sen|Rep|Jr|Sr|Inc|Ltd
         |Corp|Co|Bros|No|Vol)\.(?=\s|,|$)|(?:[^\W\d_]\.){1,8}(?=[\s,;:)'’]|$)(?:(?<=[A-Z]\.)|(?<=\..\.)))
-  | (?:[^\W\d_]\w*(?:(?:['’.&/‐‑-](?=\w)|-[ ](?=[^\W\d_]))\w*)*)
-  | (?:``|''|--|[^\w\s]|_)
+  | [^\W\d_]\w*+(?:(?:['’.&/‐‑-](?=\w)|-[ ](?=[^\W\d_]))\w*+)*+
+  | ``|''|--|[^\w\s]|_)
     """,
     re.VERBOSE,
 )
@@ -105,15 +108,10 @@ class PassageWords:
 
 def passage_words(title_name: str, title: Sequence[Token], sentences: Sequence[Sequence[Token]]) -> PassageWords:
     """Collect PassageWords from the tokens of the title and of all sentences."""
-    inside = {token.low for token in title[1:] if token.kind == NAME}
-    small: set[str] = set()
-    for tokens in sentences:
-        for i, token in enumerate(tokens):
-            if token.kind == WORD:
-                small.add(token.low)
-            elif token.kind == NAME and not opens(tokens, i):
-                inside.add(token.low)
-    return PassageWords(tuple(t.low for t in title), title_name, frozenset(inside), frozenset(small))
+    names = (t.low for tokens in sentences for i, t in enumerate(tokens) if t.kind == NAME and not opens(tokens, i))
+    inside = frozenset(names).union(token.low for token in title[1:] if token.kind == NAME)
+    small = frozenset(token.low for tokens in sentences for token in tokens if token.kind == WORD)
+    return PassageWords(tuple(t.low for t in title), title_name, inside, small)
 
 
 def opens(tokens: Sequence[Token], i: int) -> bool:
