@@ -79,10 +79,19 @@ def _word_features(word: str) -> tuple[np.ndarray, np.ndarray]:
     marked = f"^{word}$"
     trigrams = [marked[i : i + 3] for i in range(len(marked) - 2)]
     scale = TRIGRAM_WEIGHT / math.sqrt(len(trigrams)) if trigrams else 0.0
-    for feature, weight in [("w" + word, 1.0), *(("t" + t, scale) for t in trigrams)]:
-        number = int.from_bytes(
-            hashlib.blake2b(feature.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big"
-        )
-        place = (number >> 1) % DIM
-        weights[place] = weights.get(place, 0.0) + (weight if number & 1 else -weight)
+    place, sign = _signed_unit("w" + word)
+    weights[place] = sign
+    for place, sign in map(_of_trigram, trigrams):
+        weights[place] = weights.get(place, 0.0) + sign * scale
     return np.fromiter(weights.keys(), dtype=np.intp), np.fromiter(weights.values(), dtype=np.float64)
+
+
+def _signed_unit(feature: str) -> tuple[int, float]:
+    """e(feature): its dimension, and 1 or -1."""
+    number = int.from_bytes(hashlib.blake2b(feature.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+    return (number >> 1) % DIM, 1.0 if number & 1 else -1.0
+
+
+@lru_cache(maxsize=1 << 16)  # new words are made of known trigrams
+def _of_trigram(trigram: str) -> tuple[int, float]:
+    return _signed_unit("t" + trigram)
