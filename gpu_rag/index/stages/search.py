@@ -298,26 +298,38 @@ def vector_stage(
     size: str = "passages",
     graph: bool = False,
     same: Callable[..., np.ndarray] | None = None,
+    like: tuple[tuple[str, str], Callable[..., np.ndarray]] | None = None,
 ) -> Stage:
     """Stage of unit vectors (float16) of texts; resumes at the window where a run died. A text that an earlier run with
     the same embedder had keeps its vector; this takes 60 bytes of memory a text.
 
     texts_of(folders of the needed stages, in the order of `needs`): the texts. same(their folders, of an earlier run
-    too): an earlier row with the text of each row, -1 if none; by default texts are compared. size, graph: as in
-    `Stage`.
+    too): an earlier row with the text of each row, -1 if none; by default texts are compared. like: ((another
+    such stage, the stage of its texts), a function of the folders of `needs` and of the latter: its row with the text
+    of each row, -1 if none), for copies in a first run. size, graph: as in `Stage`.
     """
 
+    also, like_row = like or ((), None)
+
     def run(work: Work) -> dict[str, int]:
-        texts = texts_of(*(work.stage_folders[need] for need in needs))
+        now = [work.stage_folders[need] for need in needs]
+        texts = texts_of(*now)
         work.progress.start(name, len(texts), "texts")
         if work.previous and work.previous_inputs:
-            now, before = ([of[need] for need in needs] for of in (work.stage_folders, work.previous_inputs))
+            before = [work.previous_inputs[need] for need in needs]
             rows = same(*now, *before) if same else rows_by_key(text_hashes(texts), text_hashes(texts_of(*before)))
             known = tables.read_arrays(work.previous / "vectors.safetensors")["vectors"]
             vectors = embed_new(work, texts, Known(known, rows))
+        elif like_row:
+            known = tables.read_arrays(work.stage_folders[also[0]] / "vectors.safetensors")["vectors"]
+            vectors = embed_new(work, texts, Known(known, like_row(*now, work.stage_folders[also[1]])))
+            work.report.reused = 0
         else:
             vectors = embed_blocks(work, texts)
         tables.write_arrays(work.out / "vectors.safetensors", {"vectors": vectors})
         return {}
 
-    return Stage(name, run, needs, roles=the_embedder, size=size, graph=graph, texts=texts_of)
+    def its_texts(*folders: Path) -> Sequence[str]:
+        return texts_of(*folders[: len(needs)])
+
+    return Stage(name, run, (*needs, *also), roles=the_embedder, size=size, graph=graph, texts=its_texts)
