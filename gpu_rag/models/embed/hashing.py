@@ -53,10 +53,10 @@ class HashEmbedder:
 
 def _unit_vectors(texts: Sequence[str]) -> np.ndarray:
     """f64[n, 256], the unit vector of each text. The terms of a sum are added in the order of the text's words."""
-    counted = [Counter(_WORD.findall(text.casefold())) or Counter([""]) for text in texts]
+    counted = [_counts(_WORD.findall(text.casefold()) or [""]) for text in texts]
     number = {word: i for i, word in enumerate(dict.fromkeys(chain.from_iterable(counted)))}
     words = np.fromiter(map(number.__getitem__, chain.from_iterable(counted)), np.int64)
-    counts = np.fromiter(chain.from_iterable(map(Counter.values, counted)), np.int64, len(words))
+    counts = np.fromiter(chain.from_iterable(map(dict.values, counted)), np.int64, len(words))
     tf = np.array([0.0, *(1.0 + math.log(n) for n in range(1, int(counts.max()) + 1))])[counts]
     row = np.repeat(np.arange(len(texts)), [*map(len, counted)])
     places, weights = zip(*map(_word_features, number))
@@ -70,6 +70,11 @@ def _unit_vectors(texts: Sequence[str]) -> np.ndarray:
     for empty in np.flatnonzero(norms == 0.0):  # signed features may cancel exactly: use the empty word, as for no text
         sums[empty], norms[empty] = _unit_vectors([""])[0], 1.0
     return sums / norms[:, None]  # type: ignore[no-any-return]
+
+
+def _counts(words: list[str]) -> dict[str, int]:
+    once = dict.fromkeys(words, 1)
+    return once if len(once) == len(words) else Counter(words)
 
 
 @lru_cache(maxsize=1 << 16)

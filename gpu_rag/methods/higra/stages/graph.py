@@ -50,9 +50,12 @@ def entity_texts(folder: Path) -> TextRows:
 def _entity_texts(table: pa.Table, descriptions: bool) -> TextRows:
     def make(rows: slice) -> list[str]:
         part = table.slice(rows.start, rows.stop - rows.start)
-        if not any(pc.max(pc.list_value_length(part[name])).as_py() for name in table.column_names[1:]):
-            return part["name"].to_pylist()  # type: ignore[no-any-return]
-        return [entity_text(row, descriptions=descriptions) for row in part.to_pylist()]
+        texts: list[str] = part["name"].to_pylist()
+        sizes = [pc.list_value_length(part[name]).to_numpy() for name in part.column_names[1:]]
+        rows = np.flatnonzero(np.any(sizes, 0))  # most have a name alone
+        for row, entity in zip(rows.tolist(), part.take(pa.array(rows)).to_pylist()):
+            texts[row] = entity_text(entity, descriptions=descriptions)
+        return texts
 
     return TextRows(len(table), make)
 
