@@ -299,8 +299,6 @@ def vector_stage(
     of each row, -1 if none), for copies in a first run. size, graph: as in `Stage`.
     """
 
-    also, like_row = like or ((), None)
-
     def run(work: Work) -> dict[str, int]:
         now = [work.stage_folders[need] for need in needs]
         texts = texts_of(*now)
@@ -310,9 +308,10 @@ def vector_stage(
             rows = same(*now, *before) if same else rows_by_key(text_hashes(texts), text_hashes(texts_of(*before)))
             known = tables.read_arrays(work.previous / "vectors.safetensors")["vectors"]
             vectors = embed_new(work, texts, Known(known, rows))
-        elif like_row:
-            known = tables.read_arrays(work.stage_folders[also[0]] / "vectors.safetensors")["vectors"]
-            vectors = embed_new(work, texts, Known(known, like_row(*now, work.stage_folders[also[1]])))
+        elif like:
+            (of_vectors, of_texts), rows_like = like
+            known = tables.read_arrays(work.stage_folders[of_vectors] / "vectors.safetensors")["vectors"]
+            vectors = embed_new(work, texts, Known(known, rows_like(*now, work.stage_folders[of_texts])))
             work.report.reused = 0
         else:
             vectors = embed_blocks(work, texts)
@@ -322,4 +321,5 @@ def vector_stage(
     def its_texts(*folders: Path) -> Sequence[str]:
         return texts_of(*folders[: len(needs)])
 
+    also = like[0] if like else ()
     return Stage(name, run, (*needs, *also), roles=the_embedder, size=size, graph=graph, texts=its_texts)
