@@ -221,9 +221,15 @@ def unchanged_rows(
     first column has unique values, and both tables are sorted by it, so that rows ascend. also: more columns, of other
     tables with the same rows. Memory: the columns of both."""
     new, old = (read_table(path, schema, columns).columns for path in (now, earlier))
-    rows = pc.index_in(one_large_array(new[0]), value_set=one_large_array(old[0]))
+    return same_rows((*zip(new, old), *also))
+
+
+def same_rows(columns: Iterable[tuple[pa.ChunkedArray, pa.ChunkedArray]]) -> np.ndarray:
+    """The row as in `unchanged_rows`, of columns that are read: (of the one table, of the other)."""
+    (ids, known), *others = columns
+    rows = pc.index_in(one_large_array(ids), value_set=one_large_array(known))
     is_same = pc.is_valid(rows).to_numpy(zero_copy_only=False)
-    for column, before in (*zip(new[1:], old[1:]), *also):
+    for column, before in others:
         is_same &= _are_equal(one_large_array(column), one_large_array(before).take(rows))
     return np.where(is_same, pc.fill_null(rows, -1).to_numpy(), -1).astype(np.int64)  # type: ignore[no-any-return]
 

@@ -52,11 +52,13 @@ def language_of(text: str) -> str:
     """
     start = max(0, (len(text) - _CHARS) // 2)
     part = _NO_WORDS.sub(" ", text[start : start + _CHARS])
+    ((best, score),) = _guesses(part, 1)
+    if best == ENGLISH:
+        return ENGLISH
     letters = list(filter(str.isalpha, part))
-    n_others = 0 if part.isascii() else sum(map(_OTHER_SCRIPTS.__le__, letters))
+    n_others = sum(map(_OTHER_SCRIPTS.__le__, letters))
     if len(letters) + 3 * n_others < _MIN_LETTERS:
         return ENGLISH
-    ((best, score),) = _guesses(part, 1)
     return best if score >= _MIN_SCORE or 2 * n_others > len(letters) else ENGLISH
 
 

@@ -34,6 +34,8 @@ def normalise_name(s: str) -> str:
     >>> normalise_name("  “The  Loft”, ")
     'the loft'
     """
+    if s.isascii() and s[:1].isalnum() and s[-1:].isalnum():  # nearly all names: nothing to undo or to strip
+        return " ".join(s.lower().split())
     folded = s
     # Folding can undo NFKC and NFKC can undo folding, so repeat to the fixed point (two rounds, rarely three).
     for _ in range(4):

@@ -14,21 +14,21 @@ LOG_LINE = (
     r"\[?\d{1,4}[./-]\d\d?[./-]\d{1,4},?[ ](?:\S{1,3}[ ])?\d?\d:\d\d)"
 )
 # The look-behind and the possessive quantifiers keep a page of full stops, or of blanks, linear.
-_STOP = re.compile(
-    r"""
-    (?<![.!?…؟۔।॥])[.!?…؟۔।॥]++["'”’»)\]]*+(?=\s)  # a run of terminators, quotes and brackets that close behind it
-  | [。！？]+[」』”’）]*
-  | \n(?:[^\S\n]*+\n)++                        # empty lines
-  | \n(?=\S[^\n\t]*+\t)                        # before a row of a table, whose cells are parted by tabs
-  | \n(?="""
-    + LOG_LINE
-    + r""")
-  | \n(?=[ ]{0,3}(?P<item>\d{1,2})[.)][^\S\n]++[^\sa-z])  # before an item of a numbered list, see `_items`
-  | \n(?=[ ]{0,3}\#{1,6}[^\S\n])               # the end of the line above a Markdown heading
-  | ^[ ]{0,3}\#{1,6}[^\S\n][^\n]*+\n          # the heading, with any text
-  | \n[ ]{0,3}(?:={2,}+|-{2,}+)[^\S\n]*+\n     # the line under a heading, or a rule
-    """,
-    re.VERBOSE | re.MULTILINE,
+_MARKS = ".!?…؟۔।॥"
+_STOPS = rf"""
+    (?<=[{_MARKS}])(?<![{_MARKS}]{{2}})[{_MARKS}]*+["'”’»)\]]*+(?=\s)  # terminators, quotes and brackets behind them
+  | (?<=[。！？])[。！？]*[」』”’）]*
+  | (?<=\n)(?:(?:[^\S\n]*+\n)++                # empty lines
+    | (?=\S[^\n\t]*+\t)                        # before a row of a table, whose cells are parted by tabs
+    | (?={LOG_LINE})
+    | (?=[ ]{{0,3}}(?P<item>\d{{1,2}})[.)][^\S\n]++[^\sa-z])  # before an item of a numbered list, see `_items`
+    | (?=[ ]{{0,3}}\#{{1,6}}[^\S\n])             # the end of the line above a Markdown heading
+    | [ ]{{0,3}}(?:={{2,}}+|-{{2,}}+)[^\S\n]*+\n)   # the line under a heading, or a rule
+"""
+# The search for one of a set of characters is fast. Headings can begin with others, but have a "#".
+_STOP = re.compile(f"[{_MARKS}。！？\n](?:{_STOPS})", re.VERBOSE)
+_STOP_OR_HEADING = re.compile(
+    rf"(?:[{_MARKS}。！？\n](?:{_STOPS})|^[ ]{{0,3}}\#{{1,6}}[^\S\n][^\n]*+\n)", re.VERBOSE | re.MULTILINE
 )
 _ITEM = re.compile(r"^([ ]{0,3})(\d{1,2})[.)][^\S\n]++[^\sa-z]", re.MULTILINE)
 _FRONT_MATTER = re.compile(r"\ufeff?---[ \t\r]*\n(.*?)^---[ \t\r]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
@@ -75,7 +75,7 @@ def split_sentences(text: str) -> list[tuple[int, int]]:
     spans: list[tuple[int, int]] = []
     start = 0
     items: set[int] | None = None
-    for match in _STOP.finditer(text):
+    for match in (_STOP_OR_HEADING if "#" in text else _STOP).finditer(text):
         if match.start() < start or not _ends_sentence(text, match):
             continue
         if match["item"]:

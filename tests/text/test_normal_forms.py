@@ -2,16 +2,20 @@
 
 import re
 from collections.abc import Callable
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.program.support import _points_back, _statements
+from gpu_rag.text import dates, sentences
+from gpu_rag.text import tokens as words
 from gpu_rag.text.chunk import MAX_WORD_CHARS, chunk_spans
 from gpu_rag.text.dates import full_dates, plain_dates
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.normalise import clean_text, normalise_name
+from gpu_rag.text.rules.extraction import tokens
 from gpu_rag.text.sentences import front_matter, split_sentences
 from gpu_rag.text.tokens import tokenize
 
@@ -25,6 +29,44 @@ def test_clean_text_is_stable_and_printable(s: str) -> None:
     assert clean_text(once) == once
     once.encode("utf-8")
     assert "\n\n\n" not in once and "\r" not in once and "\x00" not in once
+
+
+_LOG = sentences.LOG_LINE
+WHOLE_STOP = re.compile(
+    r"""(?<![.!?…؟۔।॥])[.!?…؟۔।॥]++["'”’»)\]]*+(?=\s)|[。！？]+[」』”’）]*|\n(?:[^\S\n]*+\n)++|\n(?=\S[^\n\t]*+\t)|\n(?="""
+    + _LOG
+    + r""")|\n(?=[ ]{0,3}(?P<item>\d{1,2})[.)][^\S\n]++[^\sa-z])|\n(?=[ ]{0,3}\#{1,6}[^\S\n])
+    |^[ ]{0,3}\#{1,6}[^\S\n][^\n]*+\n|\n[ ]{0,3}(?:={2,}+|-{2,}+)[^\S\n]*+\n""",
+    re.VERBOSE | re.MULTILINE,
+)
+ALL_TOKENS = re.compile(tokens._TOKEN.pattern.partition("|")[2], re.VERBOSE)  # without the fast alternative
+PIECES = [
+    *".!?…。#=-/'’\"”)1٣²_ \t\n",
+    "\n\n",
+    "\n## A",
+    "\n1. A",
+    "\n12:00:01 ",
+    "\n---\n",
+    "U.S. ",
+    "St. ",
+    "O'Neil's ",
+]
+PIECES += ["café", "3-5 April 2025", "30 May to 2 June 2025", "May 3 to 5, 2025", "3/25/2025", "2025年3月5日", " May 5"]
+
+
+@settings(SETTINGS, max_examples=400)
+@given(st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=12).map("".join))
+def test_fast_searches_find_what_whole_patterns_find(text: str) -> None:
+    every, low = re.compile(""), text.casefold()
+    with patch.multiple(sentences, _STOP=WHOLE_STOP, _STOP_OR_HEADING=WHOLE_STOP):
+        stops = split_sentences(text)
+    with patch.multiple(dates, _HAS_NUMERIC=every, _HAS_RANGE=every):
+        dated = plain_dates(text)
+    assert split_sentences(text) == stops and plain_dates(text) == dated
+    assert [m.span() for m in tokens._TOKEN.finditer(text)] == [m.span() for m in ALL_TOKENS.finditer(text)]
+    if text.isascii():
+        assert words._ASCII_WORD.findall(low) == words._word_pattern().findall(low)
+        assert normalise_name(text) == normalise_name(f"‐{text}‐")  # not ASCII, and the same without its ends
 
 
 def test_clean_text_keeps_words_and_paragraphs() -> None:

@@ -129,19 +129,8 @@ class Known:
     rows: np.ndarray
 
 
-def text_keys(texts: Sequence[str]) -> np.ndarray:
-    """A hash of each text, u64[n, 2]."""
-    parts = (
-        blake2b(text.encode(), digest_size=16).digest()
-        for start in range(0, len(texts), tables.ROWS_A_GROUP)
-        for text in texts[start : start + tables.ROWS_A_GROUP]
-    )
-    keys = np.fromiter(parts, np.dtype("V16"), len(texts))
-    return keys.view("<u8").reshape(-1, 2)
-
-
 def text_hashes(texts: Sequence[str]) -> np.ndarray:
-    """A hash of each text for `rows_by_key` within this process, u64[n, 2], several times as fast as `text_keys`.
+    """A hash of each text for `rows_by_key` within this process, u64[n, 2].
     Python's hash has a secret key, so that nobody can prepare two texts with one hash."""
     blocks = (texts[start : start + tables.ROWS_A_GROUP] for start in range(0, len(texts), tables.ROWS_A_GROUP))
     hashes = np.fromiter(chain.from_iterable(map(hash, block) for block in blocks), np.int64, len(texts))
@@ -150,7 +139,8 @@ def text_hashes(texts: Sequence[str]) -> np.ndarray:
 
 def _name_of(window: Sequence[str]) -> str:
     """A name for the block of a window. A later run may know other vectors, so a window of the same rows may differ."""
-    return blake2b(text_keys(window).data, digest_size=16).hexdigest()
+    sizes = np.array([*map(len, window)], np.int64)
+    return blake2b(sizes.tobytes() + "".join(window).encode(), digest_size=16).hexdigest()
 
 
 def rows_by_key(keys: np.ndarray, known: np.ndarray) -> np.ndarray:
@@ -298,26 +288,38 @@ def vector_stage(
     size: str = "passages",
     graph: bool = False,
     same: Callable[..., np.ndarray] | None = None,
+    like: tuple[tuple[str, str], Callable[..., np.ndarray]] | None = None,
 ) -> Stage:
     """Stage of unit vectors (float16) of texts; resumes at the window where a run died. A text that an earlier run with
     the same embedder had keeps its vector; this takes 60 bytes of memory a text.
 
     texts_of(folders of the needed stages, in the order of `needs`): the texts. same(their folders, of an earlier run
-    too): an earlier row with the text of each row, -1 if none; by default texts are compared. size, graph: as in
-    `Stage`.
+    too): an earlier row with the text of each row, -1 if none; by default texts are compared. like: ((another
+    such stage, the stage of its texts), a function of the folders of `needs` and of the latter: its row with the text
+    of each row, -1 if none), for copies in a first run. size, graph: as in `Stage`.
     """
 
     def run(work: Work) -> dict[str, int]:
-        texts = texts_of(*(work.stage_folders[need] for need in needs))
+        now = [work.stage_folders[need] for need in needs]
+        texts = texts_of(*now)
         work.progress.start(name, len(texts), "texts")
         if work.previous and work.previous_inputs:
-            now, before = ([of[need] for need in needs] for of in (work.stage_folders, work.previous_inputs))
+            before = [work.previous_inputs[need] for need in needs]
             rows = same(*now, *before) if same else rows_by_key(text_hashes(texts), text_hashes(texts_of(*before)))
             known = tables.read_arrays(work.previous / "vectors.safetensors")["vectors"]
             vectors = embed_new(work, texts, Known(known, rows))
+        elif like:
+            (of_vectors, of_texts), rows_like = like
+            known = tables.read_arrays(work.stage_folders[of_vectors] / "vectors.safetensors")["vectors"]
+            vectors = embed_new(work, texts, Known(known, rows_like(*now, work.stage_folders[of_texts])))
+            work.report.reused = 0
         else:
             vectors = embed_blocks(work, texts)
         tables.write_arrays(work.out / "vectors.safetensors", {"vectors": vectors})
         return {}
 
-    return Stage(name, run, needs, roles=the_embedder, size=size, graph=graph, texts=texts_of)
+    def its_texts(*folders: Path) -> Sequence[str]:
+        return texts_of(*folders[: len(needs)])
+
+    also = like[0] if like else ()
+    return Stage(name, run, (*needs, *also), roles=the_embedder, size=size, graph=graph, texts=its_texts)

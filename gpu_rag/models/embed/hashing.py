@@ -53,10 +53,10 @@ class HashEmbedder:
 
 def _unit_vectors(texts: Sequence[str]) -> np.ndarray:
     """f64[n, 256], the unit vector of each text. The terms of a sum are added in the order of the text's words."""
-    counted = [Counter(_WORD.findall(text.casefold())) or Counter([""]) for text in texts]
+    counted = [_counts(_WORD.findall(text.casefold()) or [""]) for text in texts]
     number = {word: i for i, word in enumerate(dict.fromkeys(chain.from_iterable(counted)))}
     words = np.fromiter(map(number.__getitem__, chain.from_iterable(counted)), np.int64)
-    counts = np.fromiter(chain.from_iterable(map(Counter.values, counted)), np.int64, len(words))
+    counts = np.fromiter(chain.from_iterable(map(dict.values, counted)), np.int64, len(words))
     tf = np.array([0.0, *(1.0 + math.log(n) for n in range(1, int(counts.max()) + 1))])[counts]
     row = np.repeat(np.arange(len(texts)), [*map(len, counted)])
     places, weights = zip(*map(_word_features, number))
@@ -72,6 +72,11 @@ def _unit_vectors(texts: Sequence[str]) -> np.ndarray:
     return sums / norms[:, None]  # type: ignore[no-any-return]
 
 
+def _counts(words: list[str]) -> dict[str, int]:
+    once = dict.fromkeys(words, 1)
+    return once if len(once) == len(words) else Counter(words)
+
+
 @lru_cache(maxsize=1 << 16)
 def _word_features(word: str) -> tuple[np.ndarray, np.ndarray]:
     """Dimensions (no duplicates) and weights of one word."""
@@ -79,10 +84,19 @@ def _word_features(word: str) -> tuple[np.ndarray, np.ndarray]:
     marked = f"^{word}$"
     trigrams = [marked[i : i + 3] for i in range(len(marked) - 2)]
     scale = TRIGRAM_WEIGHT / math.sqrt(len(trigrams)) if trigrams else 0.0
-    for feature, weight in [("w" + word, 1.0), *(("t" + t, scale) for t in trigrams)]:
-        number = int.from_bytes(
-            hashlib.blake2b(feature.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big"
-        )
-        place = (number >> 1) % DIM
-        weights[place] = weights.get(place, 0.0) + (weight if number & 1 else -weight)
+    place, sign = _signed_unit("w" + word)
+    weights[place] = sign
+    for place, sign in map(_of_trigram, trigrams):
+        weights[place] = weights.get(place, 0.0) + sign * scale
     return np.fromiter(weights.keys(), dtype=np.intp), np.fromiter(weights.values(), dtype=np.float64)
+
+
+def _signed_unit(feature: str) -> tuple[int, float]:
+    """e(feature): its dimension, and 1 or -1."""
+    number = int.from_bytes(hashlib.blake2b(feature.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+    return (number >> 1) % DIM, 1.0 if number & 1 else -1.0
+
+
+@lru_cache(maxsize=1 << 16)  # new words are made of known trigrams
+def _of_trigram(trigram: str) -> tuple[int, float]:
+    return _signed_unit("t" + trigram)

@@ -8,6 +8,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import gpu_rag
 from gpu_rag.errors import BadInput, UsageError
@@ -17,7 +18,10 @@ from gpu_rag.index.verify import verify
 from gpu_rag.index.walk import stored, walk_of
 from gpu_rag.methods.higra.graph import WALK, HigraGraph, higra_graph
 from gpu_rag.methods.higra.merges import FILE, open_merges
+from gpu_rag.methods.higra.stages.graph import entity_texts, exact_texts, same_as_exact
+from gpu_rag.methods.higra.tables import write
 from gpu_rag.methods.registry import stage_checks
+from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
 
 FAST = {"models": {"embedder": "hash", "llm": "none"}}
@@ -66,6 +70,22 @@ def view(folder: Path) -> HigraGraph:
 def digest(folder: Path) -> str:
     assert verify(folder, stage_checks()) == []
     return Manifest.read(folder).digest()
+
+
+def test_an_entity_that_did_not_merge_has_the_vector_of_before(build: Callable[..., Path], tmp_path: Path) -> None:
+    folder, stages = build(), Manifest.read(build()).stages
+    merge, exact, made = (
+        folder / stages[name].folder for name in ("higra_merge", "higra_exact", "higra_entity_vectors")
+    )
+    texts, known, rows = entity_texts(merge), exact_texts(exact), same_as_exact(merge, exact).tolist()
+    assert [text if row < 0 else known[row] for row, text in zip(rows, texts)] == texts[:] and -1 in rows
+    vectors = load_file(made / "vectors.safetensors")["vectors"]
+    assert np.array_equal(vectors, HashEmbedder().embed(texts).astype(np.float16))
+    row: dict[str, Any] = {"aliases": [], "types": [], "members": [0]}
+    named = [{**row, "id": id, "name": id, "descriptions": words} for id, words in (("a", ["a port"]), ("b", []))]
+    write(tmp_path, "higra_exact_entities", [{**entity, "passages": [0]} for entity in named])
+    write(tmp_path, "higra_entities", [{**entity, "n_passages": 1} for entity in named])
+    assert same_as_exact(tmp_path, tmp_path).tolist() == [-1, 1]  # a wrong version forgets descriptions
 
 
 def test_the_view_of_a_tiny_corpus(build: Callable[..., Path]) -> None:

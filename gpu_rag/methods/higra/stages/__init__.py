@@ -14,6 +14,7 @@ from gpu_rag.methods.higra.stages.graph import (
     exact_texts,
     graph_stage,
     relation_texts,
+    same_as_exact,
     same_entities,
     same_exact,
     same_relations,
@@ -31,7 +32,14 @@ def stages() -> list[Stage]:
         merge_stage,
         links_stage,
         mentions_stage,
-        vector_stage("higra_entity_vectors", ("higra_merge",), entity_texts, "entities", same=same_entities),
+        vector_stage(
+            "higra_entity_vectors",
+            ("higra_merge",),
+            entity_texts,
+            "entities",
+            same=same_entities,
+            like=(("higra_exact_vectors", "higra_exact"), same_as_exact),
+        ),
         vector_stage(
             "higra_relation_vectors", ("higra_merge", "higra_links"), relation_texts, "relations", same=same_relations
         ),

@@ -20,7 +20,7 @@ from gpu_rag.index.names import normalised, one_array
 from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.graph import walk_arrays
 from gpu_rag.index.stages.search import TextRows, same_triples, triple_texts
-from gpu_rag.index.tables import unchanged_rows
+from gpu_rag.index.tables import same_rows, unchanged_rows
 from gpu_rag.index.walk import stored
 from gpu_rag.index.work import Work
 from gpu_rag.lazy import torch
@@ -50,9 +50,12 @@ def entity_texts(folder: Path) -> TextRows:
 def _entity_texts(table: pa.Table, descriptions: bool) -> TextRows:
     def make(rows: slice) -> list[str]:
         part = table.slice(rows.start, rows.stop - rows.start)
-        if not any(pc.max(pc.list_value_length(part[name])).as_py() for name in table.column_names[1:]):
-            return part["name"].to_pylist()  # type: ignore[no-any-return]
-        return [entity_text(row, descriptions=descriptions) for row in part.to_pylist()]
+        texts: list[str] = part["name"].to_pylist()
+        sizes = [pc.list_value_length(part[name]).to_numpy() for name in part.column_names[1:]]
+        rows = np.flatnonzero(np.any(sizes, 0))  # most have a name alone
+        for row, entity in zip(rows.tolist(), part.take(pa.array(rows)).to_pylist()):
+            texts[row] = entity_text(entity, descriptions=descriptions)
+        return texts
 
     return TextRows(len(table), make)
 
@@ -72,6 +75,16 @@ def same_entities(now: Path, before: Path, n: int = 4) -> np.ndarray:
     """The same for merged entities. n: number of columns that must be equal, of id, name, aliases and types."""
     file = "higra_entities.parquet"
     return unchanged_rows(now / file, before / file, HIGRA_ENTITIES, _KNOWN[:n])
+
+
+def same_as_exact(merge: Path, exact: Path) -> np.ndarray:
+    """i64[n]: the exact entity with the text of each merged one, -1 if there is none; exact ones also have
+    descriptions."""
+    known = read(exact, "higra_exact_entities", _KNOWN)
+    rows = same_rows(zip(read(merge, "higra_entities", _KNOWN[:4]).columns, known.columns))
+    described = pc.list_value_length(known["descriptions"]).to_numpy() > 0
+    rows[(rows >= 0) & described[rows]] = -1
+    return rows
 
 
 def same_relations(merge: Path, links: Path, merge_before: Path, links_before: Path) -> np.ndarray:

@@ -58,7 +58,8 @@ def find_mentions_in(text: str, tokens: Sequence[Token], words: PassageWords) ->
     quotes = _quotes(tokens)
     i, n = 0, len(tokens)
     while i < n:
-        is_plain = tokens[i].kind == WORD and not words.title  # most tokens of a question
+        kind = tokens[i].kind
+        is_plain = (kind == WORD and not words.title) or (kind == MARK and i not in quotes)  # most tokens of a question
         mention = None if is_plain else _mention_at(text, tokens, i, words, quotes)
         if mention is None:
             i += 1
@@ -74,7 +75,7 @@ def _mention_at(
 ) -> Mention | None:
     kind = tokens[i].kind
     if kind == MARK:
-        return _quoted(text, tokens, i, quotes[i]) if i in quotes else None
+        return _quoted(text, tokens, i, quotes[i])
     title = _title_end(tokens, i, words)
     if kind == WORD or (kind == NUMBER and title):
         return Mention(i, title, words.title_name, TITLE) if title else None

@@ -5,25 +5,31 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+
+from msgspec import Struct
 
 WORD, NAME, NUMBER, MARK = range(4)
+_APOSTROPHES = frozenset("'’")
 
-# One pass; the first character or a bounded look-ahead decides each alternative, so the time is linear.
+# One pass; the first character or a bounded look-ahead decides each alternative, so the time is linear. Most tokens are
+# plain words or begin none, so these come first.
 _TOKEN = re.compile(
     r"""
-    (?P<number>[$€£¥]?\d(?:\w|[.,:/](?=\d))*%?)
+    [^\W\d_]\w*+(?![.'’&/‐‑-])
+  | (?=\S)(?:
+    [$€£¥]?\d(?:\w|[.,:/](?=\d))*%?
   | (?=[^\W\d_]{1,4}\.)
-    (?P<abbreviation>(?:St|Ste|Mt|Ft|Dr|Mr|Mrs|Ms|Prof|Gen|Lt|Col|Capt|Sgt|Maj|Rev|Fr|Hon|Gov|Sen|Rep|Jr|Sr|Inc|Ltd
+    (?:(?:St|Ste|Mt|Ft|Dr|Mr|Mrs|Ms|Prof|Gen|Lt|Col|Capt|Sgt|Maj|Rev|Fr|Hon|Gov|Sen|Rep|Jr|Sr|Inc|Ltd
         |Corp|Co|Bros|No|Vol)\.(?=\s|,|$)|(?:[^\W\d_]\.){1,8}(?=[\s,;:)'’]|$)(?:(?<=[A-Z]\.)|(?<=\..\.)))
-  | (?P<word>[^\W\d_]\w*(?:(?:['’.&/‐‑-](?=\w)|-[ ](?=[^\W\d_]))\w*)*)
-  | (?P<mark>``|''|--|[^\w\s]|_)
+  | [^\W\d_]\w*+(?:(?:['’.&/‐‑-](?=\w)|-[ ](?=[^\W\d_]))\w*+)*+
+  | ``|''|--|[^\w\s]|_)
     """,
     re.VERBOSE,
 )
 
 
-@dataclass(slots=True)
-class Token:
+class Token(Struct, gc=False):
     """One token: text[start:end] of the passage without a possessive ending. kind: WORD | NAME | NUMBER | MARK.
 
     A NAME is a word with a capital. possessive: 's or a lone apostrophe follows.
@@ -41,11 +47,11 @@ def tokenise(text: str, start: int, end: int) -> list[Token]:
     """Tokens of text[start:end], in order, without spaces. Linear."""
     tokens: list[Token] = []
     for match in _TOKEN.finditer(text, start, end):
-        token = _token(match)
-        if tokens and token.text in ("'", "’") and _owns(tokens[-1], token.start):
+        begin, (surface, low, kind, possessive) = match.start(), _read(match[0])
+        if surface in _APOSTROPHES and tokens and _owns(tokens[-1], begin):
             tokens[-1].possessive = True
             continue
-        tokens.append(token)
+        tokens.append(Token(surface, low, begin, begin + len(surface), kind, possessive))
     return tokens
 
 
@@ -54,18 +60,18 @@ def _owns(token: Token, position: int) -> bool:
     return token.end == position and token.kind in (WORD, NAME) and token.low.endswith("s")
 
 
-def _token(match: re.Match[str]) -> Token:
-    group, surface = match.lastgroup, match.group()
-    start, end = match.span()
-    if group == "number":
-        return Token(surface, surface.casefold(), start, end, NUMBER)
-    if group == "mark":
-        return Token(surface, surface, start, end, MARK)
+@lru_cache(maxsize=1 << 14)  # texts repeat the same words
+def _read(surface: str) -> tuple[str, str, int, bool]:
+    """(text, low, kind, possessive) of a token as matched."""
+    if surface[0].isdecimal() or (surface[0] in "$€£¥" and len(surface) > 1):
+        return surface, surface.casefold(), NUMBER, False
+    if not surface[0].isalnum():
+        return surface, surface, MARK, False
     possessive = len(surface) > 2 and surface[-2] in "'’" and surface[-1] in "sS"
     if possessive:
-        surface, end = surface[:-2], end - 2
+        surface = surface[:-2]
     kind = WORD if surface.islower() or not _is_capitalised(surface) else NAME
-    return Token(surface, surface.casefold(), start, end, kind, possessive)
+    return surface, surface.casefold(), kind, possessive
 
 
 def _is_capitalised(word: str) -> bool:
@@ -78,8 +84,7 @@ def _is_capitalised(word: str) -> bool:
 NAMED, DATE, AMOUNT, QUOTED, TITLE = range(5)
 
 
-@dataclass(slots=True)
-class Mention:
+class Mention(Struct, gc=False):
     """A mention tokens[first:last] of a sentence. name: as in the text; later the full name that it stands for."""
 
     first: int
@@ -103,15 +108,10 @@ class PassageWords:
 
 def passage_words(title_name: str, title: Sequence[Token], sentences: Sequence[Sequence[Token]]) -> PassageWords:
     """Collect PassageWords from the tokens of the title and of all sentences."""
-    inside = {token.low for token in title[1:] if token.kind == NAME}
-    small: set[str] = set()
-    for tokens in sentences:
-        for i, token in enumerate(tokens):
-            if token.kind == WORD:
-                small.add(token.low)
-            elif token.kind == NAME and not opens(tokens, i):
-                inside.add(token.low)
-    return PassageWords(tuple(t.low for t in title), title_name, frozenset(inside), frozenset(small))
+    names = (t.low for tokens in sentences for i, t in enumerate(tokens) if t.kind == NAME and not opens(tokens, i))
+    inside = frozenset(names).union(token.low for token in title[1:] if token.kind == NAME)
+    small = frozenset(token.low for tokens in sentences for token in tokens if token.kind == WORD)
+    return PassageWords(tuple(t.low for t in title), title_name, inside, small)
 
 
 def opens(tokens: Sequence[Token], i: int) -> bool:
