@@ -327,7 +327,7 @@ def test_messages_keep_their_speaker_and_date(tmp_path):
     documents, rejects = read(other)
     assert [d.text for d in documents] == ["Rows are lost.", "Tested and\nfine."] and len(rejects) == 1
     assert {d.title for d in documents} == {"Ewa, 2025-02-10T09:05:00"}
-    assert [len(d.text) for d in read(path, max_document_chars=60)[0]] == [14, 16, 10]  # beyond the limit: rows and the name
+    assert [len(d.text) for d in read(path, max_document_chars=60)[0]] == [14, 16, 10]  # rows, name
     path.write_text(json.dumps({"id": 7, "kind": "chat", "messages": rows}))
     assert [(d.id, d.metadata) for d in read(path)[0]] == [("7", {"kind": "chat"})]
 
