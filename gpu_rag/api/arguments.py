@@ -33,7 +33,7 @@ def checked_count(name: str, given: object) -> int | None:
     """An integer from 1, also NumPy's, or None. Raises UsageError."""
     if given is None:
         return None
-    if isinstance(given, bool) or not isinstance(given, Integral) or not 1 <= given <= MAX_INTEGER:
+    if isinstance(given, bool) or not isinstance(given, Integral) or not 1 <= int(given) <= MAX_INTEGER:
         raise UsageError(f"{name} is not a count", given=repr(given)[:80], expected="a whole number above 0")
     return int(given)
 
