@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -110,6 +111,19 @@ def test_k_is_a_count(index: gpu_rag.Index, k: Any) -> None:
     with pytest.raises(gpu_rag.UsageError, match="k is not a count"):
         index.retrieve(QUESTION, k=k, settings=FAST)
     assert len(index.retrieve(QUESTION, k=1000, settings=FAST).evidence) == 3
+    assert len(index.retrieve(QUESTION, k=np.int64(2), settings=FAST).evidence) == 2  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("path", [None, 3, b"an-index", ["an-index"]])
+def test_an_index_is_opened_by_a_path(path: Any) -> None:
+    with pytest.raises(gpu_rag.UsageError, match="path is not a path"):
+        gpu_rag.Index.open(path)
+
+
+@pytest.mark.parametrize(("method", "given"), [("BM25", "BM25"), ("bm25 ", "'bm25 '")])
+def test_a_method_spelled_almost_right_is_offered(index: gpu_rag.Index, method: str, given: str) -> None:
+    with pytest.raises(gpu_rag.UsageError, match=f"given {given}; expected .*; did you mean bm25"):
+        index.retrieve(QUESTION, method=method)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,12 @@ def checked_paths(name: str, given: object) -> tuple[Path, ...]:
 
 
 def checked_count(name: str, given: object) -> int | None:
-    """An integer from 1, or None. Raises UsageError."""
+    """An integer from 1, also NumPy's, or None. Raises UsageError."""
     if given is None:
         return None
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MAX_INTEGER:
+    if isinstance(given, bool) or not isinstance(given, Integral) or not 1 <= int(given) <= MAX_INTEGER:
         raise UsageError(f"{name} is not a count", given=repr(given)[:80], expected="a whole number above 0")
-    return given
+    return int(given)
 
 
 def checked_text(name: str, given: object) -> str:

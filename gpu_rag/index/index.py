@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from gpu_rag.errors import GpuRagError, IndexCorrupt, IndexMismatch, MissingLayer
+from gpu_rag.errors import BadInput, GpuRagError, IndexCorrupt, IndexMismatch, MissingLayer
 from gpu_rag.graph.pagerank import PageRankGraph, prepared
 from gpu_rag.index import metadata, tables
 from gpu_rag.index.folder import Reading
@@ -46,6 +46,8 @@ class Index:
     @classmethod
     def open(cls, path: str | Path, *, device: str = "cpu") -> Self:
         """Open an index. Raises BadInput if `path` is not an index, IndexMismatch for another format version."""
+        if not isinstance(path, str | Path):
+            raise BadInput("path is not a path", given=repr(path)[:80], expected="the folder of an index")
         folder = Path(path)
         reading = [Reading(folder / "stages")]  # before the manifest is read: a build may replace stages at any time
         manifest, passages = Manifest.read(folder).without_stale(), None  # a build may have stopped half-way

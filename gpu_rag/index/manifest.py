@@ -156,12 +156,10 @@ class Manifest:
         """
         refuse_links(folder)
         if not (folder / FILE).is_file():
-            raise BadInput(
-                "not an index",
-                given=folder,
-                expected="a folder made by gpu-rag index",
-                do="run: gpu-rag index CORPUS --out DIR",
-            )
+            begun = (folder / "stages").is_dir()
+            what = "the index is not finished" if begun else "not an index"
+            do = "let gpu-rag index end, or run it again" if begun else "run: gpu-rag index CORPUS --out DIR"
+            raise BadInput(what, given=folder, expected="a folder made by gpu-rag index", do=do)
         return cls.read_from(folder / FILE, _FROM_COPY if _sound_copy(folder) is not None else _AGAIN)
 
     @classmethod

@@ -94,9 +94,11 @@ def fixed(cls: type) -> dict[str, Any]:
 
 def unknown_name(what: str, name: str, known: Sequence[str]) -> UsageError:
     """Error for an unknown name, with the nearest known one."""
-    near = difflib.get_close_matches(str(name), known, n=1)
+    bare = str(name).strip()
+    near = difflib.get_close_matches(bare.lower(), known, n=1)
     hint = f"did you mean {near[0]}?" if near else None
-    return UsageError(f"unknown {what}", given=name, expected=" | ".join(known) or "no setting", do=hint)
+    given = name if bare and bare == name else repr(name)
+    return UsageError(f"unknown {what}", given=given, expected=" | ".join(known) or "no setting", do=hint)
 
 
 def checked(cls: type[T], values: Mapping[str, Any], where: str) -> T:

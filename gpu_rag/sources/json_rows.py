@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpu_rag.sources.columns import composed
 from gpu_rag.sources.formats import LINES_SUFFIXES, has_suffix
 from gpu_rag.sources.lines import Line, read_lines, read_whole
 from gpu_rag.sources.rows import MAX_ID_CHARS, Limits, RowError, attempted, kind, shown
@@ -16,6 +17,7 @@ from gpu_rag.types import Reject
 
 _ONE_ARRAY = re.compile(r'\s*+\{\s*+"[^"\\]*+"\s*+:\s*+(\[.*)\}\s*', re.DOTALL)
 _SPEAKERS, _TIMES = ("from", "sender", "speaker", "user", "author"), ("date", "time", "timestamp", "ts")
+_LETTER = re.compile(r"[^\W\d_]")
 _MAX_NAME = 100  # characters of a speaker or a time
 _OWN_TEXT = frozenset({"text", "question", "query"})  # an object with one of them is a document or a question itself
 
@@ -30,7 +32,7 @@ class Row:
     is_composed: bool = False
 
 
-def read_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
+def read_rows(path: Path, limits: Limits, with_rest: bool = False) -> Iterator[Row | Reject]:
     """Objects of a .jsonl, .jsonl.gz, .json or .json.gz file; anything that is no object, or no strict JSON, is a
     Reject.
 
@@ -38,7 +40,7 @@ def read_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
     text is broken, the elements before are kept and the rest is one Reject. A file of one object, such as
     {"n": 2, "rows": [{...}, {...}]}, is read as its list of objects if all else is short scalars, and as one row with
     these scalars and the text of all if all are short messages; any other object, or one with a text or a question of
-    its own, is one row.
+    its own, is one row. with_rest: scalars beside such a list are the text of one more row, the last, if one has words.
     """
     if has_suffix(path, LINES_SUFFIXES):
         for line in read_lines(path, limits):
@@ -47,7 +49,7 @@ def read_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
     number = 0
     try:
         text = read_whole(path, limits.max_json_bytes, "max_json_bytes")
-        elements = _rows_of(text, limits) if text.lstrip()[:1] == "{" else iter_array(text)
+        elements = _rows_of(text, limits, with_rest) if text.lstrip()[:1] == "{" else iter_array(text)
         for element in elements:
             number += 1
             yield attempted(path, number, _row, number, element)
@@ -56,8 +58,8 @@ def read_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
         yield Reject(shown(path), number + 1 if number else 0, f"{error}{end}")
 
 
-def _rows_of(text: str, limits: Limits) -> Iterable[Any]:
-    """The rows of a file that is one object. Raises JsonError."""
+def _rows_of(text: str, limits: Limits, with_rest: bool) -> Iterable[Any]:
+    """The rows of a file that is one object, see `read_rows`. Raises JsonError."""
     try:
         value = loads(text)
     except JsonError:
@@ -71,11 +73,13 @@ def _rows_of(text: str, limits: Limits) -> Iterable[Any]:
     is_table = len(large) == 1 and isinstance(large[0], list) and all(isinstance(row, dict) for row in large[0])
     if not is_table or not _OWN_TEXT.isdisjoint(value):
         return [value]
-    text = _chat_of(large[0], limits)
-    if not text:
-        return large[0]
     of_file = {name: member for name, member in value.items() if member is not large[0]}
-    return [{**of_file, "title": str(value.get("title") or value.get("name") or ""), "text": text}]
+    words = [member for member in of_file.values() if isinstance(member, str) and _LETTER.search(member)]
+    name = str(value.get("title") or value.get("name") or "")
+    if chat := _chat_of(large[0], limits):
+        return [{**of_file, "title": name, "text": chat}]
+    rest = {**of_file, "title": name or words[0], "text": composed(of_file.items())} if with_rest and words else None
+    return [*large[0], rest] if rest else large[0]
 
 
 def _chat_of(rows: list[dict[str, Any]], limits: Limits) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import gpu_rag
-from gpu_rag.errors import GpuRagError, ModelError, UsageError
+from gpu_rag.errors import BadInput, GpuRagError, ModelError, UsageError
 from gpu_rag.index.build import build_index
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.stage import Stage, ordered
@@ -37,6 +37,15 @@ def test_equal_builds_have_equal_digests_and_a_second_run_skips_all(tiny_corpus:
     again = gpu_rag.build(tiny_corpus, tmp_path / "a", settings=FAST).report
     assert all(stage.skipped for stage in again.stages.values())
     assert first.count("passages") == 6
+
+
+def test_a_build_that_has_no_stage_yet_is_told_from_a_folder_of_other_files(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="^not an index; "):
+        gpu_rag.Index.open(tmp_path)
+    with pytest.raises(BadInput):
+        gpu_rag.build(tmp_path, tmp_path / "a", settings=FAST)  # the folder holds no document
+    with pytest.raises(BadInput, match="^the index is not finished; .*run it again"):
+        gpu_rag.Index.open(tmp_path / "a")
 
 
 def test_a_setting_makes_only_its_own_stages_stale(tiny_corpus: Path, tmp_path: Path) -> None:

@@ -337,6 +337,16 @@ def test_a_raised_figure_is_not_glued_to_the_word_before(tmp_path):
     assert text == "10^6 in 1998^3, June^1, the 2nd H2O[4] 7Li 56 a^8\n\nz\n\n9"
 
 
+def test_struck_words_are_told_from_those_that_hold(tmp_path):
+    body = "<p>It costs <s>300 </s>240, is <del><del>12</del></del> <ins>14</ins> m<strike></strike> wide<p>"
+    blocks = (
+        "<del>a <b>b</b></del><del><h2>Old</h2><p>c</p></del><pre><s>d\ne</s></pre>" + "<del>f<i>" * 30 + "</del>" * 30
+    )
+    text = page(tmp_path / "a.html", body + blocks).text
+    assert text.startswith("It costs ~~300~~ 240, is ~~12~~ 14 m wide\n\n~~a b~~\n\nOld\n\nc\n\nd\ne\n\n")
+    assert text.count("f") == 30 and text.count("~") == 16
+
+
 CELLS = [
     {"cell_type": "markdown", "source": ["# Kinetics\n", "\n", "By **Yusra**.\n"]},
     {"cell_type": "code", "source": "# no heading", "outputs": [

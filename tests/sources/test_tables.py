@@ -242,6 +242,18 @@ def test_a_json_object_with_more_than_a_list_of_rows_is_one_row(tmp_path):
     assert read(path) == ([], [])
 
 
+@pytest.mark.parametrize("row", [{"seat": 2, "of": "Ida"}, {"title": "Seat", "text": "Of Ida."}])
+def test_words_beside_a_list_of_rows_are_a_document(tmp_path, row):
+    (path := tmp_path / "a.json").write_text(json.dumps({"insurer": "Polder", "n": 2, "rows": [row]}))
+    documents, rejects = read(path)
+    assert [d.text for d in documents] == [row.get("text", "seat: 2\nof: Ida"), "insurer: Polder\nn: 2"] and not rejects
+    assert (documents[1].title, documents[1].metadata) == ("Polder", {"insurer": "Polder", "n": 2})
+    path.write_text(json.dumps({"n": 2, "next": None, "rows": [row]}))
+    assert len(read(path)[0]) == 1
+    path.write_text(json.dumps({"by": "Ida", "questions": [{"question": "Who?"}]}))
+    assert [row.value for row in read_rows(path, Limits())] == [{"question": "Who?"}]
+
+
 def test_nulls_vectors_and_bytes_of_a_row_are_no_text(tmp_path):
     row = {"name": "Ida", "tags": ["x", None, "y"], "vector": [0.5] * 32 + [None], "at": [1, 2], "all": ["w"] * 33}
     (tmp_path / "a.json").write_text(json.dumps(row))
@@ -315,7 +327,7 @@ def test_messages_keep_their_speaker_and_date(tmp_path):
     documents, rejects = read(other)
     assert [d.text for d in documents] == ["Rows are lost.", "Tested and\nfine."] and len(rejects) == 1
     assert {d.title for d in documents} == {"Ewa, 2025-02-10T09:05:00"}
-    assert [len(d.text) for d in read(path, max_document_chars=60)[0]] == [14, 16]  # a chat beyond the limit is rows
+    assert [len(d.text) for d in read(path, max_document_chars=60)[0]] == [14, 16, 10]  # rows, name
     path.write_text(json.dumps({"id": 7, "kind": "chat", "messages": rows}))
     assert [(d.id, d.metadata) for d in read(path)[0]] == [("7", {"kind": "chat"})]
 

@@ -319,7 +319,7 @@ def _json_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
     """Rows of a file. If its first object has no text, and no column of text was named, rows without text are
     composed."""
     composes = None
-    for row in read_rows(path, limits):
+    for row in read_rows(path, limits, with_rest=True):
         if isinstance(row, Reject):
             yield row
             continue

@@ -46,6 +46,7 @@ _LINES = word_set("caption dd dt figcaption legend li summary tbody tfoot thead 
 _CELLS = word_set("td th")
 _PARTS_OF_TABLE = word_set("caption tbody td tfoot th thead tr")
 _LISTS = word_set("ol ul menu")
+_STRUCK = word_set("del s strike")
 _VERBATIM = word_set("pre listing xmp plaintext")
 _HEADS = word_set("main article h1")
 _HEADINGS = word_set("h1 h2 h3")
@@ -76,9 +77,9 @@ def read_html(data: bytes, limits: Limits) -> Parsed:
 
     title: the title element, else the first h1, else "". Text: references are decoded, runs of white space become one
     space (kept in pre), with an empty line between paragraphs, headings, lists and tables, a line break between list
-    items and rows, "^" before a raised figure, a tab between cells, which begin with the name of their column where th
-    alone make a row. Items of an ordered list begin with their numbers. The parser follows the HTML Standard: any bytes
-    that decode give a page.
+    items and rows, "^" before a raised figure, "~~" around struck words, a tab between cells, which begin with the name
+    of their column where th alone make a row. Items of an ordered list begin with their numbers. The parser follows the
+    HTML Standard: any bytes that decode give a page.
     Raises RowError: the charset does not fit, a NUL character, too much text, or none.
     """
     from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser, SelectolaxError
@@ -304,6 +305,8 @@ class _Text:
             words = "".join(parts)
             self.headings.append((self._size - len(words), " ".join(words.split())))
         self._is_raised &= left.tag != "sup"
+        if left.tag in _STRUCK:
+            self._strike(left.n_parts)
         if left.tag in _LISTS:
             self._lists.pop()
         elif left.tag == "li":
@@ -319,6 +322,15 @@ class _Text:
             self._tables.pop()
         if left.tag != "br":  # br breaks only once
             self._break(left.tag)
+
+    def _strike(self, start: int) -> None:
+        """Put "~~" around the parts of a line from `start`, if they are few: an old price is told from the new one."""
+        parts = self._parts[start + 1 : start + 20]
+        is_line = len(self._parts) < start + 20 and not self._owed and not any("\n" in part for part in parts)
+        if parts and is_line and not parts[-1].endswith("~~"):
+            self._parts[start + 1] = f"~~{parts[0]}"
+            self._parts[-1] += "~~"
+            self._size += 4
 
     def _mark(self, tag: str, attributes: Mapping[str, str | None]) -> _Mark | None:
         """A mark if the element may be frame of the page, else None."""
