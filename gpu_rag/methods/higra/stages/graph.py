@@ -52,8 +52,8 @@ def _entity_texts(table: pa.Table, descriptions: bool) -> TextRows:
         part = table.slice(rows.start, rows.stop - rows.start)
         texts: list[str] = part["name"].to_pylist()
         sizes = [pc.list_value_length(part[name]).to_numpy() for name in part.column_names[1:]]
-        rows = np.flatnonzero(np.any(sizes, 0))  # most have a name alone
-        for row, entity in zip(rows.tolist(), part.take(pa.array(rows)).to_pylist()):
+        longer = np.flatnonzero(np.any(sizes, 0))  # most have a name alone
+        for row, entity in zip(longer.tolist(), part.take(pa.array(longer)).to_pylist()):
             texts[row] = entity_text(entity, descriptions=descriptions)
         return texts
 
