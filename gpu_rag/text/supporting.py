@@ -22,10 +22,12 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from itertools import accumulate, pairwise
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from gpu_rag.text.dates import numeric_dates
 from gpu_rag.text.figures import MONTHS, NUMERAL, SCALES, UNITS, one_form
