@@ -9,7 +9,9 @@ from pathlib import Path
 from gpu_rag.errors import IndexCorrupt
 from gpu_rag.index import tables
 from gpu_rag.index.folder import storage_errors, writing
-from gpu_rag.index.manifest import Manifest, checked_folder
+from gpu_rag.index.manifest import Manifest, StageRecord, checked_folder
+from gpu_rag.index.stage import Stage
+from gpu_rag.index.stages.search import COMPOSED
 from gpu_rag.methods.registry import all_stages
 from gpu_rag.models.embed.cache import cache_file, keep_vectors
 from gpu_rag.models.llm.cache import add_replies
@@ -57,14 +59,19 @@ def _pool_vectors(part: Path, pooled: Path) -> None:
 
 
 def has_older_vectors(manifest: Manifest) -> bool:
-    """Whether an index has vectors of another version of this package, whose texts are not known."""
+    """Whether an index has vectors whose texts are not known: of another version of this package, or composed."""
     own = ((stage, manifest.stages.get(name)) for name, stage in all_stages().items() if stage.texts is not None)
-    return any(record is not None and record.version != stage.version for stage, record in own)
+    return any(record is not None and not _is_embedded(stage, record) for stage, record in own)
+
+
+def _is_embedded(stage: Stage, record: StageRecord) -> bool:
+    """Whether each vector of a stage was embedded from the text that this version knows."""
+    return record.version == stage.version and COMPOSED not in record.params
 
 
 def texts_of_vectors(folder: Path, manifest: Manifest) -> Iterator[tuple[str, Sequence[str]]]:
     """(stage, its texts) for each stage of vectors of an index. Raises IndexCorrupt."""
     for name, stage in all_stages().items():
         record = manifest.stages.get(name)
-        if record is not None and stage.texts is not None and record.version == stage.version:
+        if record is not None and stage.texts is not None and _is_embedded(stage, record):
             yield name, stage.texts(*(checked_folder(folder, manifest, need) for need in stage.needs))

@@ -92,6 +92,10 @@ class IndexSettings(Declared):
         Literal["keep", "collapse"],
         "what to do with nameless nodes of `--kg`; collapse: connect their neighbours directly",
     ] = "keep"
+    relation_vectors: Annotated[
+        Literal["exact", "composed"],
+        "vectors of facts; composed: of more than 4,096, from subject, label and object, by a map fitted on that many",
+    ] = "exact"
     block: Annotated[int, Range(8), "maximum number of texts that are sorted by length and embedded together"] = 32768
     memory: Annotated[float, NATURAL, "GiB for sorting and joining tables; 0: a quarter of free memory"] = 0.0
 

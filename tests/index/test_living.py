@@ -27,7 +27,7 @@ from gpu_rag.errors import BadInput, GpuRagError, IndexCorrupt, IndexLocked, Usa
 from gpu_rag.graph.nearest import pairs as close
 from gpu_rag.index import build as stages
 from gpu_rag.index.folder import CARRIED, sealed
-from gpu_rag.index.stages import synonyms
+from gpu_rag.index.stages import search, synonyms
 from gpu_rag.models import packaged
 from gpu_rag.models.embed.cache import VectorFile, cache_file, keep_vectors, keys_of
 from gpu_rag.models.llm.scripted import ScriptedLLM
@@ -119,6 +119,25 @@ def test_a_sequence_of_changes_gives_the_digest_of_a_build_from_nothing(tmp_path
             assert anew.manifest.digest() == changed, step
             del anew
     assert gpu_rag.verify(out).ok
+
+
+def test_composed_vectors_after_changes_are_those_of_a_build_from_nothing(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the fifth relation all vectors change from embedded to composed ones, and back."""
+    monkeypatch.setattr(search, "N_FITTED", 4)
+    out, chosen = tmp_path / "ix", FAST | {"index": {"relation_vectors": "composed"}}
+    gpu_rag.build(corpus, out, methods=["ppr"], settings=chosen)
+    digests = [digest(out)]
+    for change in (lambda: write_document(corpus / "new.txt", 9), lambda: (corpus / "new.txt").unlink()):
+        change()
+        gpu_rag.update(out, settings=chosen)
+        digests.append(digest(out))
+        made = gpu_rag.build(corpus, tmp_path / f"again{len(digests)}", methods=["ppr"], settings=chosen)
+        exact = gpu_rag.build(corpus, tmp_path / f"exact{len(digests)}", methods=["ppr"], settings=FAST)
+        assert made.manifest.digest() == digests[-1] and gpu_rag.verify(out).ok
+        assert (exact.manifest.digest() == digests[-1]) == (made.counts()["relations"] <= 4)
+    assert digests[0] == digests[2] != digests[1]
 
 
 def test_files_that_are_added_changed_and_gone_are_counted(corpus: Path, tmp_path: Path) -> None:

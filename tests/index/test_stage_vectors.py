@@ -12,7 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.index import tables
-from gpu_rag.index.stages.search import Known, TextRows, _windows, embed_blocks, embed_new, passage_texts, triple_texts
+from gpu_rag.index.stages import search
+from gpu_rag.index.stages.search import (
+    Known,
+    TextRows,
+    _windows,
+    compose,
+    embed_blocks,
+    embed_new,
+    passage_texts,
+    stable_hashes,
+    triple_texts,
+)
 from gpu_rag.index.work import Silent, Sources, StageReport, Work
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.settings import Settings
@@ -105,3 +116,60 @@ def test_texts_are_made_by_range(tmp_path: Path) -> None:
     table = pa.table({"subject": [0, 2, 1], "label": ["x", "y", "z"], "object": [2, 2, 0]})
     assert triple_texts(names, table)[:] == ["a x c", "c y c", "b z a"]
     assert triple_texts(names, table)[1:2] == ["c y c"]
+
+
+class Drawn(HashEmbedder):
+    """A few dimensions, drawn for each text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dim = 8
+
+    def embed(self, texts: Any, on_batch: Any = None) -> np.ndarray:
+        drawn = [np.random.default_rng(list(text.encode())).normal(size=8) for text in texts]
+        return np.array([row / np.linalg.norm(row) for row in drawn], np.float32).reshape(-1, 8)
+
+
+@pytest.fixture
+def few_are_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "N_FITTED", 60)
+
+
+RELATIONS = [(i * 7 % 30, f"label {i % 11}", i * 11 % 29) for i in range(300)]
+PARTS = pa.chunked_array([[f"name {i}" for i in range(20)], [f"name {i}" for i in range(20, 30)]])
+
+
+def composed(folder: Path, rows: list[tuple[int, str, int]], block: int = 1000) -> np.ndarray:
+    subjects, labels, objects = zip(*rows)
+    table = pa.table({"subject": subjects, "label": labels, "object": objects})
+    made = work(folder, Drawn(), block)
+    tables.write_arrays(folder / "vectors", {"vectors": compose(made, "relations", triple_texts(PARTS, table))})
+    return tables.read_arrays(folder / "vectors")["vectors"]
+
+
+def by_least_squares(rows: list[tuple[int, str, int]]) -> np.ndarray:
+    """[X; 1] W = [Y; 0] by numpy, for the relations with the smallest hashes."""
+    texts = [f"name {subject} {label} name {object_}" for subject, label, object_ in rows]
+    parts = zip(*((f"name {subject}", label, f"name {object_}") for subject, label, object_ in rows))
+    x = np.concatenate([*map(Drawn().embed, parts), np.ones((len(rows), 1))], 1).astype(np.float64)
+    chosen = sorted(range(len(rows)), key=lambda row: int(stable_hashes(texts[row : row + 1])[0]))[:60]
+    y = Drawn().embed(texts)[chosen]
+    left, right = np.concatenate([x[chosen], np.eye(25)]), np.concatenate([y, np.zeros((25, 8))])
+    made = x @ np.linalg.lstsq(left, right, rcond=None)[0]
+    return made / np.linalg.norm(made, axis=1, keepdims=True)
+
+
+@pytest.mark.usefixtures("few_are_fitted")
+def test_vectors_are_composed_as_least_squares_do(tmp_path: Path) -> None:
+    made = composed(tmp_path, RELATIONS)
+    assert made.dtype == np.float16 and np.allclose(made, by_least_squares(RELATIONS), atol=2e-3)
+    exchanged = [(object_, label, subject) for subject, label, object_ in RELATIONS]  # a plausible wrong version
+    assert np.abs(made - composed(tmp_path / "wrong", exchanged)).max() > 0.1
+
+
+@pytest.mark.usefixtures("few_are_fitted")
+def test_composed_vectors_depend_on_no_order_or_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, order = composed(tmp_path, RELATIONS), np.random.default_rng(0).permutation(len(RELATIONS))
+    monkeypatch.setattr(tables, "ROWS_A_GROUP", 37)
+    made = composed(tmp_path / "again", [RELATIONS[row] for row in order], block=9)
+    assert made.tobytes() == expected[order].tobytes()

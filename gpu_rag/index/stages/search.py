@@ -9,7 +9,7 @@ from functools import partial
 from hashlib import blake2b
 from itertools import chain, repeat
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
@@ -21,12 +21,17 @@ from gpu_rag.index.names import one_array, rows_of
 from gpu_rag.index.stage import Stage, stage, the_embedder
 from gpu_rag.index.stages.passages import languages_of
 from gpu_rag.index.tables import unchanged_rows
-from gpu_rag.index.work import Work
+from gpu_rag.index.work import Sources, Work
+from gpu_rag.settings import Settings
 from gpu_rag.text.bm25 import Bm25, count_words
 from gpu_rag.text.language import ENGLISH
 
 MIN_SHARE = 50  # word search uses the rules of a language if at least one of this many documents is in it
 TRIPLE = ("subject", "label", "object")
+N_FITTED = 4096  # relations that are embedded where others are composed
+COMPOSED = "composed"  # a parameter of stages whose vectors are not embedded from their texts
+RIDGE = 1.0
+GRID = 2.0**16
 CHARS_A_TEXT = 256  # average characters per text in a full window; longer texts make it smaller
 
 
@@ -66,8 +71,11 @@ def passage_texts(folder: Path) -> TextRows:
 
 def entity_texts(folder: Path) -> TextRows:
     """Written name of each entity."""
-    names = tables.read_table(folder / "entities.parquet", tables.ENTITIES)["name"]
-    return TextRows(len(names), lambda rows: names.slice(rows.start, rows.stop - rows.start).to_pylist())
+    return _rows_of_column(tables.read_table(folder / "entities.parquet", tables.ENTITIES)["name"])
+
+
+def _rows_of_column(texts: pa.ChunkedArray | pa.Array) -> TextRows:
+    return TextRows(len(texts), lambda rows: texts.slice(rows.start, rows.stop - rows.start).to_pylist())
 
 
 def relation_texts(folder: Path) -> TextRows:
@@ -97,7 +105,15 @@ def same_triples(entity: np.ndarray, now: pa.Table, before: pa.Table) -> np.ndar
     return np.where(ends[0] < 0, -1, rows_by_key(keys[0], keys[1]))
 
 
-def triple_texts(names: pa.ChunkedArray, table: pa.Table) -> TextRows:
+@dataclass(frozen=True)
+class Triples(TextRows):
+    """Relations as "subject label object". names: of entities, by row; table: columns TRIPLE."""
+
+    names: pa.ChunkedArray
+    table: pa.Table
+
+
+def triple_texts(names: pa.ChunkedArray, table: pa.Table) -> Triples:
     """Each row of a table of relations as "subject label object". names: names of entities, by row."""
     names, columns = tables.whole_text(names), table.select([*TRIPLE])
 
@@ -106,7 +122,7 @@ def triple_texts(names: pa.ChunkedArray, table: pa.Table) -> TextRows:
         subjects, objects = (names.take(part[end]).cast(pa.string()) for end in ("subject", "object"))
         return pc.binary_join_element_wise(subjects, part["label"], objects, " ").to_pylist()  # type: ignore[no-any-return]
 
-    return TextRows(len(columns), make)
+    return Triples(len(columns), make, names, columns)
 
 
 def _windows(texts: Sequence[str], limit: int) -> Iterator[Sequence[str]]:
@@ -225,6 +241,60 @@ def _mapped(work: Work, blocks: Iterable[np.ndarray]) -> np.ndarray:
     return np.memmap(path, np.float16, "c", shape=(n, dim)) if n else np.zeros((0, dim), np.float16)
 
 
+def compose(work: Work, stage: str, relations: Triples) -> tables.Blocks:
+    """Unit vectors w / |w| of relations from vectors of their parts, w = [subject label object 1] W = x W.
+
+    W minimises |XW - Y|^2 + RIDGE |W|^2 over the N_FITTED relations whose texts have the smallest hashes; Y are the
+    vectors of these texts. So W depends on the records alone. Components of X, Y and W are rounded to multiples of
+    1 / GRID: since |W| <= |Y| / sqrt(RIDGE), no sum in f64 is rounded, and bits depend on no block, order or thread.
+    Memory: names and labels, and 8,192 rows of X.
+    """
+    labels = one_array(relations.table["label"]).unique()
+    chosen = np.sort(np.argsort(stable_hashes(relations), kind="stable")[:N_FITTED])
+    work.progress.start(stage, len(relations.names) + len(labels) + len(chosen), "texts")
+    names, made = (embed_blocks(work, _rows_of_column(array)) for array in (relations.names, labels))
+    wanted = embed_blocks(work, TextRows(len(chosen), lambda rows: [relations[row] for row in chosen[rows].tolist()]))
+
+    def parts(table: pa.Table) -> np.ndarray:
+        subject, object_ = (names[table[end].to_numpy()] for end in (TRIPLE[0], TRIPLE[2]))
+        label = made[rows_of(one_array(table["label"]), labels)]
+        return _on_grid(np.concatenate([subject, label, object_, np.ones((len(table), 1), np.float16)], 1))
+
+    x, dim = parts(relations.table.take(pa.array(chosen))), wanted.shape[1]
+    gram = x.T @ x + RIDGE * np.eye(x.shape[1])
+    weights = _on_grid(solved(gram, x.T @ _on_grid(wanted)))
+
+    def blocks() -> Iterator[np.ndarray]:
+        for start in range(0, len(relations), tables.ROWS_A_GROUP):
+            sums = parts(relations.table.slice(start, tables.ROWS_A_GROUP)) @ weights
+            yield (sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1 / GRID)).astype(np.float16)
+
+    return tables.Blocks((len(relations), dim), np.dtype(np.float16), blocks())
+
+
+def stable_hashes(texts: Sequence[str]) -> np.ndarray:
+    """A hash of each text, u64[n], equal on every machine."""
+    blocks = (texts[start : start + tables.ROWS_A_GROUP] for start in range(0, len(texts), tables.ROWS_A_GROUP))
+    digests = b"".join(blake2b(text.encode(), digest_size=8).digest() for text in chain.from_iterable(blocks))
+    return np.frombuffer(digests, "<u8")
+
+
+def solved(gram: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """X with gram X = right, for a positive definite matrix, by elimination. All steps are elementwise, so that bits
+    depend on no library of matrices or its threads. O(n^2 (n + m)) for n rows and m columns of `right`."""
+    n, both = len(gram), np.concatenate([gram, right], 1)
+    for k in range(n):
+        both[k, k:] /= both[k, k]
+        both[k + 1 :, k:] -= both[k + 1 :, k, None] * both[k, k:]
+    for k in range(n - 1, 0, -1):
+        both[:k, n:] -= both[:k, k, None] * both[k, n:]
+    return both[:, n:]
+
+
+def _on_grid(values: np.ndarray) -> np.ndarray:
+    return np.rint(values.astype(np.float64) * GRID) / GRID
+
+
 @stage(
     "bm25",
     needs=("passages",),
@@ -291,7 +361,8 @@ def vector_stage(
     like: tuple[tuple[str, str], Callable[..., np.ndarray]] | None = None,
 ) -> Stage:
     """Stage of unit vectors (float16) of texts; resumes at the window where a run died. A text that an earlier run with
-    the same embedder had keeps its vector; this takes 60 bytes of memory a text.
+    the same embedder had keeps its vector; this takes 60 bytes of memory a text. Vectors of more than N_FITTED
+    relations are composed if `index.relation_vectors` says so.
 
     texts_of(folders of the needed stages, in the order of `needs`): the texts. same(their folders, of an earlier run
     too): an earlier row with the text of each row, -1 if none; by default texts are compared. like: ((another
@@ -303,7 +374,10 @@ def vector_stage(
         now = [work.stage_folders[need] for need in needs]
         texts = texts_of(*now)
         work.progress.start(name, len(texts), "texts")
-        if work.previous and work.previous_inputs:
+        vectors: np.ndarray | tables.Blocks
+        if COMPOSED in work.params and isinstance(texts, Triples) and len(texts) > N_FITTED:
+            vectors = compose(work, name, texts)
+        elif work.previous and work.previous_inputs and COMPOSED not in work.params:
             before = [work.previous_inputs[need] for need in needs]
             rows = same(*now, *before) if same else rows_by_key(text_hashes(texts), text_hashes(texts_of(*before)))
             known = tables.read_arrays(work.previous / "vectors.safetensors")["vectors"]
@@ -321,5 +395,9 @@ def vector_stage(
     def its_texts(*folders: Path) -> Sequence[str]:
         return texts_of(*folders[: len(needs)])
 
+    def params(settings: Settings, sources: Sources) -> dict[str, Any]:
+        is_composed = size == "relations" and settings.index.relation_vectors == COMPOSED
+        return {COMPOSED: [N_FITTED, RIDGE]} if is_composed else {}
+
     also = like[0] if like else ()
-    return Stage(name, run, (*needs, *also), roles=the_embedder, size=size, graph=graph, texts=its_texts)
+    return Stage(name, run, (*needs, *also), params=params, roles=the_embedder, size=size, graph=graph, texts=its_texts)
