@@ -137,6 +137,9 @@ def test_composed_vectors_after_changes_are_those_of_a_build_from_nothing(
         exact = gpu_rag.build(corpus, tmp_path / f"exact{len(digests)}", methods=["ppr"], settings=FAST)
         assert made.manifest.digest() == digests[-1] and gpu_rag.verify(out).ok
         assert (exact.manifest.digest() == digests[-1]) == (made.counts()["relations"] <= 4)
+        plain = FAST | {"index": {"relation_vectors": "exact"}}
+        again = gpu_rag.build(corpus, tmp_path / f"again{len(digests)}", methods=["ppr"], settings=plain)
+        assert again.manifest.digest() == exact.manifest.digest()  # no composed vector is carried over
     assert digests[0] == digests[2] != digests[1]
 
 
