@@ -87,7 +87,7 @@ def test_what_is_left_out_says_what_it_needs() -> None:
 
 
 def shorter(words: list[str], page: str) -> list[str]:
-    """What is added to a command so that it does less."""
+    """Options added to a command so that it does less."""
     if "--retrieval-only" in words:
         return FEW
     if page == "README.md" and words[0] in ("ask", "index"):

@@ -21,10 +21,10 @@ from gpu_rag.index.stages.search import (
     embed_blocks,
     embed_new,
     passage_texts,
-    stable_hashes,
     triple_texts,
 )
 from gpu_rag.index.work import Silent, Sources, StageReport, Work
+from gpu_rag.models.embed.cache import keys_of
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.settings import Settings
 
@@ -152,7 +152,7 @@ def by_least_squares(rows: list[tuple[int, str, int]]) -> np.ndarray:
     texts = [f"name {subject} {label} name {object_}" for subject, label, object_ in rows]
     parts = zip(*((f"name {subject}", label, f"name {object_}") for subject, label, object_ in rows))
     x = np.concatenate([*map(Drawn().embed, parts), np.ones((len(rows), 1))], 1).astype(np.float64)
-    chosen = sorted(range(len(rows)), key=lambda row: int(stable_hashes(texts[row : row + 1])[0]))[:60]
+    chosen = sorted(range(len(rows)), key=lambda row: int(keys_of(texts[row : row + 1])[0, 0]))[:60]
     y = Drawn().embed(texts)[chosen]
     left, right = np.concatenate([x[chosen], np.eye(25)]), np.concatenate([y, np.zeros((25, 8))])
     made = x @ np.linalg.lstsq(left, right, rcond=None)[0]

@@ -14,7 +14,7 @@ from gpu_rag.lazy import torch
 from gpu_rag.types import Ragged
 
 RATIO = 64  # a keyword of L left and R right rows is common if L R > RATIO (L + R): then a join is faster than pairs
-LEFT_ROWS = 1 << 14  # left rows of a part without buckets
+LEFT_ROWS = 1 << 14  # left rows joined at a time
 BUCKET = 1 << 15  # right rows of a common keyword that are all compared; more are compared in buckets of at most half
 DRAWS = 4  # draws of projections for these buckets
 BLOCK = 1 << 30  # pairs of a block of common keywords; no result depends on it

@@ -22,6 +22,7 @@ from gpu_rag.index.stage import Stage, stage, the_embedder
 from gpu_rag.index.stages.passages import languages_of
 from gpu_rag.index.tables import unchanged_rows
 from gpu_rag.index.work import Sources, Work
+from gpu_rag.models.embed.cache import keys_of
 from gpu_rag.settings import Settings
 from gpu_rag.text.bm25 import Bm25, count_words
 from gpu_rag.text.language import ENGLISH
@@ -145,11 +146,16 @@ class Known:
     rows: np.ndarray
 
 
+def _one_by_one(texts: Sequence[str]) -> Iterator[str]:
+    """The texts, made a block at a time."""
+    starts = range(0, len(texts), tables.ROWS_A_GROUP)
+    return chain.from_iterable(texts[start : start + tables.ROWS_A_GROUP] for start in starts)
+
+
 def text_hashes(texts: Sequence[str]) -> np.ndarray:
     """A hash of each text for `rows_by_key` within this process, u64[n, 2].
     Python's hash has a secret key, so that nobody can prepare two texts with one hash."""
-    blocks = (texts[start : start + tables.ROWS_A_GROUP] for start in range(0, len(texts), tables.ROWS_A_GROUP))
-    hashes = np.fromiter(chain.from_iterable(map(hash, block) for block in blocks), np.int64, len(texts))
+    hashes = np.fromiter(map(hash, _one_by_one(texts)), np.int64, len(texts))
     return np.stack([hashes.view(np.uint64), np.zeros(len(texts), np.uint64)], 1)
 
 
@@ -250,8 +256,8 @@ def compose(work: Work, stage: str, relations: Triples) -> tables.Blocks:
     Memory: names and labels, and 8,192 rows of X.
     """
     labels = one_array(relations.table["label"]).unique()
-    chosen = np.sort(np.argsort(stable_hashes(relations), kind="stable")[:N_FITTED])
-    work.progress.start(stage, len(relations.names) + len(labels) + len(chosen), "texts")
+    chosen = np.sort(np.argsort(keys_of(_one_by_one(relations))[:, 0], kind="stable")[:N_FITTED])
+    work.progress.start(stage, len(relations.names) + len(labels) + len(chosen) + len(relations), "texts")
     names, made = (embed_blocks(work, _rows_of_column(array)) for array in (relations.names, labels))
     wanted = embed_blocks(work, TextRows(len(chosen), lambda rows: [relations[row] for row in chosen[rows].tolist()]))
 
@@ -267,16 +273,10 @@ def compose(work: Work, stage: str, relations: Triples) -> tables.Blocks:
     def blocks() -> Iterator[np.ndarray]:
         for start in range(0, len(relations), tables.ROWS_A_GROUP):
             sums = parts(relations.table.slice(start, tables.ROWS_A_GROUP)) @ weights
+            work.progress.advance(len(sums))
             yield (sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1 / GRID)).astype(np.float16)
 
     return tables.Blocks((len(relations), dim), np.dtype(np.float16), blocks())
-
-
-def stable_hashes(texts: Sequence[str]) -> np.ndarray:
-    """A hash of each text, u64[n], equal on every machine."""
-    blocks = (texts[start : start + tables.ROWS_A_GROUP] for start in range(0, len(texts), tables.ROWS_A_GROUP))
-    digests = b"".join(blake2b(text.encode(), digest_size=8).digest() for text in chain.from_iterable(blocks))
-    return np.frombuffer(digests, "<u8")
 
 
 def solved(gram: np.ndarray, right: np.ndarray) -> np.ndarray:
