@@ -55,6 +55,12 @@ def question_rows(side: str, folder: Path) -> TextRows:
     return TextRows(len(texts), lambda rows: texts.slice(rows.start, rows.stop - rows.start).to_pylist())
 
 
+def text_numbers(side: str, folder: Path) -> np.ndarray:
+    """i64[Q]: a number for each in- or out-question; equal texts have equal numbers, from 0 by first use."""
+    encoded = one_array(read_questions(folder, side)["text"]).dictionary_encode()
+    return encoded.indices.to_numpy().astype(np.int64)  # type: ignore[no-any-return]
+
+
 def same_texts(side: str, now: Path, before: Path) -> np.ndarray:
     """i64[Q]: the row of an earlier in- or out-question with the text of each, -1 if there is none. now, before:
     folders of the stage `hop_questions`."""

@@ -157,11 +157,15 @@ def drawn_sides(seed: int, n_left: int = 7, n_right: int = 9) -> tuple[torch.Ten
     return tuple(sides)
 
 
+def side_of(vectors: torch.Tensor, words: Ragged) -> Side:
+    return Side(vectors, words, torch.zeros(7, dtype=torch.int64), np.arange(7))
+
+
 @QUICK
 @given(st.integers(0, 10**6))
 def test_the_best_of_all_pairs_is_that_of_the_join(seed: int) -> None:
     left, left_words, right, right_words = drawn_sides(seed)
-    side, some = Side(left, left_words, torch.zeros(7, dtype=torch.int64)), torch.arange(1 + seed % 9).flip(0)
+    side, some = side_of(left, left_words), torch.arange(1 + seed % 9).flip(0)
     index, score = hybrid_argmax(left, left_words, right[: len(some)], some_lists(right_words, some.flip(0)))
     best, exact = _best_of_pairs(
         side, described(right, right_words, 5), *torch.cartesian_prod(torch.arange(7), some).T.contiguous()
@@ -171,7 +175,7 @@ def test_the_best_of_all_pairs_is_that_of_the_join(seed: int) -> None:
 
 def test_rows_without_a_pair_have_no_best() -> None:
     left, left_words, right, right_words = drawn_sides(3)
-    side, things = Side(left, left_words, torch.zeros(7, dtype=torch.int64)), described(right, right_words, 5)
+    side, things = side_of(left, left_words), described(right, right_words, 5)
     index, score = _best_of_pairs(side, things, torch.tensor([2, 2]), torch.tensor([5, 1]))
     assert index.tolist()[:2] == [-1, -1] and index[2] in (1, 5) and score[0] == -np.inf
     empty = torch.zeros(0, dtype=torch.int64)

@@ -26,7 +26,14 @@ from gpu_rag.methods.hoprag.stages import questions, words
 from gpu_rag.methods.hoprag.stages.matching import Previous, Side, best_matches, carry_over, match_exactly
 from gpu_rag.methods.hoprag.stages.questions import questions_stage
 from gpu_rag.methods.hoprag.stages.vertices import vertices_stage
-from gpu_rag.methods.hoprag.tables import QUESTIONS, VERTICES, questions_file, same_questions, same_texts
+from gpu_rag.methods.hoprag.tables import (
+    QUESTIONS,
+    VERTICES,
+    questions_file,
+    read_questions,
+    same_questions,
+    same_texts,
+)
 from gpu_rag.methods.registry import stage_checks
 from gpu_rag.models.set import ModelSet
 from gpu_rag.settings import make_settings
@@ -123,7 +130,7 @@ def test_titles_that_stayed_keep_their_keywords(
 def test_added_passages_are_compared_and_nothing_else(
     build_hops: Any, old: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """New out-questions with all in-questions, old ones with the new in-questions."""
+    """New out-questions with all in-questions, old ones with the new in-questions, each text once."""
     pairs: list[tuple[int, int]] = []
     join = JoinIndex.best
 
@@ -133,10 +140,18 @@ def test_added_passages_are_compared_and_nothing_else(
 
     monkeypatch.setattr(JoinIndex, "best", counting)
     before, folder = old
+    n_texts = len(text_counts(folder, "out"))
     after = build_hops(write(tmp_path / "c.jsonl", [*OLD, passage(20)]), folder)
-    n_in, n_out = after.count("hop_in_questions"), after.count("hop_out_questions")
-    n_new_in, kept = n_in - before.count("hop_in_questions"), after.stages["hop_edges"].reused
-    assert [pair for pair in pairs if pair[0]] == [(n_out - kept, n_in), (kept, n_new_in)]
+    n_new_in, n_new_out = (after.count(n) - before.count(n) for n in ("hop_in_questions", "hop_out_questions"))
+    assert after.stages["hop_edges"].reused == before.count("hop_out_questions")
+    n_in = np.minimum(text_counts(folder, "in"), 2).sum()
+    assert [pair for pair in pairs if pair[0]] == [(n_new_out, n_in), (n_texts, n_new_in)]
+
+
+def text_counts(folder: Path, side: str) -> np.ndarray:
+    """How many vertices have each question."""
+    questions = folder / Manifest.read(folder).stages["hop_questions"].folder
+    return np.unique(read_questions(questions, side)["text"].to_pylist(), return_counts=True)[1]
 
 
 def forgets_new_questions(previous: Previous) -> Any:
@@ -174,9 +189,9 @@ def test_a_damaged_or_older_state_is_not_carried_over(build_hops: Any, old: Any,
 
 @pytest.fixture
 def near(build_hops: Any, old: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Path]:
-    """The same as `old`, with matches among candidates; words of more than 12 in-questions have buckets."""
+    """The same as `old`, with matches among candidates; words of more than 2 in-questions have buckets."""
     monkeypatch.setattr(candidates, "RATIO", 0)
-    monkeypatch.setattr(candidates, "BUCKET", 12)
+    monkeypatch.setattr(candidates, "BUCKET", 2)
     report = build_hops(old[1].parent / "c.jsonl", old[1], exact_limit=10)
     assert report.stages["hop_edges"].reused == 0 and report.count("hop_candidates") == 1
     return report, old[1]
@@ -191,7 +206,8 @@ def _old_rows(tmp_path: Path) -> None:
 def test_candidates_are_kept_too(build_hops: Any, near: Any, change: str) -> None:
     _, after = check_growth(build_hops, near, change, exact_limit=10)
     stage = after.stages["hop_edges"]
-    assert stage.skipped or (stage.reused > 0) == (change not in ("none is left", "many added"))
+    kept = {"one added at the end", "all at once"}  # no word has other buckets
+    assert stage.skipped or (stage.reused > 0) == (change in kept)
 
 
 def test_buckets_that_changed_are_noticed(build_hops: Any, near: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +275,8 @@ def side(rows: Sequence[tuple[int, list[int], np.ndarray, tuple[int, int]]]) -> 
     values = torch.tensor([word for _, words, _, _ in rows for word in words], dtype=torch.int32)
     offsets = torch.tensor(np.cumsum([0] + [len(words) for _, words, _, _ in rows]))
     vectors = torch.from_numpy(np.asarray([v for _, _, v, _ in rows], np.float16).reshape(-1, 4))
-    return Side(vectors, Ragged(values, offsets), torch.tensor([v for v, *_ in rows], dtype=torch.int64))
+    vertex = torch.tensor([v for v, *_ in rows], dtype=torch.int64)
+    return Side(vectors, Ragged(values, offsets), vertex, np.arange(len(rows)))
 
 
 def earlier(new: Sequence[Any], old: Sequence[Any]) -> np.ndarray:

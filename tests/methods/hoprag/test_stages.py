@@ -1,7 +1,9 @@
 """The hop graph of small corpora: vertices, questions, keywords, edges by hand and by brute force."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -130,11 +132,18 @@ def test_keywords_are_those_of_each_text(bench: Any) -> None:
 
 
 def put_sides(bench: Any, n_vertices: int, sides: dict[str, list[tuple[int, set[int], Sequence[float]]]]) -> None:
-    """sides["in" | "out"]: (vertex, words, unit vector) of each question, by vertex."""
+    """sides["in" | "out"]: (vertex, words, unit vector) of each question, by vertex. Equal questions of different
+    vertices have equal texts."""
     bench.put_passages(["text"] * n_vertices)
     bench.run(vertices_stage)
     for side, rows in sides.items():
-        columns = {"vertex": [v for v, _, _ in rows], "text": [f"{side} {k:03d}?" for k in range(len(rows))]}
+        times: Counter[tuple[int, str]] = Counter()
+        texts = []
+        for vertex, words, vector in rows:
+            text = f"{sorted(words)} {np.asarray(vector).tolist()}"
+            times[vertex, text] += 1
+            texts.append(f"{text} {times[vertex, text]}?")
+        columns = {"vertex": [v for v, _, _ in rows], "text": texts}
         tables.write_table(bench.folder("hop_questions") / f"{side}_questions.parquet", QUESTIONS, columns)
         lists = ragged_of_lists([sorted(words) for _, words, _ in rows], "cpu")
         write_lists(bench.folder("hop_keywords") / f"{side}.parquet", lists)
@@ -201,15 +210,18 @@ def test_the_budget_cuts_and_keeps_the_last_edges(bench: Any) -> None:
 
 
 def drawn(seed: int) -> dict[str, list[tuple[int, set[int], Sequence[float]]]]:
-    """Few directions and words, so that equal SIM is common."""
+    """Few directions and words, so that equal SIM is common; a third of the questions are of several vertices."""
     generator = np.random.default_rng(seed)
-    sides = {}
+
+    def question() -> tuple[set[int], np.ndarray]:
+        vector = np.eye(3)[generator.integers(0, 3)] * generator.choice([1, -1])
+        return set(generator.choice(6, generator.integers(0, 4), replace=False).tolist()), vector
+
+    sides, common = {}, [question() for _ in range(3)]
     for side, n in (("in", 14), ("out", 20)):
-        rows = []
-        for vertex in np.sort(generator.integers(0, 5, n)).tolist():
-            vector = np.eye(3)[generator.integers(0, 3)] * generator.choice([1, -1])
-            rows.append((vertex, set(generator.choice(6, generator.integers(0, 4), replace=False).tolist()), vector))
-        sides[side] = rows
+        vertices = np.sort(generator.integers(0, 5, n)).tolist()
+        questions = [common[generator.integers(3)] if generator.random() < 0.4 else question() for _ in vertices]
+        sides[side] = [(vertex, *asked) for vertex, asked in zip(vertices, questions)]
     return sides
 
 
@@ -245,6 +257,41 @@ def test_edges_against_brute_force(bench: Any, seed: int, factor: float, monkeyp
     assert stored(bench, "edges", EDGES) == edges_by_brute_force(sides, 5, factor)
 
 
+def compare_one_row_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hop_matching, "_are_first_two", lambda text: np.isin(np.arange(len(text)), unique_rows(text)))
+
+
+def match_for_all_vertices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if no vertex of a shared out-question had the in-question that it matches."""
+    whole = hop_matching.match_texts
+
+    def wrong(*args: Any) -> Any:
+        *given, match = args
+        return whole(*given, lambda *of: match(*of) if "-own" not in of[1] else (np.full(len(of[3]), -1), -np.inf))
+
+    monkeypatch.setattr(hop_matching, "match_texts", wrong)
+
+
+def exclude_the_first_vertex(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hop_matching, "replace", lambda side, **changed: side)
+
+
+def unique_rows(text: np.ndarray) -> np.ndarray:
+    return np.unique(text, return_index=True)[1]
+
+
+@pytest.mark.parametrize("wrong", [compare_one_row_a_text, match_for_all_vertices, exclude_the_first_vertex])
+def test_wrong_ways_to_compare_texts_once_are_caught(benches: Any, wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong(monkeypatch)
+    right = 0
+    for seed in range(12):
+        bench, sides = next(benches), drawn(seed)
+        put_sides(bench, 5, sides)
+        bench.run(edges_stage, {"hops": {"edge_budget": 1.0}})
+        right += stored(bench, "edges", EDGES) == edges_by_brute_force(sides, 5, 1.0)
+    assert right < 12
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("ratio", [0, 64])  # all keywords are common, or none
 def test_above_the_limit_questions_that_share_a_word_are_matched(
@@ -258,11 +305,31 @@ def test_above_the_limit_questions_that_share_a_word_are_matched(
     counts = bench.run(edges_stage, {"hops": {"exact_limit": 10}})
     expected = edges_by_brute_force(sides, 5, 1.0, lambda out, given: bool(out[1] & given[1]))
     assert stored(bench, "edges", EDGES) == expected
-    best = [(out, max(sim(out, given) for given in sides["in"] if given[0] != out[0])) for out in sides["out"]]
-    sims = [row[1] for row in stored(bench, "matches", MATCHES)]
-    found = sum(own >= score for own, (_, score) in zip(sims, best))
-    assert (counts["hop_candidates"], counts["hop_sampled"], counts["hop_sampled_and_found"]) == (1, 20, found)
-    assert 0 < found < 20  # some questions share no word with their best match
+    n = n_sharing_a_word(sides)
+    assert (counts["hop_candidates"], counts["hop_sampled"], counts["hop_sampled_and_found"]) == (1, n, n)
+    assert 0 < n < 20
+
+
+def n_sharing_a_word(sides: dict[str, list[Any]]) -> int:
+    """The number of out-questions that share a word with their best match."""
+    others = [[given for given in sides["in"] if given[0] != out[0]] for out in sides["out"]]
+    best = [max(given, key=partial(sim, out)) for out, given in zip(sides["out"], others)]  # the first of equal ones
+    return sum(not out[1].isdisjoint(given[1]) for out, given in zip(sides["out"], best))
+
+
+def test_matches_that_buckets_hide_are_counted(benches: Iterator[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "RATIO", 0)
+    monkeypatch.setattr(candidates, "BUCKET", 1)
+    monkeypatch.setattr(candidates, "DRAWS", 1)
+    monkeypatch.setattr(hop_matching, "SAMPLED_FROM", 5)
+    hidden = []
+    for seed in range(8):
+        bench, sides = next(benches), drawn(seed)
+        put_sides(bench, 5, sides)
+        counts = bench.run(edges_stage, {"hops": {"exact_limit": 10}})
+        assert counts["hop_sampled"] == n_sharing_a_word(sides)
+        hidden.append(counts["hop_sampled"] - counts["hop_sampled_and_found"])
+    assert min(hidden) >= 0 and max(hidden) > 0
 
 
 def test_no_questions_no_edges(benches: Iterator[Any]) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpu_rag.graph.join.candidates import BUCKET, DRAWS, bucket_bits
+from gpu_rag.graph.ragged import some_lists
 from gpu_rag.index import tables
 from gpu_rag.index.stage import Pairs, stage
 from gpu_rag.index.stages.search import drop_changed
@@ -37,6 +38,7 @@ from gpu_rag.methods.hoprag.tables import (
     questions_file,
     read_lists,
     same_questions,
+    text_numbers,
 )
 from gpu_rag.models.set import pick_device
 from gpu_rag.settings import Settings
@@ -63,7 +65,7 @@ def _pairs(settings: Settings, sizes: Mapping[str, float]) -> float:
 @stage(
     "hop_edges",
     needs=("passages", "hop_vertices", "hop_questions", "hop_keywords", "hop_in_vectors", "hop_out_vectors"),
-    version=3,
+    version=4,
     params=_params,
     pairs=Pairs("questions squared", _pairs),
     graph=True,
@@ -91,13 +93,13 @@ def edges_stage(work: Work) -> dict[str, int]:
 
 def _match(work: Work, outs: Side, ins: Side) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
     """The best in-question and SIM of every out-question; counts of the mode, and figures of a sample of candidates."""
-    previous = read_previous(work, outs, ins)
+    previous = read_previous(work)
     if _is_exact(work):
         return *best_matches(work, outs, ins, previous, match_exactly), {"hop_exact": 1}
-    match = partial(match_nearly, bits=bucket_bits(outs.keywords, ins.keywords))
+    match = partial(match_nearly, bits=_bits(work.stage_folders))
     question, sim = best_matches(work, outs, ins, previous, match)
     sampled, n_found = sampled_matches(work, outs, ins, sim)
-    _log.info("hop edges by candidates: %d of %d exact matches of a sample are found", n_found, sampled)
+    _log.info("hop edges by candidates: %d of %d sampled matches that share a keyword are found", n_found, sampled)
     return question, sim, {"hop_candidates": 1, "hop_sampled": sampled, "hop_sampled_and_found": n_found}
 
 
@@ -116,18 +118,17 @@ def read_side(work: Work, side: str) -> Side:
     lists = read_lists(folders["hop_keywords"] / f"{side}.parquet")
     vectors = tables.read_arrays(folders[f"hop_{side}_vectors"] / "vectors.safetensors")["vectors"]
     moved = Ragged(lists.values.to(device), lists.offsets.to(device))
-    return Side(torch.from_numpy(vectors).to(device), moved, torch.from_numpy(vertex).to(device))
+    text = text_numbers(side, folders["hop_questions"])
+    return Side(torch.from_numpy(vectors).to(device), moved, torch.from_numpy(vertex).to(device), text)
 
 
-def read_previous(work: Work, outs: Side, ins: Side) -> Previous | None:
+def read_previous(work: Work) -> Previous | None:
     """The earlier state of the stage; None if it was of another mode, or had other buckets of candidates."""
     before, mode = work.previous_inputs, "hop_exact" if _is_exact(work) else "hop_candidates"
     if not before or work.previous is None or mode not in work.previous_counts:
         return None
-    if mode == "hop_candidates":
-        old = (read_lists(before["hop_keywords"] / f"{side}.parquet") for side in ("out", "in"))
-        if _buckets(before, *old) != _buckets(work.stage_folders, outs.keywords, ins.keywords):
-            return None
+    if mode == "hop_candidates" and _buckets(before) != _buckets(work.stage_folders):
+        return None
     rows = []
     for side in ("in", "out"):
         row = same_questions(side, work.stage_folders, before)
@@ -143,9 +144,19 @@ def read_previous(work: Work, outs: Side, ins: Side) -> Previous | None:
     return rows[0], rows[1], matches["question"].to_numpy(), matches["sim"].to_numpy()
 
 
-def _buckets(folders: Mapping[str, Path], outs: Ragged, ins: Ragged) -> dict[str, int]:
+def _bits(folders: Mapping[str, Path]) -> np.ndarray:
+    """The `bucket_bits` of the keywords of distinct questions."""
+    return bucket_bits(*(_distinct_keywords(folders, side) for side in ("out", "in")))
+
+
+def _distinct_keywords(folders: Mapping[str, Path], side: str) -> Ragged:
+    rows = np.unique(text_numbers(side, folders["hop_questions"]), return_index=True)[1]
+    return some_lists(read_lists(folders["hop_keywords"] / f"{side}.parquet"), torch.from_numpy(rows))
+
+
+def _buckets(folders: Mapping[str, Path]) -> dict[str, int]:
     """The `bucket_bits` of each keyword that has buckets."""
-    bits = bucket_bits(outs, ins)
+    bits = _bits(folders)
     rows = np.flatnonzero(bits)
     words = tables.read_table(folders["hop_keywords"] / "keywords.parquet", KEYWORDS)["keyword"].take(pa.array(rows))
     return dict(zip(words.to_pylist(), bits[rows].tolist()))

@@ -1,9 +1,11 @@
-"""Edge merging: for each out-question the best-matching in-question of another vertex, over the whole corpus."""
+"""Edge merging: for each out-question the best-matching in-question of another vertex, over the whole corpus.
+
+Many questions are asked by many vertices ("What is in France?"), so each text is compared once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from hashlib import blake2b
 
@@ -13,7 +15,7 @@ from gpu_rag.graph.frontier import Described, FrontierQuery, described, score_li
 from gpu_rag.graph.join import JoinIndex, join_index
 from gpu_rag.graph.join.candidates import LEFT_ROWS, Part, SharedKeywords
 from gpu_rag.graph.nearest.pairs import SAMPLE
-from gpu_rag.graph.ragged import some_lists
+from gpu_rag.graph.ragged import row_of_value, some_lists
 from gpu_rag.index.work import Work
 from gpu_rag.lazy import torch
 from gpu_rag.types import Ragged
@@ -27,12 +29,14 @@ SAMPLED_FROM = 1 << 17  # in-questions that the sample is compared with at a tim
 class Side:
     """The in- or out-questions.
 
-    vectors: f16[Q, D]; keywords: Q lists; vertex: i64[Q]. Rows are ordered by (vertex, text).
+    vectors: f16[Q, D]; keywords: Q lists; vertex: i64[Q]; text: i64[Q], numbers of the distinct texts, on the CPU. Rows
+    are ordered by (vertex, text), and a vertex has each text once.
     """
 
     vectors: torch.Tensor
     keywords: Ragged
     vertex: torch.Tensor
+    text: np.ndarray
 
     @cached_property
     def joined(self) -> JoinIndex:
@@ -41,16 +45,25 @@ class Side:
 
     def part(self, rows: torch.Tensor) -> Side:
         """Some rows i64[B]."""
-        rows = rows.to(self.vertex.device)
-        return Side(self.vectors[rows], some_lists(self.keywords, rows), self.vertex[rows])
+        moved = rows.to(self.vertex.device)
+        keywords = some_lists(self.keywords, moved)
+        return Side(self.vectors[moved], keywords, self.vertex[moved], self.text[rows.numpy()])
+
+    def keywords_of(self, rows: np.ndarray) -> Ragged:
+        """The keywords of all rows, none for the rows that are not among `rows`."""
+        sizes = np.zeros(len(self.vertex), np.int64)
+        sizes[rows] = np.diff(self.keywords.offsets.numpy())[rows]
+        chosen = some_lists(self.keywords, torch.from_numpy(rows))
+        return Ragged(chosen.values, torch.from_numpy(np.append(0, sizes.cumsum())))
 
 
 # An earlier state of the stage, made in the same mode: for each in- and each out-question its earlier row, -1 for a new
 # one, see `read_previous`; the best match of each earlier out-question, and its SIM.
 Previous = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-# match(work, name, left, right): the best right row i64 of each left row, and SIM f64; (-1, -inf) if there is none. Of
-# equal SIM the lowest row. name: the beginning of the names of its blocks.
-Match = Callable[[Work, str, Side, Side], tuple[np.ndarray, np.ndarray]]
+# match(work, name, left, left_rows, right, right_rows): for each of some left rows the best of some right rows that is
+# of another vertex, and its SIM; (-1, -inf) if there is none. Of equal SIM the lowest row. Rows ascend. name: the
+# beginning of the names of its blocks.
+Match = Callable[[Work, str, Side, np.ndarray, Side, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 def carry_over(previous: Previous) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -91,23 +104,54 @@ def best_matches(
         rows = np.flatnonzero(is_left)
         if len(rows) and len(right_rows):
             name = f"{len(rows)}-{blake2b(rows.tobytes() + right_rows.tobytes(), digest_size=16).hexdigest()}"
-            left, right = (
-                some if len(own) == len(some.vertex) else some.part(torch.from_numpy(own))
-                for some, own in ((outs, rows), (ins, right_rows))
-            )
-            index, score = match(work, name, left, right)
-            _keep_better(best, rows, np.append(right_rows, -1)[index], score)
+            _keep_better(best, rows, *match_texts(work, name, outs, rows, ins, right_rows, match))
     return best
 
 
-def match_exactly(work: Work, name: str, left: Side, right: Side) -> tuple[np.ndarray, np.ndarray]:
+def match_texts(
+    work: Work, name: str, outs: Side, rows: np.ndarray, ins: Side, right_rows: np.ndarray, match: Match
+) -> tuple[np.ndarray, np.ndarray]:
+    """What `match` gives for these rows, with each text compared once.
+
+    Of the in-questions of one text no row can win but the lowest, or for an out-question of its vertex the next. An
+    out-question that several vertices ask is matched for all of them, and once more for the vertex that has its match.
+    """
+    right_rows = right_rows[_are_first_two(ins.text[right_rows])]
+    _, first, of_text, n = np.unique(outs.text[rows], return_index=True, return_inverse=True, return_counts=True)
+    vertex = outs.vertex.clone()
+    vertex[torch.from_numpy(rows[first[n > 1]]).to(vertex.device)] = -1
+    order = np.argsort(first)
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    index, sim = match(work, name, replace(outs, vertex=vertex), rows[first[order]], ins, right_rows)
+    index, sim = index[place[of_text]], sim[place[of_text]]
+    owners = np.append(ins.vertex.cpu().numpy(), -1)
+    own = np.flatnonzero(owners[index] == outs.vertex.cpu().numpy()[rows])
+    if len(own):
+        index[own], sim[own] = match(work, f"{name}-own", outs, rows[own], ins, right_rows)
+    return index, sim
+
+
+def _are_first_two(text: np.ndarray) -> np.ndarray:
+    """bool[n]: whether fewer than two rows before a row have its text."""
+    order = np.argsort(text, kind="stable")
+    chosen = np.ones(len(text), bool)
+    chosen[order[2:]] = text[order[2:]] != text[order[:-2]]
+    return chosen
+
+
+def match_exactly(
+    work: Work, name: str, outs: Side, rows: np.ndarray, ins: Side, right_rows: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """A `Match` that compares all."""
-    threads = work.settings.models.threads
+    right = ins if len(right_rows) == len(ins.vertex) else ins.part(torch.from_numpy(right_rows))
 
-    def block(rows: np.ndarray) -> np.ndarray:
-        return np.stack(_best(left.part(torch.from_numpy(rows)), right, threads))
+    def block(part: np.ndarray) -> np.ndarray:
+        index, sim = _best(outs.part(torch.from_numpy(part)), right, work.settings.models.threads)
+        return np.stack([np.append(right_rows, -1)[index], sim])
 
-    return _in_blocks(work, name, len(left.vertex), EXACT_ROWS, block)
+    best = np.concatenate([np.zeros((2, 0)), *_in_blocks(work, name, rows, EXACT_ROWS, block)], axis=1)
+    return best[0].astype(np.int32), best[1]
 
 
 def _best(left: Side, right: Side, threads: int) -> tuple[np.ndarray, np.ndarray]:
@@ -116,19 +160,22 @@ def _best(left: Side, right: Side, threads: int) -> tuple[np.ndarray, np.ndarray
     return index.cpu().numpy(), score.cpu().numpy()
 
 
-def match_nearly(work: Work, name: str, outs: Side, ins: Side, *, bits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def match_nearly(
+    work: Work, name: str, outs: Side, rows: np.ndarray, ins: Side, right_rows: np.ndarray, *, bits: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """A `Match` that compares only questions that share a keyword, see `SharedKeywords`. SIM is exact. bits: the
-    `bucket_bits` of all questions."""
-    shared, n = SharedKeywords(outs.keywords, ins.keywords, bits), len(outs.vertex)
-    work.progress.start("hop_edges", n + shared.n_common, "look-ups")
+    `bucket_bits` of the distinct texts of all questions."""
+    shared, n = SharedKeywords(outs.keywords_of(rows), ins.keywords_of(right_rows), bits), len(outs.vertex)
+    work.progress.start("hop_edges", len(rows) + shared.n_common, "look-ups")
     things = described(ins.vectors, ins.keywords, 2**31)
 
-    def rare(rows: np.ndarray) -> np.ndarray:
-        first, last = int(rows[0]), int(rows[-1]) + 1
-        left, best = outs.part(torch.arange(first, last)), _no_matches(len(rows))
-        for i, j in shared.rare_pairs(first, last):
+    def rare(part: np.ndarray) -> np.ndarray:
+        own, best = torch.from_numpy(part), _no_matches(len(part))
+        left = outs.part(own)
+        for i, j in shared.rare_pairs(int(part[0]), int(part[-1]) + 1):
+            i = torch.searchsorted(own, i + own[0])
             other = left.vertex[i] != ins.vertex[j]
-            _keep_better(best, np.arange(len(rows)), *_best_of_pairs(left, things, i[other], j[other]))
+            _keep_better(best, np.arange(len(part)), *_best_of_pairs(left, things, i[other], j[other]))
         return np.stack(best)
 
     def common(block: list[Part]) -> np.ndarray:
@@ -136,18 +183,20 @@ def match_nearly(work: Work, name: str, outs: Side, ins: Side, *, bits: np.ndarr
         for part in block:
             i, j = shared.rows_of(part, outs.vectors, ins.vectors)
             right = ins.part(j)
-            for rows in i.split(LEFT_ROWS):
-                index, sim = _best(outs.part(rows), right, work.settings.models.threads)
-                _keep_better(best, rows.numpy(), np.append(j.numpy(), -1)[index], sim)
+            for chosen in i.split(LEFT_ROWS):
+                index, sim = _best(outs.part(chosen), right, work.settings.models.threads)
+                _keep_better(best, chosen.numpy(), np.append(j.numpy(), -1)[index], sim)
             work.progress.advance(len(i))
-        rows = np.flatnonzero(best[0] >= 0)
-        return np.stack([rows, best[0][rows], best[1][rows]])
+        found = np.flatnonzero(best[0] >= 0)
+        return np.stack([found, best[0][found], best[1][found]])
 
-    best = _in_blocks(work, name, n, NEAR_ROWS, rare)
+    best = _no_matches(n)
+    for part, found in zip(_parts(rows, NEAR_ROWS), _in_blocks(work, name, rows, NEAR_ROWS, rare)):
+        _keep_better(best, part, found[0].astype(np.int64), found[1])
     for number, block in enumerate(shared.common_blocks()):
-        rows, index, sim = work.array_block(f"{name}-words-{number}", partial(common, block))
-        _keep_better(best, rows.astype(np.int64), index, sim)
-    return best
+        chosen, index, sim = work.array_block(f"{name}-words-{number}", partial(common, block))
+        _keep_better(best, chosen.astype(np.int64), index, sim)
+    return best[0][rows], best[1][rows]
 
 
 def _no_matches(n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -173,24 +222,28 @@ def _best_of_pairs(left: Side, things: Described, i: torch.Tensor, j: torch.Tens
 
 
 def sampled_matches(work: Work, outs: Side, ins: Side, sim: np.ndarray) -> tuple[int, int]:
-    """The number of SAMPLE out-questions that have an exact match, and how many of these have its SIM in `sim`, f64 of
-    all out-questions."""
+    """Of SAMPLE out-questions, the number whose exact match shares a keyword with them, and how many of these have its
+    SIM in `sim`, f64 of all out-questions."""
     rows = torch.linspace(0, max(len(sim) - 1, 0), min(SAMPLE, len(sim)), dtype=torch.float64).long()
-    left, best, n = outs.part(rows), np.full(len(rows), -np.inf), len(ins.vertex)
+    left, n, best = outs.part(rows), len(ins.vertex), _no_matches(len(rows))
     for start in range(0, n, SAMPLED_FROM):
         right = ins.part(torch.arange(start, min(start + SAMPLED_FROM, n)))
-        best = np.maximum(best, _best(left, right, work.settings.models.threads)[1])
-    matched = best > -np.inf
-    return int(matched.sum()), int((matched & (sim[rows.numpy()] >= best)).sum())
+        index, score = _best(left, right, work.settings.models.threads)
+        _keep_better(best, np.arange(len(rows)), np.where(index < 0, -1, index + start), score)
+    of_match = some_lists(ins.keywords, torch.from_numpy(np.maximum(best[0], 0)).long())
+    words, matched = (row_of_value(lists) << 32 | lists.values for lists in (left.keywords, of_match))
+    n_shared = (words[torch.isin(words, matched)] >> 32).bincount(minlength=len(rows)).numpy()
+    shares = (best[0] >= 0) & (n_shared > 0)
+    return int(shares.sum()), int((shares & (sim[rows.numpy()] >= best[1])).sum())
 
 
 def _in_blocks(
-    work: Work, name: str, n: int, step: int, make: Callable[[np.ndarray], np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    parts = [np.zeros((2, 0))]
-    for number, start in enumerate(range(0, n, step)):
-        rows = np.arange(start, min(start + step, n))
-        parts.append(work.array_block(f"{name}-{step}-{number}", partial(make, rows)))
-        work.progress.advance(len(rows))
-    question, sim = np.concatenate(parts, axis=1)
-    return question.astype(np.int32), sim
+    work: Work, name: str, rows: np.ndarray, step: int, make: Callable[[np.ndarray], np.ndarray]
+) -> Iterator[np.ndarray]:
+    for number, part in enumerate(_parts(rows, step)):
+        yield work.array_block(f"{name}-{step}-{number}", partial(make, part))
+        work.progress.advance(len(part))
+
+
+def _parts(rows: np.ndarray, step: int) -> list[np.ndarray]:
+    return np.split(rows, range(step, len(rows), step))
