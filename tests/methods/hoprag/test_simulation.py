@@ -197,7 +197,7 @@ def test_out_questions_are_about_names_that_are_no_subject() -> None:
     triples = [("Halden Bridge", "crosses", "Ves"), ("KERLING", "lies on", "Ves")]
     names = ["Halden Bridge", "Ves", "ves ", "Kerling", "Marta  Orlo"]
     assert raised_questions(names, triples, {"marta orlo": "engineer"}) == [
-        "What is known about Ves?", "What is known about Marta Orlo, the engineer?"
+        "What about Ves?", "What is known about Marta Orlo, the engineer?"
     ]  # fmt: skip
 
 
@@ -207,7 +207,7 @@ def test_dates_numbers_and_nothing_ask_nothing(name: str) -> None:
 
 
 def test_a_name_that_is_a_type_asks_nothing() -> None:
-    assert raised_questions(["rapper", "Brian May"], [], {}, {"rapper"}) == ["What is known about Brian May?"]
+    assert raised_questions(["rapper", "Brian May"], [], {}, {"rapper"}) == ["What about Brian May?"]
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,8 @@ def test_templates_ask_both_kinds_of_questions(bench: Any) -> None:
         (1, "What does Tamsin lie on?"), (1, "What lies on Ves?"),
     ]  # fmt: skip
     assert questions_of(bench, "out") == [
-        (0, "What is known about Tamsin?"), (0, "What is known about Ves, the river?"),
-        (1, "What is known about Ann Lee, the engineer?"),
+        (0, "What about Tamsin?"), (0, "What is known about Ves, the river?"),
+        (1, "What about Ann Lee, the engineer?"),
     ]  # fmt: skip
 
 
@@ -89,8 +89,8 @@ def test_the_commonest_type_counts_and_ties_go_by_alphabet(bench: Any, written: 
     bench.run(vertices_stage)
     bench.run(questions_stage, {"hops": {"simulate": "templates"}})
     asked = [text for vertex, text in questions_of(bench, "out") if vertex]
-    known = [f"What is known about {name}?" for name in ("Plain", "River") if name.casefold() != kind]
-    assert asked == sorted([*known, f"What is known about Ves, the {kind}?"])
+    known = [f"What about {name}?" for name in ("Plain", "River") if name.casefold() != kind]
+    assert asked == sorted([*known, f"What about Ves, the {kind}?"])
 
 
 def test_sentences_take_their_own_triples(bench: Any) -> None:
@@ -101,7 +101,7 @@ def test_sentences_take_their_own_triples(bench: Any) -> None:
     bench.run(questions_stage, sentence)
     assert [v for v, _ in questions_of(bench, "in")] == [0, 0, 1, 1, 2, 2]
     assert (1, "What is Ann Lee born in?") in questions_of(bench, "in")
-    assert (1, "What is known about Tamsin?") in questions_of(bench, "out")  # no subject of sentence 1
+    assert (1, "What about Tamsin?") in questions_of(bench, "out")  # no subject of sentence 1
 
 
 def test_an_unsettled_choice_is_an_error_and_no_llm_means_templates() -> None:

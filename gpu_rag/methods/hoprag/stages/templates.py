@@ -10,7 +10,7 @@ from gpu_rag.text.rules.extraction.lexicon import ADVERBS, COPULAS, DETERMINERS,
 from gpu_rag.text.rules.extraction.tokens import MARK, NAME, NUMBER, tokenise
 from gpu_rag.text.tokens import STOP_WORDS
 
-TEMPLATES_VERSION = 1  # raise when equal triples give other questions, so that dependent stages become stale
+TEMPLATES_VERSION = 2  # raise when equal triples give other questions, so that dependent stages become stale
 Triple = tuple[str, str, str]
 MAX_PART_CHARS = 300  # a longer part is a sentence that an extractor returned whole
 _IS_A = frozenset({"is", "was", "are", "were", "is a", "is an", "was a", "was an", "occupation", "instance of", "type"})
@@ -67,14 +67,15 @@ def _base(verb: str) -> str:
 def raised_questions(
     names: Iterable[str], triples: Iterable[Triple], types: Mapping[str, str], kinds: Container[str] = ()
 ) -> list[str]:
-    """Outgoing questions: "What is known about B, the T?" for each name B that is not a subject of the triples.
+    """Outgoing questions: "What about B, the T?" for each name B that is not a subject of the triples. The form has no
+    content word of its own, which would be a keyword of all of them.
 
     names: names of the passage, in order; of names equal under `normalise_name` the first counts. Dates and numbers
     give no question. types: the type words of a normalised name, where known. kinds: names that are the type
     of something ("rapper"); they give no question either.
 
     >>> raised_questions(["Halden Bridge", "Ves"], [("Halden Bridge", "crosses", "Ves")], {"ves": "river"})
-    ['What is known about Ves, the river?']
+    ['What about Ves, the river?']
     """
     done = {normalise_name(subject) for subject, _, _ in triples}
     questions: list[str] = []
@@ -83,7 +84,7 @@ def raised_questions(
         if not key or key in done or key in kinds or len(written) > MAX_PART_CHARS or not _says_something(written):
             continue
         done.add(key)
-        questions.append(f"What is known about {written}{f', the {types[key]}' if key in types else ''}?")
+        questions.append(f"What about {written}{f', the {types[key]}' if key in types else ''}?")
     return questions
 
 
