@@ -169,11 +169,11 @@ def test_a_model_chooses_among_the_questions(hops: gpu_rag.Index, fast: Settings
         return "A" if isinstance(request.constraint, Choice) else "Piet Ruyven"
 
     llm = ScriptedLLM(say)
-    settings = with_params({**fast, "models": {**fast["models"], "decider": "model"}}, top_k=2, n_hop=2)
+    settings = with_params({**fast, "models": {**fast["models"], "decider": "model"}}, top_k=3, n_hop=2)
     (answer,) = hops.answer(QUESTION, method="hoprag", settings=settings, llm=llm)
     assert (answer.status, answer.text) == ("answered", "Piet Ruyven")
     # the first option is the nearest edge: the walk is that of similarity
-    assert ranking(answer) == ranking(retrieve(hops, with_params(fast, top_k=2, n_hop=2)))
+    assert ranking(answer) == ranking(retrieve(hops, with_params(fast, top_k=3, n_hop=2)))
     choices = [request for request in llm.calls if isinstance(request.constraint, Choice)]
     assert len({request.system for request in choices}) == 1 and "{{" not in choices[0].system
     for request in choices:

@@ -197,7 +197,7 @@ def test_out_questions_are_about_names_that_are_no_subject() -> None:
     triples = [("Halden Bridge", "crosses", "Ves"), ("KERLING", "lies on", "Ves")]
     names = ["Halden Bridge", "Ves", "ves ", "Kerling", "Marta  Orlo"]
     assert raised_questions(names, triples, {"marta orlo": "engineer"}) == [
-        "What about Ves?", "What is known about Marta Orlo, the engineer?"
+        "What about Ves?", "What about Marta Orlo, the engineer?"
     ]  # fmt: skip
 
 

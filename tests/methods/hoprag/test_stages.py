@@ -74,7 +74,7 @@ def test_templates_ask_both_kinds_of_questions(bench: Any) -> None:
         (1, "What does Tamsin lie on?"), (1, "What lies on Ves?"),
     ]  # fmt: skip
     assert questions_of(bench, "out") == [
-        (0, "What about Tamsin?"), (0, "What is known about Ves, the river?"),
+        (0, "What about Tamsin?"), (0, "What about Ves, the river?"),
         (1, "What about Ann Lee, the engineer?"),
     ]  # fmt: skip
 
