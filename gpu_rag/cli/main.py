@@ -180,7 +180,3 @@ def _report(error: BaseException, status: int, debug: bool, message: str | None 
     text = message or f"{' '.join(str(error).split()) or type(error).__name__}"
     print(f"gpu-rag: error: {visible(text)}", file=sys.stderr, flush=True)
     return status
-
-
-if __name__ == "__main__":
-    program()
