@@ -26,6 +26,15 @@ def visible(text: str) -> str:
     return _OBEYED.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
+def on_one_line(text: str) -> str:
+    r"""`visible`, also with line feeds and tabs as escapes: names of files may hold them.
+
+    >>> print(on_one_line("a\nb"))
+    a\nb
+    """
+    return visible(text.replace("\n", r"\n").replace("\t", r"\t"))
+
+
 def has_styles() -> bool:
     """Whether stdout is a terminal that shows styles, and NO_COLOR is not set."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in (None, "", "dumb")
