@@ -3,12 +3,15 @@ the reader of stderr may go away."""
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import os
 import re
 import sys
 from typing import TYPE_CHECKING, Any
+
+from gpu_rag.errors import StorageError
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -41,7 +44,16 @@ def has_styles() -> bool:
 
 
 def show(text: str | Text) -> None:
-    """Print a result: styled text with its styles."""
+    """Print a result: styled text with its styles. Raises StorageError if the disk is full."""
+    try:
+        _print(text)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise StorageError("the disk is full", given="stdout", do="free space, or write it elsewhere") from error
+
+
+def _print(text: str | Text) -> None:
     if isinstance(text, str):
         print(visible(text), flush=True)
         return
