@@ -76,8 +76,8 @@ class _Opened:
 class Index(opened.Index):
     """An index that answers questions: `Index.open(dir)`, then `retrieve`, `ask` and `answer`. It is thread-safe.
 
-    Keyword arguments of these methods; None is the default of all:
-    method: a method by name; `auto`, the default: the best method by `tune`, else the best that the index was built for.
+    Keyword arguments of these methods; None stands for the default of each:
+    method: a method by name; `auto`: the best method by `tune`, else the best that the index was built for.
     k: number of passages; the default is the setting `reader.passages`, 5.
     where: a filter of documents by their metadata, such as "year >= 2020", in the language of `--where`.
     settings: Settings, or sections such as {"reader": {"passages": 3}}; they override the index's own.
