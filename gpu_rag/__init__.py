@@ -14,7 +14,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gpu_rag.errors import *
-from gpu_rag.types import Question
 
 if TYPE_CHECKING:
     from gpu_rag.api.builds import build, plan_build
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from gpu_rag.api.questions import load_questions
     from gpu_rag.api.removal import remove
     from gpu_rag.report.answers import Result, Results
+    from gpu_rag.types import Question
 
 __version__ = "0.1.0"
 _LAZY = {
@@ -37,6 +37,7 @@ _LAZY = {
     "evaluate": "api.evaluations",
     **dict.fromkeys(("Index", "load_pyg"), "api.indexes"),
     "load_questions": "api.questions",
+    "Question": "types",
     **dict.fromkeys(("Result", "Results"), "report.answers"),
 }
 __all__ = [

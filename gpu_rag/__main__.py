@@ -1,5 +1,19 @@
-"""`python -m gpu_rag` is the `gpu-rag` command."""
+"""The `gpu-rag` command, also as `python -m gpu_rag`."""
 
-from gpu_rag.cli.main import program
+import signal
+from typing import NoReturn
 
-program()
+
+def program() -> NoReturn:
+    """Run the command of this process, and exit. Ctrl-C while its modules load ends it at once, without a traceback."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:  # not if ignored, as by nohup
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from gpu_rag.cli import main
+
+    signal.signal(signal.SIGINT, before)
+    main.program()
+
+
+if __name__ == "__main__":
+    program()

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,18 @@ def test_k_is_a_count(index: gpu_rag.Index, k: Any) -> None:
         index.retrieve(QUESTION, k=k, settings=FAST)
     assert len(index.retrieve(QUESTION, k=1000, settings=FAST).evidence) == 3
     assert len(index.retrieve(QUESTION, k=np.int64(2), settings=FAST).evidence) == 2  # type: ignore[arg-type]
+
+
+def test_none_is_the_default_of_every_keyword(index: gpu_rag.Index) -> None:
+    none: Any = dict.fromkeys(name for name in NAMES if name not in ("question", "settings"))
+    result = index.ask(QUESTION, **none, settings=FAST)
+    assert result == replace(index.ask(QUESTION, settings=FAST), usage=result.usage, trace=result.trace)
+    assert not result.where and result.evidence
+    for wrong in ([], 0, False):
+        with pytest.raises(gpu_rag.UsageError, match="where is not a text"):
+            index.retrieve(QUESTION, where=wrong, settings=FAST)
+    with pytest.raises(gpu_rag.UsageError, match="nothing is named"):
+        gpu_rag.remove(index.path, where=None)
 
 
 @pytest.mark.parametrize("path", [None, 3, b"an-index", ["an-index"]])

@@ -38,8 +38,9 @@ def checked_count(name: str, given: object) -> int | None:
     return int(given)
 
 
-def checked_text(name: str, given: object) -> str:
-    """A str. Raises UsageError for other types."""
+def checked_text(name: str, given: object, none: str | None = None) -> str:
+    """A str. none: what None stands for, if it is allowed. Raises UsageError for other types."""
+    given = none if given is None else given
     if not isinstance(given, str):
         raise UsageError(f"{name} is not a text", given=repr(given)[:80], expected="a text")
     return given

@@ -35,10 +35,10 @@ def evaluate(
     index: Index | PathLike,
     questions: PathLike | Iterable[QuestionRow],
     *,
-    methods: str | Sequence[str] = AUTO,
+    methods: str | Sequence[str] | None = None,
     retrieval_only: bool = False,
     at: Sequence[int] = DEFAULT_AT,
-    where: str = "",
+    where: str | None = None,
     limit: int | None = None,
     ceiling: bool = False,
     decider: str = "",
@@ -66,7 +66,7 @@ def evaluate(
     given, model = checked_settings(settings, chosen.manifest.defaults(), llm=llm, embedder=embedder)
     given = given.changed("models", decider=decider) if decider else given
     rows, rejects = _rows(questions, limit)
-    names = checked_names(methods)
+    names = checked_names(AUTO if methods is None else methods)
     for name in names:  # check all methods before the first one runs
         checked_method(chosen, name)
     if judge and retrieval_only:
@@ -79,7 +79,7 @@ def evaluate(
         bars.listen(engine, judging)
         comparison = compare(
             engine, names, rows, retrieval_only=retrieval_only, at=[checked_count("at", k) or 0 for k in at],
-            on_answer=bars.on_answer, judge=judging, where=checked_text("where", where), ceiling=ceiling,
+            on_answer=bars.on_answer, judge=judging, where=checked_text("where", where, ""), ceiling=ceiling,
             p_oracle=p_oracle, only=only,
         )  # fmt: skip
     document = comparison.document

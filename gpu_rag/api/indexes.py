@@ -50,9 +50,9 @@ Models = tuple[Settings, LLM | None, ApiKeys]  # settings that name models, a mo
 class Retrieving(TypedDict, total=False):
     """The keyword arguments of a retrieval, see `Index`."""
 
-    method: str
+    method: str | None
     k: int | None
-    where: str
+    where: str | None
     settings: SettingsLike
     embedder: str | None
 
@@ -76,7 +76,7 @@ class _Opened:
 class Index(opened.Index):
     """An index that answers questions: `Index.open(dir)`, then `retrieve`, `ask` and `answer`. It is thread-safe.
 
-    Keyword arguments of these methods:
+    Keyword arguments of these methods; None stands for the default of each:
     method: a method by name; `auto`: the best method by `tune`, else the best that the index was built for.
     k: number of passages; the default is the setting `reader.passages`, 5.
     where: a filter of documents by their metadata, such as "year >= 2020", in the language of `--where`.
@@ -286,9 +286,9 @@ class Index(opened.Index):
         self,
         retrieval_only: bool,
         *,
-        method: str = AUTO,
+        method: str | None = None,
         k: int | None = None,
-        where: str = "",
+        where: str | None = None,
         settings: SettingsLike = None,
         embedder: str | None = None,
         llm: Any = None,
@@ -301,9 +301,9 @@ class Index(opened.Index):
             raise UsageError("an index does not outlive a fork", given=repr(self), do=do)
         chosen, given = checked_settings(settings, self.manifest.defaults(), llm=llm, embedder=embedder)
         options = {
-            "method": checked_text("method", method),
+            "method": checked_text("method", method, AUTO),
             "limit": checked_count("k", k),
-            "where": checked_text("where", where),
+            "where": checked_text("where", where, ""),
             "retrieval_only": retrieval_only,
             "decider": RULE if retrieval_only else None,
             "support": support,

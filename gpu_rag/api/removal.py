@@ -53,7 +53,7 @@ def remove(
     documents: str | Sequence[str] = (),
     files: PathLike | Sequence[PathLike] = (),
     named: str | Sequence[str] = (),
-    where: str = "",
+    where: str | None = None,
     forget: bool = False,
     receipt: PathLike | None = None,
     **keywords: Unpack[Changing],
@@ -83,7 +83,7 @@ def remove(
     sources, paths = _without_named(sources, given, pending is not None)
     names += paths
     listed, may_be_none = _listed(sources), pending is not None or bool(given)
-    chosen = _chosen(old, sources, listed, ids, names, checked_text("where", where), may_be_none)
+    chosen = _chosen(old, sources, listed, ids, names, checked_text("where", where, ""), may_be_none)
     sources = _without(old, sources, listed, chosen, [_name_in(name, sources) for name in names], folder)
     leaving = receipt_of(old, chosen)
     if pending is not None:

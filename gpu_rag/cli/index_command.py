@@ -22,6 +22,7 @@ from gpu_rag.cli.options import (
 )
 from gpu_rag.cli.plan_view import add_plan, check_plan, comparison, index_plan_text
 from gpu_rag.cli.progress import Bars
+from gpu_rag.cli.terminal import on_one_line
 from gpu_rag.methods.registry import DEFAULT
 from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, joined_ops, server_lines, servers_document
 from gpu_rag.runtime.accounts import add_fallbacks, fallbacks_by_step
@@ -121,7 +122,8 @@ def kinds_of_rejects(rejects: Iterable[Reject]) -> list[str]:
     from gpu_rag.report.runs import reject_kinds
 
     kinds = reject_kinds(rejects)
-    lines = [f"{n:>9,}  {kind}: {', '.join(places)}{', ...' * (n > len(places))}" for kind, n, places in kinds]
+    shown = [(n, f"{kind}: {', '.join(places)}{', ...' * (n > len(places))}") for kind, n, places in kinds]
+    lines = [f"{n:>9,}  {on_one_line(text)}" for n, text in shown]
     if len(lines) > MAX_KINDS:
         n = sum(n for _, n, _ in kinds[MAX_KINDS:])
         lines[MAX_KINDS:] = [f"{n:>9,}  for {len(kinds) - MAX_KINDS:,} other reasons"]

@@ -136,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status, document, text = options.run(options)
         if options.json and document is not None:  # None: the command has printed it
             # ASCII fits every encoding; json escapes every control character but DEL
-            print(json.dumps(document, allow_nan=False).replace("\x7f", "\\u007f"), flush=True)
+            show(json.dumps(document, allow_nan=False).replace("\x7f", "\\u007f"))
         elif text:
             show(text)
         return int(status)
@@ -180,7 +180,3 @@ def _report(error: BaseException, status: int, debug: bool, message: str | None 
     text = message or f"{' '.join(str(error).split()) or type(error).__name__}"
     print(f"gpu-rag: error: {visible(text)}", file=sys.stderr, flush=True)
     return status
-
-
-if __name__ == "__main__":
-    program()

@@ -3,12 +3,15 @@ the reader of stderr may go away."""
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import os
 import re
 import sys
 from typing import TYPE_CHECKING, Any
+
+from gpu_rag.errors import StorageError
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -26,13 +29,31 @@ def visible(text: str) -> str:
     return _OBEYED.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
+def on_one_line(text: str) -> str:
+    r"""`visible`, also with line feeds and tabs as escapes: names of files may hold them.
+
+    >>> print(on_one_line("a\nb"))
+    a\nb
+    """
+    return visible(text.replace("\n", r"\n").replace("\t", r"\t"))
+
+
 def has_styles() -> bool:
     """Whether stdout is a terminal that shows styles, and NO_COLOR is not set."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in (None, "", "dumb")
 
 
 def show(text: str | Text) -> None:
-    """Print a result: styled text with its styles."""
+    """Print a result: styled text with its styles. Raises StorageError if the disk is full."""
+    try:
+        _print(text)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise StorageError("the disk is full", given="stdout", do="free space, or write it elsewhere") from error
+
+
+def _print(text: str | Text) -> None:
     if isinstance(text, str):
         print(visible(text), flush=True)
         return

@@ -11,7 +11,7 @@ import textwrap
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from gpu_rag.cli.terminal import visible
+from gpu_rag.cli.terminal import on_one_line, visible
 from gpu_rag.index.metadata import in_words
 from gpu_rag.jobs import best_sentences, in_one_line, no_answer, title_of
 from gpu_rag.methods.registry import joined_hooks
@@ -76,7 +76,7 @@ def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | N
         lines.append("\npaths")
         for path in row["paths"][: None if decisions else _MAX_PATHS]:
             where = ", ".join(edge[3] for edge in path["edges"])
-            lines.append(f"  {path['text']}   [{where}]")
+            lines.append(on_one_line(f"  {path['text']}   [{where}]"))
     if row["status"] != "retrieved":
         lines += ["\nsentences", *_sentences(row)] if row.get("support") else []
         lines += ["", _answer(row)]
@@ -84,10 +84,12 @@ def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | N
     if row.get("nodes"):
         lines.append("\nnodes")
         for number, node in enumerate(row["nodes"][:evidence], 1):
-            lines.append(f"  {number}. {node['name']}   [{node['id']}, {node['type']}]  score {node['score']:.3f}")
+            line = f"  {number}. {node['name']}   [{node['id']}, {node['type']}]  score {node['score']:.3f}"
+            lines.append(on_one_line(line))
     lines.append("\nevidence" if row["evidence"] else "\nevidence  no passages")
     for number, item in enumerate(row["evidence"][:evidence], 1):
-        lines.append(f"  {number}. {title_of(item)}   [{_place(item)}]  score {item['score']:.3f}: {item['why']}")
+        line = f"  {number}. {title_of(item)}   [{_place(item)}]  score {item['score']:.3f}: {item['why']}"
+        lines.append(on_one_line(line))
         if item.get("metadata"):
             lines.append(_wrapped(in_words(item["metadata"]), "     "))
         text = textwrap.shorten(in_one_line(item["text"]), _MAX_CHARS, placeholder=" ...", break_on_hyphens=False)

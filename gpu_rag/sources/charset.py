@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +18,12 @@ MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-_SAMPLE_BYTES = 200_000
+SAMPLE_BYTES = 200_000
 _SWITCHES_TO_KANJI = re.compile(rb"\x1b\$[@B]")
 _SURE = 0.05  # below this confidence, the commonest charset is used
 _COMMONEST = "cp1252"
+_EAST_ASIAN = ("ja", "ko", "zh")
+_DOUBTED, _NEARLY = 0.2, 0.25  # below this confidence, a guess is doubted if another language has this share of it
 _MOSTLY = 3  # in older charsets of Japanese and Chinese, more than half of the bytes may look like UTF-8
 
 
@@ -44,11 +47,11 @@ def charset_of(blocks: Iterable[bytes]) -> str:
         n_high = int(np.count_nonzero(np.frombuffer(block, np.uint8) >= 0x80))
         n = _n_not_utf8(block)
         n_good, n_bad = n_good + n_high - n, n_bad + n
-        if n and len(sample) < _SAMPLE_BYTES:
-            sample += b"\n".join(line for line in block.split(b"\n") if not line.isascii())
+        if n and len(sample) < SAMPLE_BYTES:
+            sample += _telling(block)
     if not n_good and not n_bad:
         return codec
-    return "utf-8" if n_good >= _MOSTLY * n_bad else _likeliest(bytes(sample[:_SAMPLE_BYTES]))
+    return "utf-8" if n_good >= _MOSTLY * n_bad else _likeliest(bytes(sample[:SAMPLE_BYTES]))
 
 
 def decode_text(data: bytes) -> str:
@@ -80,22 +83,48 @@ def _n_not_utf8(block: bytes) -> int:
 
 def _wide(data: bytes) -> str:
     """UTF-16 or UTF-32 without a mark, recognised by its zeros; else ""."""
-    if b"\x00" not in data[:_SAMPLE_BYTES]:
+    if b"\x00" not in data[:SAMPLE_BYTES]:
         return ""
     from chardet import detect
 
-    charset = (detect(data[:_SAMPLE_BYTES])["encoding"] or "").lower()
+    charset = (detect(data[:SAMPLE_BYTES])["encoding"] or "").lower()
     return charset if charset.startswith(("utf-16-", "utf-32-")) else ""
 
 
 def _likeliest(sample: bytes) -> str:
     """Likeliest charset of lines with non-ASCII characters."""
-    from chardet import EncodingEra, detect
-
-    # Without Macintosh and mainframe charsets: they would claim many Windows files.
-    guess = detect(sample, encoding_era=EncodingEra.MODERN_WEB | EncodingEra.LEGACY_ISO | EncodingEra.DOS)
+    guess = _guesses(sample)[0]
     name = guess["encoding"]
-    if name is None or guess["confidence"] < _SURE:
+    # The bytes of other languages hardly ever make a text of these, which a few kanji are enough to tell.
+    if name is None or (guess["confidence"] < _SURE and guess["language"] not in _EAST_ASIAN):
         return _COMMONEST
     codec = codecs.lookup(name).name
     return _COMMONEST if codec in ("iso8859-1", "ascii", "utf-8") else codec
+
+
+def doubt_of(data: bytes, codec: str) -> str:
+    """Another charset that a file read as `codec` may well have, or "".
+
+    Without kana, Japanese in EUC-JP is hardly told from Chinese: both have the same bytes.
+    """
+    if codec == "utf-8" or data.isascii():
+        return ""
+    best, *others = [guess for guess in _guesses(_telling(data)) if guess["language"] in _EAST_ASIAN] or [None]
+    if best is None or codecs.lookup(best["encoding"]).name != codec or best["confidence"] >= _DOUBTED:
+        return ""
+    least = _NEARLY * best["confidence"]
+    names = (g["encoding"] for g in others if g["language"] != best["language"] and g["confidence"] >= least)
+    return next(names, "")
+
+
+def _telling(block: bytes) -> bytes:
+    """Lines with non-ASCII characters."""
+    return b"\n".join(line for line in block.split(b"\n") if not line.isascii())
+
+
+def _guesses(sample: bytes) -> list[Any]:
+    """Guesses of chardet for a sample, the likeliest first: encoding, confidence, language."""
+    from chardet import EncodingEra, detect_all
+
+    # Without Macintosh and mainframe charsets: they would claim many Windows files.
+    return detect_all(sample, encoding_era=EncodingEra.MODERN_WEB | EncodingEra.LEGACY_ISO | EncodingEra.DOS)

@@ -13,7 +13,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO
 
-from gpu_rag.sources.charset import charset_of, mark_of
+from gpu_rag.sources.charset import SAMPLE_BYTES, charset_of, doubt_of, mark_of
 from gpu_rag.sources.columns import NUMBER, Columns, composed, is_composable, row_title, title_column
 from gpu_rag.sources.formats import TSV_SUFFIXES, has_suffix
 from gpu_rag.sources.json_rows import Row
@@ -40,11 +40,14 @@ def read_csv(path: Path, limits: Limits, needed: str = "text") -> Iterator[Row |
     integers, floats, true or false if they look like one, else texts. Quoted cells may hold line ends. A line `sep=;`
     names the delimiter; else it is one of , ; tab | and gives the column `needed`, or the most columns. A row with more
     cells than names, with a broken quotation, of another charset or longer than max_line_bytes is a Reject, and reading
-    continues after it. Memory: one row.
+    continues after it; so is a doubt about the charset. Memory: one row.
     """
     number = 0
     try:
         codec = _charset(path)
+        if needed == "text" and (other := _other_charset(path, codec)):
+            reason = f"it is read as {codec.upper()} but may be {other} or another"
+            yield Reject(shown(path), 0, f"{reason}; if the text looks wrong, save it as UTF-8")
         # A bad byte becomes a surrogate, so that it costs a row and not the file.
         with open_binary(path) as raw, TextIOWrapper(raw, codec, errors="surrogateescape", newline="") as stream:
             lines = _Lines(stream, limits.max_line_bytes)
@@ -92,6 +95,11 @@ def _charset(path: Path) -> str:
         return {"utf-8": "utf-8-sig"}.get(codec, codec[:6])  # codecs that remove the mark
     with open_binary(path) as stream:
         return charset_of(iter(lambda: stream.read(_READ_BYTES), b""))
+
+
+def _other_charset(path: Path, codec: str) -> str:
+    with open_binary(path) as stream:
+        return doubt_of(stream.read(SAMPLE_BYTES), codec)
 
 
 class _Lines:

@@ -208,6 +208,30 @@ def test_ctrl_c_after_the_end_adds_nothing(end, status, said, tmp_path):
     assert first.startswith("gpu-rag: error: not an index") and said in done.stderr and bool(more) == bool(said)
 
 
+LOADING = """
+import os, signal, sys
+class Pressed:
+    def find_spec(name, *_):
+        if name == "gpu_rag.settings":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Pressed)
+{}
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        ("from gpu_rag.__main__ import program; program()", ""),
+        ("from gpu_rag.cli.main import program; program()", "Traceback"),  # a wrong version
+    ],
+)
+def test_ctrl_c_while_modules_load_adds_nothing(start, said):
+    done = subprocess.run([sys.executable, "-c", LOADING.format(start)], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGINT
+    assert said in done.stderr and bool(done.stderr) == bool(said)
+
+
 def test_module_and_command_are_the_same_program(cli):
     command = Path(sys.executable).parent / "gpu-rag"
     by_command = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=PATIENCE_S)

@@ -47,6 +47,15 @@ def test_an_error_that_nobody_reads_keeps_its_status_and_leaves_stdout_alone(cli
     assert (done.returncode, done.stdout) == (2, "")
 
 
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_full_disk_is_named(cli, more: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        words = cli.command_line("completion", "bash", *more)
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("gpu-rag: error: the disk is full; given stdout; ") and done.stderr.count("\n") == 1
+
+
 @pytest.mark.slow
 def test_a_build_goes_on_without_stderr(cli, tiny_corpus: Path, tmp_path: Path, dead_pipe: int) -> None:
     words = ("index", tiny_corpus, "--out", tmp_path / "ix", "--for", "bm25", *cli.NO_LLM, "--json")

@@ -2,7 +2,9 @@
 
 import gpu_rag
 from gpu_rag import jobs
+from gpu_rag.cli.index_command import kinds_of_rejects
 from gpu_rag.cli.trace_text import step_words, trace_text
+from gpu_rag.types import Reject
 
 
 def row_of(**values):
@@ -45,6 +47,17 @@ def test_sentences_come_before_the_answer_and_an_answer_says_how_it_is_grounded(
     unstated = trace_text(row_of(status="unsupported", grounding={"status": "unsupported", "sentences": []}))
     assert "answer    a   (unsupported: the evidence does not state it)" in unstated
     assert "answer    none: no model was asked" in trace_text(row_of(answer=None, status="unsupported"))
+
+
+def test_a_line_feed_in_a_name_does_not_break_a_line():
+    held = {"title": "a\nb", "passage_id": "p\n1", "start": 0, "end": 1, "score": 1.0, "why": "near", "text": "x"}
+    node = {"name": "N\n", "id": "n\t", "type": "town", "score": 1.0}
+    edge = ["A", "r", "B", "facts\n.tsv:1"]
+    path = {"text": "A - r -> B", "edges": [edge]}
+    text = trace_text(row_of(evidence=[{**held, "file": "a\nb.csv", "place": "row 2"}], nodes=[node], paths=[path]))
+    assert r"1. a\nb   [p\n1, a\nb.csv row 2, characters 0-1]  score" in text
+    assert r"1. N\n   [n\t, town]" in text and r"A - r -> B   [facts\n.tsv:1]" in text
+    assert kinds_of_rejects([Reject("a\nb.png", 0, "not read", "")]) == [r"        1  not read: a\nb.png"]
 
 
 LAMP = """# Lamp of Skell

@@ -82,6 +82,23 @@ def test_the_text_of_an_open_document(tmp_path):
     assert (document.text, document.pages, rejects) == ("One.\n\nTwo.", (0, 6), [])
 
 
+def test_struck_words_of_open_documents_and_slides_are_between_tildes(tmp_path):
+    line, span = "style:text-properties style:text-line-through-style", "<text:span text:style-name="
+    styles = "".join(
+        f'<style:style style:name="{name}"><{line}="{kind}"/></style:style>'
+        for name, kind in (("T0", "solid"), ("T1", "none"))
+    )
+    spans = f"{span}'T0'>30{span}'T1'>0</text:span></text:span> {span}'T1'>240</text:span>"
+    content = f"<office:body {NS}>{styles}<text:p>It costs {spans} crowns</text:p></office:body>"
+    (tmp_path / "a.odt").write_bytes(zipped({"content.xml": content}))
+    said = (("noStrike", "It costs "), ("sngStrike", "300"), ("noStrike", " 240 crowns"))
+    runs = "".join(f'<a:r><a:rPr strike="{kind}"/><a:t>{text}</a:t></a:r>' for kind, text in said)
+    (tmp_path / "b.pptx").write_bytes(pptx([f"<p:sp><p:txBody><a:p>{runs}</a:p></p:txBody></p:sp>"]))
+    for name in ("a.odt", "b.pptx"):
+        (document,), rejects = read(tmp_path / name)
+        assert (document.text, rejects) == ("It costs ~~300~~ 240 crowns", [])
+
+
 def test_sheets_keep_their_rows(tmp_path):
     when = "<row r='4'><c r='B4' s='1'><v>44259</v></c><c r='C4' s='1'><v>44259.5</v></c></row>"
     rows = row(1, "name", "year", "open") + row(2, "Halden\n Bridge", 1902, True) + row(3, "Ves", 1.5) + when

@@ -51,6 +51,21 @@ NOTES = f"""<w:footnotes {W}><w:footnote w:type="separator">{paragraph("-")}</w:
 <w:footnote>{paragraph("A note.")}</w:footnote></w:footnotes>"""
 
 
+def run(text, style=""):
+    return f'<w:r><w:rPr>{style}</w:rPr><w:t xml:space="preserve">{text}</w:t></w:r>'
+
+
+def test_struck_words_are_between_tildes(tmp_path):
+    struck, mark = "<w:strike/>", "<w:pPr><w:rPr><w:strike/></w:rPr></w:pPr>"
+    price = run("30", struck) + run("0 ", "<w:dstrike/>") + run("240") + run(" ", struck)
+    old = run("Old ", struck) + "<w:r><w:tab/></w:r>" + run("price", '<w:strike w:val="0"/>')
+    (tmp_path / "a.docx").write_bytes(
+        docx(f"<w:p>{mark}{run('It costs ')}{price}{run('crowns')}</w:p><w:p>{old}</w:p>")
+    )
+    (document,), rejects = read(tmp_path / "a.docx")
+    assert (document.text, rejects) == ("It costs ~~300~~ 240 crowns\n\n~~Old~~ \tprice", [])
+
+
 def test_the_text_of_a_word_document(tmp_path):
     (tmp_path / "a.docx").write_bytes(docx(BODY, styles=STYLES, footnotes=NOTES))
     (document,), rejects = read(tmp_path / "a.docx")

@@ -57,6 +57,21 @@ def test_the_same_rows_in_every_dialect(tmp_path, name, charset):
     assert [(d.file, d.line) for d in documents] == [(str(tmp_path / name), line) for line in (2, 3, 5)]
 
 
+JAPANESE = "日付,担当,内容\n2026-05-03,中村,水門点検\n2026-05-04,小林,配管修理\n"
+CHINESE = "日期,负责人,内容\n2026-05-03,王伟,水闸检查\n2026-05-04,李娜,管道维修\n"
+
+
+def test_a_few_kanji_are_read_or_their_charset_is_doubted(tmp_path):
+    for charset, text in {"shift_jis": JAPANESE, "gb18030": CHINESE}.items():
+        documents, rejects = table(tmp_path / "a.csv", text, charset)
+        assert len(documents) == 2 and text.split(",")[3] in documents[0].text and not rejects
+    documents, rejects = table(tmp_path / "a.csv", JAPANESE, "euc_jp")  # its bytes are those of Chinese too
+    assert len(documents) == 2 and [r.line for r in rejects] == [0]
+    assert "read as GB18030 but may be EUC-JP" in rejects[0].reason
+    for line in ("Größe,Preis\nÖl,5 €\n", "Дата,место\n1902,Москва\n"):
+        assert not table(tmp_path / "a.csv", line, "cp1251" if "М" in line else "cp1252")[1]
+
+
 def test_columns_in_any_case_and_order_others_are_metadata_with_types(tmp_path):
     text = (
         "sep=;\nYear;TEXT;_Id;score;free;code;day;far;;note;Year\n"

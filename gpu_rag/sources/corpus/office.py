@@ -7,10 +7,10 @@
 | deleted and moved text, hidden text, field codes | not shown |
 | `Fallback` of drawings | repeats the text, for older programs |
 
-Paragraphs are separated by empty lines, items of a list by line breaks. Numbered paragraphs begin with their numbers
-(in .odt and .odp items of lists, in .pptx paragraphs with a number of their own). A row of a table is a line with tabs
-between cells, each behind the name of its column (in .rtf, "|" and no names). A slide is a page: its text, then its
-notes.
+Paragraphs are separated by empty lines, items of a list by line breaks; struck words are between "~~" (not in .rtf,
+nor if the style of a paragraph strikes them). Numbered paragraphs begin with their numbers (in .odt and .odp items of
+lists, in .pptx paragraphs with a number of their own). A row of a table is a line with tabs between cells, each behind
+the name of its column (in .rtf, "|" and no names). A slide is a page: its text, then its notes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import accumulate, groupby, takewhile
+from operator import itemgetter
 
 from gpu_rag.sources.charset import decode_text
 from gpu_rag.sources.columns import with_names
@@ -27,6 +28,7 @@ from gpu_rag.sources.corpus.parser import Parsed
 from gpu_rag.sources.rows import Limits, RowError, one_line
 from gpu_rag.text.sentences import word_set
 
+Pieces = list[tuple[str, bool]]  # of a paragraph: text, and whether it is struck
 _END_OF_TABLE = ("", "")  # a block between tables
 _MAX_WIDTH = 64  # columns of one cell
 _OLE = b"\xd0\xcf\x11\xe0"
@@ -211,14 +213,16 @@ class _Body:
         self._cells: list[list[str]] = []  # paragraphs of the open cells, outermost first
         self._widths: list[int] = []  # columns of these
         self._rows: list[list[str]] = []  # cells of the open rows
-        self._words: list[str] = []  # pieces of text in the open paragraph
-        self._outer: list[tuple[list[str], str]] = []  # paragraphs in which notes are open, and their styles
+        self._words: Pieces = []  # of the open paragraph
+        self._outer: list[tuple[Pieces, str]] = []  # paragraphs in which notes are open, and their styles
         self._style, self._is_item, self._is_title, self._is_heading = "", False, False, False
         self._list = self._level = ""  # the numbered list of the open paragraph, and its level there
         self._auto = ("", "")  # of a paragraph of a slide: kind and start of its number
         self._skipped = self._lists = 0  # depth inside an element that is left out, and inside lists
         self._runs = 0
-        self._is_head = False
+        self._open_style, self._striking = "", set[str]()  # of OpenDocument: the open style; styles that strike words
+        self._spans: list[bool] = []  # whether words of each open span are struck
+        self._is_head = self._is_struck = False
         self._is_hidden = self._is_text = self._is_contents = self._is_frame = False
 
     def new_page(self) -> None:
@@ -249,7 +253,12 @@ class _Body:
         elif tag == "ilvl":
             self._level = attributes.get("val", "")
         elif tag == "style" and self._is_open:
-            self._styles[attributes.get("name", "")] = attributes.get("parent-style-name", "").lower()
+            self._open_style = attributes.get("name", "")
+            self._styles[self._open_style] = attributes.get("parent-style-name", "").lower()
+        elif tag == "text-properties" and attributes.get("text-line-through-style", "none") != "none":
+            self._striking.add(self._open_style)
+        elif tag == "span" and self._is_open:
+            self._spans.append(any(self._spans[-1:]) or attributes.get("style-name") in self._striking)
         elif tag == "page" and self._is_open:
             self.new_page()
         elif tag == "pPr" and "lvl" in attributes:
@@ -266,7 +275,11 @@ class _Body:
             kind = attributes.get("type", "")
             self._is_title, self._is_frame = kind in _TITLES, kind in _FRAME
         elif tag == "r":
-            self._runs, self._is_hidden = self._runs + 1, False
+            self._runs, self._is_hidden, self._is_struck = self._runs + 1, False, False
+        elif tag == "rPr":  # of a slide
+            self._is_struck = attributes.get("strike", "noStrike") != "noStrike"
+        elif tag in ("strike", "dstrike") and self._runs:
+            self._is_struck |= attributes.get("val", "true") not in _OFF
         elif tag == "vanish" and self._runs:
             self._is_hidden = attributes.get("val", "true") not in _OFF
         elif tag == "t":
@@ -307,7 +320,9 @@ class _Body:
         elif tag == "t":
             self._is_text = False
         elif tag == "r":
-            self._runs, self._is_hidden = self._runs - 1, False
+            self._runs, self._is_hidden, self._is_struck = self._runs - 1, False, False
+        elif tag == "span" and self._spans:
+            self._spans.pop()
         elif tag == "list":
             self._lists -= 1
             if self._open_lists:
@@ -336,12 +351,13 @@ class _Body:
     def _add(self, text: str) -> None:
         if self._is_hidden or self._is_frame:
             return
-        self._words.append(text)
-        self._size += len(text)
+        is_struck = self._is_struck or any(self._spans[-1:])
+        self._words.append((text, is_struck))
+        self._size += len(text) + 4 * is_struck
         self._limits.check_chars(self._size)
 
     def _paragraph(self) -> None:
-        text = "".join(self._words).strip()
+        text = _with_marks(self._words)
         if self._style == "title" and not self.title:
             self.title = " ".join(text.split())
         if not _CONTENTS.fullmatch(self._style):
@@ -379,6 +395,16 @@ class _Body:
             named, room = _tables_named(blocks, room)
             result.append(_joined(named))
         return result
+
+
+def _with_marks(words: Pieces) -> str:
+    """The text of a paragraph, with "~~" around struck words."""
+    parts = list[str]()
+    for is_struck, group in groupby(words, key=itemgetter(1)):
+        text = "".join(piece for piece, _ in group)
+        struck = text.strip() if is_struck else ""
+        parts.append(text.replace(struck, f"~~{struck}~~", 1) if struck else text)
+    return "".join(parts).strip()
 
 
 def _width(number: str) -> int:
