@@ -16,12 +16,14 @@ import csv
 import json
 import sys
 from collections import Counter
-from dataclasses import astuple
+from collections.abc import Sequence
+from dataclasses import astuple, replace
 from hashlib import sha1
 from pathlib import Path
 
 import numpy as np
 import torch
+from scipy.optimize import minimize
 
 from gpu_rag import Index, load_questions
 from gpu_rag.evaluation.bootstrap import paired_difference
@@ -29,12 +31,13 @@ from gpu_rag.evaluation.compare import score
 from gpu_rag.evaluation.kb import KbGold
 from gpu_rag.index.folder import sha256_text
 from gpu_rag.methods.fused.batched import PAIRS, columns
-from gpu_rag.methods.fused.model import Learnt, train
+from gpu_rag.methods.fused.model import Learnt, Model, fit, pair_sums
 from gpu_rag.methods.fused.tune import Examples, Places, examples
 from gpu_rag.sources.questions import QuestionRow
 
 AT = (2, 5, 10)
 MIXES = (("bubblerag",), ())
+STEPS = 200  # of the solver
 Seen = tuple[str, str, Examples, np.ndarray]  # family, name of the set, with `bubblerag`, recall of `ppr`
 
 
@@ -78,6 +81,49 @@ def join_sets(sets: list[Seen], n_columns: int) -> Learnt:
     values = np.concatenate([part.values[..., :n_columns] for part in learnt])
     pairs, gold = (np.concatenate(parts) for parts in zip(*((part.pairs, part.gold) for part in learnt)))
     return Learnt(values, pairs, gold, np.concatenate(weight))
+
+
+def train(lists: Sequence[str], names: Sequence[str], learnt: Learnt, pull: float) -> Model:
+    """Train both passes from zero: the first on the features, the second on features and pairs; then how two passages
+    are chosen. names: of both."""
+    n, zero = learnt.values.shape[-1], np.zeros(len(names))
+    mean, scale = moments(learnt.values)
+    alone = Model(tuple(lists), tuple(names[:n]), mean, scale, zero[:n], zero[:n], zero[:0])
+    first = np.append(fit(alone, replace(learnt, pairs=learnt.pairs[..., :0]), pull).weights, zero[n:])
+    mean, scale = np.append(mean, zero[n:]), np.append(scale, 1 + zero[n:])
+    model = Model(tuple(lists), tuple(names), mean, scale, first, zero, zero[n:])
+    mean, scale = moments(model.inputs(*learnt.inputs))
+    return join_two(fit(replace(model, mean=mean, scale=scale), learnt, pull), learnt, pull)
+
+
+def join_two(model: Model, learnt: Learnt, pull: float) -> Model:
+    """The model with t of lowest loss: the mean of -log softmax(two) at the twos with most gold candidates, plus the
+    penalty of `fit`."""
+    near, sums, mutual = pair_sums((model.standard(*learnt.inputs) * model.weights).sum(-1), learnt.pairs)
+    one, other = np.triu_indices(near.shape[1], 1)
+    gold = np.take_along_axis(learnt.gold, near, 1).astype(int)
+    count = gold[:, one] + gold[:, other]
+    best = (count == count.max(1, keepdims=True)) & (count > 0)
+    used = best.any(1)
+    best, x = best[used], np.concatenate([sums[used, :, None], mutual[used]], -1)
+    scale, share = np.append(1, x[..., 1:].std((0, 1)) + 1e-9), learnt.weight[used] / learnt.weight[used].sum()
+    start = np.append(1, np.zeros(len(scale) - 1))
+
+    def loss(w: np.ndarray) -> tuple[float, np.ndarray]:
+        scores = x @ (w / scale)
+        powers = np.exp(scores - scores.max(1, keepdims=True))
+        every, right = (part / part.sum(1, keepdims=True) for part in (powers, powers * best))
+        gradient = np.einsum("qp,qpn->n", (every - right) * share[:, None], x) / scale + pull * (w - start)
+        return float(-(share * np.log((every * best).sum(1))).sum() + pull * (w - start) @ (w - start) / 2), gradient
+
+    weights = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": STEPS}).x / scale
+    return replace(model, together=weights[1:] / weights[0])
+
+
+def moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The mean and standard deviation of each column."""
+    flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
+    return flat.mean(0), flat.std(0) + 1e-9
 
 
 def is_even(row: QuestionRow) -> bool:

@@ -126,9 +126,13 @@ def changed(texts: pa.Array, names: pa.Array, mask: pa.BooleanArray, change: Cal
 
 
 def one_array(column: pa.Array | pa.ChunkedArray) -> pa.LargeStringArray:
-    """A column of texts of any size as one array."""
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    return pa.concat_arrays([pa.array([], pa.large_string()), *(chunk.cast(pa.large_string()) for chunk in chunks)])
+    """A column of texts, or of lists of these, of any size as one array."""
+    chunks, kind = column.chunks if isinstance(column, pa.ChunkedArray) else [column], _large(column.type)
+    return pa.concat_arrays([pa.array([], kind), *(chunk.cast(kind) for chunk in chunks)])
+
+
+def _large(kind: pa.DataType) -> pa.DataType:
+    return pa.large_list(_large(kind.value_type)) if pa.types.is_list(kind) else pa.large_string()
 
 
 def rows_of(wanted: pa.Array, names: pa.Array) -> np.ndarray:

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from gpu_rag.errors import IndexCorrupt
 from gpu_rag.index.folder import storage_errors
-from gpu_rag.index.names import TextColumn
+from gpu_rag.index.names import TextColumn, one_array
 from gpu_rag.text.bm25 import narrow as narrow
 
 ROWS_A_GROUP = 8192
@@ -227,21 +227,11 @@ def unchanged_rows(
 def same_rows(columns: Iterable[tuple[pa.ChunkedArray, pa.ChunkedArray]]) -> np.ndarray:
     """The row as in `unchanged_rows`, of columns that are read: (of the one table, of the other)."""
     (ids, known), *others = columns
-    rows = pc.index_in(one_large_array(ids), value_set=one_large_array(known))
+    rows = pc.index_in(one_array(ids), value_set=one_array(known))
     is_same = pc.is_valid(rows).to_numpy(zero_copy_only=False)
     for column, before in others:
-        is_same &= _are_equal(one_large_array(column), one_large_array(before).take(rows))
+        is_same &= _are_equal(one_array(column), one_array(before).take(rows))
     return np.where(is_same, pc.fill_null(rows, -1).to_numpy(), -1).astype(np.int64)  # type: ignore[no-any-return]
-
-
-def one_large_array(column: pa.ChunkedArray) -> pa.Array:
-    """A column of texts, or of lists of these, of any size as one array."""
-    kind = _large(column.type)
-    return pa.concat_arrays([pa.array([], kind), *column.cast(kind).chunks])
-
-
-def _large(kind: pa.DataType) -> pa.DataType:
-    return pa.large_list(_large(kind.value_type)) if pa.types.is_list(kind) else pa.large_string()
 
 
 def _are_equal(a: pa.Array, b: pa.Array) -> np.ndarray:

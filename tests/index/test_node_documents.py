@@ -18,7 +18,7 @@ from kb_rows import read_nodes
 import gpu_rag
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.index import tables
-from gpu_rag.index.stages.knowledge_base.texts import EdgeTexts, names_in_words
+from gpu_rag.index.stages.knowledge_base.texts import edge_texts, names_in_words
 from gpu_rag.index.stages.node_documents import cut
 from gpu_rag.index.stages.passages import read_passages
 from gpu_rag.index.verify import verify
@@ -188,7 +188,7 @@ def test_texts_of_edges_are_those_of_the_base(tmp_path: Path) -> None:
     gpu_rag.build((), tmp_path / "i", kg=tmp_path / "f.tsv", settings={"models": {"embedder": "hash", "llm": "none"}})
     index = gpu_rag.Index.open(tmp_path / "i")
     kb = index.loaded("kb", load_kb)
-    texts = EdgeTexts(index.folder("kb"))
+    texts = edge_texts(index.folder("kb"))
     expected = [text_of_edge(kb, edge) for edge in range(kb.n_edges)]
     assert len(texts) == kb.n_edges > 20 and list(texts) == expected
     assert texts[3:9] == expected[3:9] and texts[-1] == expected[-1] and texts[np.int64(2)] == expected[2]

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -72,7 +73,7 @@ def _counted(work: Work) -> dict[str, int]:
         _write_extracted(work, db)
         db.run("DROP TABLE extracted", _STATED, "DROP TABLE triples")
         db.run(_SUBJECTS, "DROP TABLE stated", _ENDS, "DROP TABLE with_subjects")
-        n_relations = _write_relations(work, db)
+        n_relations = write_relations(work.out / "relations.parquet", db.batches(_RELATIONS))
     return {"entities": n_entities, "relations": n_relations, "dropped_names": dropped}
 
 
@@ -180,15 +181,18 @@ def _write_extracted(work: Work, db: Database) -> None:
             writer.add(batch.columns)
 
 
-def _write_relations(work: Work, db: Database) -> int:
-    n = 0
-    with tables.TableWriter(work.out / "relations.parquet", tables.RELATIONS) as writer:
-        for run in runs_of(db.batches(_RELATIONS), ("s", "label", "o")):
+def write_relations(path: Path, rows: Iterator[pa.RecordBatch], schema: pa.Schema = tables.RELATIONS) -> int:
+    """Write extracted relations. Returns their number.
+
+    rows: distinct (s, label, o, passage), sorted. schema: may have a confidence too, which is 1.
+    """
+    n, values = 0, ("extraction", 1.0)[: len(schema) - 4]
+    with tables.TableWriter(path, schema) as writer:
+        for run in runs_of(rows, ("s", "label", "o")):
             firsts = pa.array(run.starts[:-1])
             subjects, labels, objects = (run.rows[name].take(firsts) for name in ("s", "label", "o"))
             passages = pa.ListArray.from_arrays(pa.array(run.starts, pa.int32()), run.rows["passage"])
-            origins = pa.repeat("extraction", len(firsts))
-            writer.add([subjects, labels, objects, passages, origins])
+            writer.add([subjects, labels, objects, passages, *(pa.repeat(value, len(firsts)) for value in values)])
             n += len(firsts)
     return n
 

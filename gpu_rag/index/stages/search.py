@@ -54,7 +54,8 @@ class TextRows(Sequence[str]):
         if isinstance(index, slice):
             start, stop, _ = index.indices(self.n)
             return self.make(slice(start, stop))
-        return self.make(slice(index, index + 1))[0]
+        row = range(self.n)[index]
+        return self.make(slice(row, row + 1))[0]
 
 
 def passage_texts(folder: Path) -> TextRows:

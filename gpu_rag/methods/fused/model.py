@@ -9,7 +9,6 @@ With z = clip((x - mean) / scale, -CLIP, CLIP) for each column, and the features
 `fit` finds w from questions with gold passages, and leaves the first pass as it is:
   loss(w) = the mean over questions of -log softmax(scores) at their gold candidates, plus
             pull / 2 * |w - w0|^2, so that few questions change little
-`train` then finds t in the same way, by -log softmax(two) at the twos with most gold candidates.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class Model:
     def scores(self, values: np.ndarray, pairs: np.ndarray) -> np.ndarray:
         """f64[..., c]: the scores of candidates. They do not depend on other questions of the batch."""
         scores: np.ndarray = (self.standard(values, pairs) * self.weights).sum(-1)
-        near, sums, mutual = _two(scores, pairs)
+        near, sums, mutual = pair_sums(scores, pairs)
         if near.shape[-1] < 2:
             return scores
         best = (sums + (mutual * self.together).sum(-1)).argmax(-1)
@@ -90,7 +89,7 @@ class Model:
         return {"lists": list(self.lists), "columns": dict(zip(self.names, numbers))}
 
 
-def _two(scores: np.ndarray, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def pair_sums(scores: np.ndarray, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The AMONG first candidates i64[..., c], and of every two of them the sums of their scores f64[..., T] and of
     their numbers in both directions f64[..., T, m]."""
     near = np.argsort(-scores, axis=-1, kind="stable")[..., :AMONG]
@@ -172,47 +171,3 @@ def fit(start: Model, learnt: Learnt, pull: float) -> Model:
 
     weights = minimize(loss, start.weights, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS}).x
     return replace(start, weights=weights)
-
-
-def train(lists: Sequence[str], names: Sequence[str], learnt: Learnt, pull: float) -> Model:
-    """Train both passes from zero: the first on the features, the second on features and pairs; then how two passages
-    are chosen. names: of both."""
-    n, zero = learnt.values.shape[-1], np.zeros(len(names))
-    mean, scale = _moments(learnt.values)
-    alone = Model(tuple(lists), tuple(names[:n]), mean, scale, zero[:n], zero[:n], zero[:0])
-    first = np.append(fit(alone, replace(learnt, pairs=learnt.pairs[..., :0]), pull).weights, zero[n:])
-    mean, scale = np.append(mean, zero[n:]), np.append(scale, 1 + zero[n:])
-    model = Model(tuple(lists), tuple(names), mean, scale, first, zero, zero[n:])
-    mean, scale = _moments(model.inputs(*learnt.inputs))
-    return _joined(fit(replace(model, mean=mean, scale=scale), learnt, pull), learnt, pull)
-
-
-def _joined(model: Model, learnt: Learnt, pull: float) -> Model:
-    """The model with t of lowest loss."""
-    from scipy.optimize import minimize
-
-    near, sums, mutual = _two((model.standard(*learnt.inputs) * model.weights).sum(-1), learnt.pairs)
-    one, other = np.triu_indices(near.shape[1], 1)
-    gold = np.take_along_axis(learnt.gold, near, 1).astype(int)
-    count = gold[:, one] + gold[:, other]
-    best = (count == count.max(1, keepdims=True)) & (count > 0)
-    used = best.any(1)
-    best, x = best[used], np.concatenate([sums[used, :, None], mutual[used]], -1)
-    scale, share = np.append(1, x[..., 1:].std((0, 1)) + 1e-9), learnt.weight[used] / learnt.weight[used].sum()
-    start = np.append(1, np.zeros(len(scale) - 1))
-
-    def loss(w: np.ndarray) -> tuple[float, np.ndarray]:
-        scores = x @ (w / scale)
-        powers = np.exp(scores - scores.max(1, keepdims=True))
-        every, right = (part / part.sum(1, keepdims=True) for part in (powers, powers * best))
-        gradient = np.einsum("qp,qpn->n", (every - right) * share[:, None], x) / scale + pull * (w - start)
-        return float(-(share * np.log((every * best).sum(1))).sum() + pull * (w - start) @ (w - start) / 2), gradient
-
-    weights = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS}).x / scale
-    return replace(model, together=weights[1:] / weights[0])
-
-
-def _moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The mean and standard deviation of each column."""
-    flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
-    return flat.mean(0), flat.std(0) + 1e-9

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from project_scripts import script
 
 import gpu_rag
 from gpu_rag.errors import BadInput, UsageError
@@ -29,7 +30,7 @@ from gpu_rag.methods.fused.batched import (
     columns,
     fused_candidates,
 )
-from gpu_rag.methods.fused.model import Learnt, Model, fit, model_of, shipped, train
+from gpu_rag.methods.fused.model import Learnt, Model, fit, model_of, shipped
 from gpu_rag.methods.ppr.batched import Params as PprParams
 from gpu_rag.methods.ppr.batched import rank_by_graph
 from gpu_rag.program.search import Ranking
@@ -271,7 +272,7 @@ def test_training_finds_a_candidate_that_only_the_first_pass_leads_to() -> None:
     pairs[np.arange(n), others, g.integers(0, width, n)] += 1  # what other candidates lead to
     gold = (np.arange(width) == first[:, None]) | (np.arange(width) == second[:, None])
     learnt = Learnt(values, pairs, gold, np.ones(n))
-    model = train((), ("a", "p"), learnt, 0.001)
+    model = script("train_fused").train((), ("a", "p"), learnt, 0.001)
     assert model.first[0] > 0.5 and model.first[1] == 0 and model.weights[1] > 0.5
     alone, apart = (
         replace(model, weights=model.weights * [1, 0], together=np.zeros(1)),

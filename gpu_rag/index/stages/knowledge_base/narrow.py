@@ -15,13 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag.index.knowledge_base.tables import KB_TABLES, KB_TEXTS
+from gpu_rag.index.names import one_array
 from gpu_rag.index.narrow import ENTITIES, PASSAGES, Files, Narrow, View, masked_rows
 from gpu_rag.index.stages.knowledge_base.fuse import Fused
 from gpu_rag.index.stages.knowledge_base.nodes import Nodes, Records, names_of, types_of
 from gpu_rag.index.stages.knowledge_base.passages import EXTRACTION, link_passages, read_passage_rows
 from gpu_rag.index.stages.knowledge_base.stage import read_extraction
 from gpu_rag.index.stages.knowledge_base.texts import kb_texts_stage
-from gpu_rag.index.tables import one_large_array, whole_text
+from gpu_rag.index.tables import whole_text
 
 _RECORDS, _NODES, _EDGES, _RELATIONS = (f"kb/kb_{name}" for name in ("records", "nodes", "edges", "relations"))
 
@@ -33,7 +34,7 @@ def _kb(view: View) -> Files:
     source = _ints(old["records"], "source")
     stays = ~extracted[source]  # the index's own records come last: its entities, in order
     others = old["records"].filter(pa.array(stays))
-    parts = [tuple(one_large_array(others[name]) for name in ("id", "name", "aliases", "types"))]
+    parts = [tuple(one_array(others[name]) for name in ("id", "name", "aliases", "types"))]
     with view.scratch("passages", *(("extraction", "entities", "mentions") if extracted.any() else ())) as work:
         if extracted.any():
             own = read_extraction(work)
@@ -45,7 +46,7 @@ def _kb(view: View) -> Files:
         view.keep(_NODES, kept, old["nodes"].num_rows)
         (names, aliases), (type, types) = names_of(records, node, len(kept)), types_of(records, node, len(kept))
         ids, start = old["nodes"]["id"].take(pa.array(kept)), np.searchsorted(source[stays], range(len(sources) + 1))
-        nodes = Nodes(records, Fused(node, [], 0), node, start, one_large_array(ids), names, aliases, type, types)
+        nodes = Nodes(records, Fused(node, [], 0), node, start, one_array(ids), names, aliases, type, types)
         linked, n_own = link_passages(work, read_passage_rows(work.stage_folders["passages"]), nodes, sources)
     columns = {
         "types": [types],

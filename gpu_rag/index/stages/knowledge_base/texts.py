@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import index as as_index
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,13 +15,13 @@ import pyarrow.compute as pc
 from gpu_rag.index import tables
 from gpu_rag.index.knowledge_base.names import MAX_NEIGHBOURS, MAX_RELATIONS, standin_text
 from gpu_rag.index.knowledge_base.tables import KB_EDGES, KB_NODES, KB_RELATIONS, KB_TEXTS, KB_TYPES, WEB_PAGES
-from gpu_rag.index.names import TextColumn
+from gpu_rag.index.names import TextColumn, one_array
 from gpu_rag.index.stage import Stage, stage
 from gpu_rag.index.stages.knowledge_base.columns import single_spaced
 from gpu_rag.index.stages.knowledge_base.stage import kb_stage
 from gpu_rag.index.stages.passages import content_hash
 from gpu_rag.index.stages.rejected import Rejects
-from gpu_rag.index.stages.search import vector_stage
+from gpu_rag.index.stages.search import TextRows, vector_stage
 from gpu_rag.index.tables import TableWriter
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.settings import Settings
@@ -165,8 +164,7 @@ def node_names(folder: Path) -> TextColumn[str]:
 
 
 def _names(folder: Path) -> pa.LargeStringArray:
-    column = tables.read_table(folder / "kb_nodes.parquet", KB_NODES, ["name"])["name"].cast(pa.large_string())
-    return pa.concat_arrays([pa.array([], pa.large_string()), *column.chunks])
+    return one_array(tables.read_table(folder / "kb_nodes.parquet", KB_NODES, ["name"])["name"])
 
 
 def names_in_words(names: pa.LargeStringArray) -> pa.LargeStringArray:
@@ -175,40 +173,26 @@ def names_in_words(names: pa.LargeStringArray) -> pa.LargeStringArray:
     return pc.if_else(pc.equal(spaced, ""), names, spaced)
 
 
-class EdgeTexts(Sequence[str]):
-    """Texts of all edges: head, relation and tail in words. Memory: 12 bytes an edge, and the names in words."""
+def edge_texts(folder: Path) -> TextRows:
+    """Texts of all edges: head, relation and tail in words. Memory: 12 bytes an edge, and the names in words.
 
-    def __init__(self, folder: Path):
-        """Read the tables. folder: folder of the stage `kb`."""
-        self._names = names_in_words(_names(folder))
-        self._relations = pa.array(list(relation_texts(folder)), pa.large_string())
-        edges = tables.read_table(folder / "kb_edges.parquet", KB_EDGES)
-        self._head, self._relation, self._tail = (edges[name].to_numpy() for name in ("head", "relation", "tail"))
+    folder: folder of the stage `kb`.
+    """
+    names, relations = names_in_words(_names(folder)), pa.array(list(relation_texts(folder)), pa.large_string())
+    edges = tables.read_table(folder / "kb_edges.parquet", KB_EDGES)
+    columns = ((names, edges["head"]), (relations, edges["relation"]), (names, edges["tail"]))
 
-    def __len__(self) -> int:
-        return len(self._head)
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if not isinstance(index, slice):
-            return self._of(np.array([range(len(self))[as_index(index)]]))[0]
-        return self._of(np.arange(*index.indices(len(self))))
-
-    def _of(self, rows: np.ndarray) -> list[str]:
-        columns = ((self._names, self._head), (self._relations, self._relation), (self._names, self._tail))
-        parts = [texts.take(pa.array(number[rows])) for texts, number in columns]
+    def make(rows: slice) -> list[str]:
+        parts = [texts.take(numbers[rows]) for texts, numbers in columns]
         texts: list[str] = pc.binary_join_element_wise(*parts, pa.scalar(" ", pa.large_string())).to_pylist()
         return texts
+
+    return TextRows(len(edges), make)
 
 
 def exact_texts(folder: Path) -> Sequence[str]:
     """Texts of all edges; () if there are more than MAX_EXACT: their vectors are then composed during a search."""
-    texts = EdgeTexts(folder)
+    texts = edge_texts(folder)
     return texts if len(texts) <= MAX_EXACT else ()
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from gpu_rag.index import tables
 from gpu_rag.index.database import ROWS, Database, database
 from gpu_rag.index.names import normalised, one_array, rows_of
 from gpu_rag.index.stage import stage
-from gpu_rag.index.stages.entities import MAX_NAME_CHARS, runs_of
+from gpu_rag.index.stages.entities import MAX_NAME_CHARS, write_relations
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.lazy import torch
 from gpu_rag.methods.higra.merges import (
@@ -84,7 +83,9 @@ def exact_tables(work: Work, by: str) -> dict[str, int]:
         _write_entities(work, db, ids)
         db.run(_RELATIONS[0], "DROP TABLE stated", _RELATIONS[1], "DROP TABLE with_subjects")
         path = work.out / "higra_exact_relations.parquet"
-        n_relations = write_relations(path, db.batches("SELECT * FROM with_ends ORDER BY s, label, o, passage"))
+        n_relations = write_relations(
+            path, db.batches("SELECT * FROM with_ends ORDER BY s, label, o, passage"), HIGRA_RELATIONS
+        )
     named: dict[int, set[str]] = defaultdict(set)  # {group: names}, for groups of several items
     for group in np.flatnonzero(np.bincount(groups, minlength=1) > 1).tolist():
         named[group] = set()
@@ -474,20 +475,3 @@ def _lists(db: Database, query: str, first: int, last: int, type: pa.DataType) -
     rows = pa.Table.from_batches(batches)
     offsets = np.searchsorted(rows["entity"].to_numpy(), np.arange(first, last + 1))
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), rows.column(1).combine_chunks())
-
-
-def write_relations(path: Path, rows: Iterator[pa.RecordBatch]) -> int:
-    """Write extracted relations as HIGRA_RELATIONS. Returns their number.
-
-    rows: distinct (s, label, o, passage), sorted.
-    """
-    n = 0
-    with tables.TableWriter(path, HIGRA_RELATIONS) as writer:
-        for run in runs_of(rows, ("s", "label", "o")):
-            firsts = pa.array(run.starts[:-1])
-            subjects, labels, objects = (run.rows[name].take(firsts) for name in ("s", "label", "o"))
-            passages = pa.ListArray.from_arrays(pa.array(run.starts, pa.int32()), run.rows["passage"])
-            origins, sure = pa.repeat("extraction", len(firsts)), pa.repeat(pa.scalar(1.0, pa.float32()), len(firsts))
-            writer.add([subjects, labels, objects, passages, origins, sure])
-            n += len(firsts)
-    return n

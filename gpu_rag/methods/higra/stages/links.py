@@ -18,13 +18,14 @@ from gpu_rag.index import tables
 from gpu_rag.index.database import database
 from gpu_rag.index.names import changed, one_array
 from gpu_rag.index.stage import stage, where_capable
+from gpu_rag.index.stages.entities import write_relations
 from gpu_rag.index.stages.mentions import Earlier, mention_blocks, updated_blocks
 from gpu_rag.index.stages.search import embed_blocks
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.lazy import torch
 from gpu_rag.methods.higra.settings import AlignmentSettings
 from gpu_rag.methods.higra.stages.asks import PROMPTS, ask_windows, entity_text, is_left_to_the_model, roles_of
-from gpu_rag.methods.higra.stages.exact import STATED, write_relations
+from gpu_rag.methods.higra.stages.exact import STATED
 from gpu_rag.methods.higra.stages.windows import entity_windows, near_entities, window_params
 from gpu_rag.methods.higra.tables import (
     HIGRA_ENTITIES,
@@ -103,7 +104,9 @@ def _write_extracted(work: Work, path: Path) -> int:
             subject, object_ = (row_of[batch[name].take(owner).to_numpy()] for name in ("subject", "object"))
             columns = [pa.array(subject), batch["label"].take(owner), pa.array(object_), batch["passages"].flatten()]
             db.add("stated", pa.table(columns, STATED))
-        return write_relations(path, db.batches("SELECT DISTINCT * FROM stated ORDER BY s, label, o, passage"))
+        return write_relations(
+            path, db.batches("SELECT DISTINCT * FROM stated ORDER BY s, label, o, passage"), HIGRA_RELATIONS
+        )
 
 
 class Related(Struct, frozen=True):
