@@ -55,10 +55,11 @@ def question_rows(side: str, folder: Path) -> TextRows:
     return TextRows(len(texts), lambda rows: texts.slice(rows.start, rows.stop - rows.start).to_pylist())
 
 
-def text_numbers(side: str, folder: Path) -> np.ndarray:
-    """i64[Q]: a number for each in- or out-question; equal texts have equal numbers, from 0 by first use."""
-    encoded = one_array(read_questions(folder, side)["text"]).dictionary_encode()
-    return encoded.indices.to_numpy().astype(np.int64)  # type: ignore[no-any-return]
+def text_keys(side: str, folder: Path) -> np.ndarray:
+    """i64[Q]: a key of the text of each in- or out-question, for comparisons in this process, see `text_hashes`."""
+    batches = tables.read_batches(questions_file(folder, side), QUESTIONS, ("text",))
+    keys = [np.fromiter(map(hash, batch["text"].to_pylist()), np.int64, batch.num_rows) for batch in batches]
+    return np.concatenate([np.zeros(0, np.int64), *keys])
 
 
 def same_texts(side: str, now: Path, before: Path) -> np.ndarray:

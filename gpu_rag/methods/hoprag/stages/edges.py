@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 
 from gpu_rag.graph.join.candidates import bucket_bits
-from gpu_rag.graph.ragged import some_lists
 from gpu_rag.index import tables
 from gpu_rag.index.stage import Pairs, stage
 from gpu_rag.index.stages.search import drop_changed
@@ -27,6 +26,7 @@ from gpu_rag.methods.hoprag.stages.matching import (
     best_matches,
     match_exactly,
     match_nearly,
+    only,
     sampled_matches,
 )
 from gpu_rag.methods.hoprag.stages.vertices import read_vertices
@@ -38,7 +38,7 @@ from gpu_rag.methods.hoprag.tables import (
     questions_file,
     read_lists,
     same_questions,
-    text_numbers,
+    text_keys,
 )
 from gpu_rag.models.set import pick_device
 from gpu_rag.settings import Settings
@@ -95,7 +95,7 @@ def _match(work: Work, outs: Side, ins: Side) -> tuple[np.ndarray, np.ndarray, d
     previous = read_previous(work)
     if _is_exact(work):
         return *best_matches(work, outs, ins, previous, match_exactly), {"hop_exact": 1}
-    match = partial(match_nearly, bits=_bits(work.stage_folders))
+    match = partial(match_nearly, bits=_bits(*((side.keywords, side.text) for side in (outs, ins))))
     question, sim = best_matches(work, outs, ins, previous, match)
     sampled, n_found = sampled_matches(work, outs, ins, sim)
     _log.info("hop edges by candidates: %d of %d sampled matches that share a keyword are found", n_found, sampled)
@@ -117,7 +117,7 @@ def read_side(work: Work, side: str) -> Side:
     lists = read_lists(folders["hop_keywords"] / f"{side}.parquet")
     vectors = tables.read_arrays(folders[f"hop_{side}_vectors"] / "vectors.safetensors")["vectors"]
     moved = Ragged(lists.values.to(device), lists.offsets.to(device))
-    text = text_numbers(side, folders["hop_questions"])
+    text = text_keys(side, folders["hop_questions"])
     return Side(torch.from_numpy(vectors).to(device), moved, torch.from_numpy(vertex).to(device), text)
 
 
@@ -143,19 +143,18 @@ def read_previous(work: Work) -> Previous | None:
     return rows[0], rows[1], matches["question"].to_numpy(), matches["sim"].to_numpy()
 
 
-def _bits(folders: Mapping[str, Path]) -> np.ndarray:
-    """The `bucket_bits` of the keywords of distinct questions."""
-    return bucket_bits(*(_distinct_keywords(folders, side) for side in ("out", "in")))
-
-
-def _distinct_keywords(folders: Mapping[str, Path], side: str) -> Ragged:
-    rows = np.unique(text_numbers(side, folders["hop_questions"]), return_index=True)[1]
-    return some_lists(read_lists(folders["hop_keywords"] / f"{side}.parquet"), torch.from_numpy(rows))
+def _bits(outs: tuple[Ragged, np.ndarray], ins: tuple[Ragged, np.ndarray]) -> np.ndarray:
+    """The `bucket_bits` of the keywords of distinct questions, from keywords and text keys of both sides."""
+    return bucket_bits(*(only(lists, np.unique(text, return_index=True)[1]) for lists, text in (outs, ins)))
 
 
 def _buckets(folders: Mapping[str, Path]) -> dict[str, int]:
     """The `bucket_bits` of each keyword that has buckets."""
-    bits = _bits(folders)
+    outs, ins = (
+        (read_lists(folders["hop_keywords"] / f"{side}.parquet"), text_keys(side, folders["hop_questions"]))
+        for side in ("out", "in")
+    )
+    bits = _bits(outs, ins)
     rows = np.flatnonzero(bits)
     words = tables.read_table(folders["hop_keywords"] / "keywords.parquet", KEYWORDS)["keyword"].take(pa.array(rows))
     return dict(zip(words.to_pylist(), bits[rows].tolist()))

@@ -29,8 +29,8 @@ SAMPLED_FROM = 1 << 17  # in-questions that the sample is compared with at a tim
 class Side:
     """The in- or out-questions.
 
-    vectors: f16[Q, D]; keywords: Q lists; vertex: i64[Q]; text: i64[Q], numbers of the distinct texts, on the CPU. Rows
-    are ordered by (vertex, text), and a vertex has each text once.
+    vectors: f16[Q, D]; keywords: Q lists; vertex: i64[Q]; text: i64[Q], keys of the texts, on the CPU. Rows are
+    ordered by (vertex, text), and a vertex has each text once.
     """
 
     vectors: torch.Tensor
@@ -49,12 +49,13 @@ class Side:
         keywords = some_lists(self.keywords, moved)
         return Side(self.vectors[moved], keywords, self.vertex[moved], self.text[rows.numpy()])
 
-    def keywords_of(self, rows: np.ndarray) -> Ragged:
-        """The keywords of all rows, none for the rows that are not among `rows`."""
-        sizes = np.zeros(len(self.vertex), np.int64)
-        sizes[rows] = np.diff(self.keywords.offsets.numpy())[rows]
-        chosen = some_lists(self.keywords, torch.from_numpy(rows))
-        return Ragged(chosen.values, torch.from_numpy(np.append(0, sizes.cumsum())))
+
+def only(lists: Ragged, rows: np.ndarray) -> Ragged:
+    """The lists on the CPU, empty but for these rows, i64[B]."""
+    sizes, chosen = np.diff(lists.offsets.numpy()), np.zeros(lists.batch, bool)
+    chosen[rows] = True
+    values = lists.values[torch.from_numpy(np.repeat(chosen, sizes))]
+    return Ragged(values, torch.from_numpy(np.append(0, np.where(chosen, sizes, 0).cumsum())))
 
 
 # An earlier state of the stage, made in the same mode: for each in- and each out-question its earlier row, -1 for a new
@@ -165,7 +166,7 @@ def match_nearly(
 ) -> tuple[np.ndarray, np.ndarray]:
     """A `Match` that compares only questions that share a keyword, see `SharedKeywords`. SIM is exact. bits: the
     `bucket_bits` of the distinct texts of all questions."""
-    shared, n = SharedKeywords(outs.keywords_of(rows), ins.keywords_of(right_rows), bits), len(outs.vertex)
+    shared, n = SharedKeywords(only(outs.keywords, rows), only(ins.keywords, right_rows), bits), len(outs.vertex)
     work.progress.start("hop_edges", len(rows) + shared.n_common, "look-ups")
     things = described(ins.vectors, ins.keywords, 2**31)
 
