@@ -218,7 +218,7 @@ _MEASURES = tuple(f"recall@{k}" for k in DEFAULT_AT)
 
 
 def _best(recalls: Mapping[str, np.ndarray]) -> str:
-    """The method of highest recall@5, of equal ones that of highest recall@2, then @10; ties to `fused`, the default."""
+    """The method of highest recall@5, then recall@2, then recall@10; ties to `fused`, the default."""
 
     def quality(name: str) -> tuple[float, float, float, bool]:
         at_2, at_5, at_10 = np.round(recalls[name].mean(0), 9).tolist()

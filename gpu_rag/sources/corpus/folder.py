@@ -15,6 +15,7 @@ from gpu_rag.errors import BadInput, MissingBackend
 from gpu_rag.sources.charset import decode_text
 from gpu_rag.sources.corpus.marked import fence_after, with_named_tables
 from gpu_rag.sources.corpus.parser import PARSED_SUFFIXES, Parsed, Parser, is_parsed, require_reader
+from gpu_rag.sources.csv_rows import typed
 from gpu_rag.sources.formats import leads_out
 from gpu_rag.sources.json_rows import read_object
 from gpu_rag.sources.lines import read_whole
@@ -157,7 +158,7 @@ def _as_written(path: Path, name: bytes, limits: Limits, parser: Parser) -> Pars
         text = read_whole(path, limit, "4 * max_document_chars + 4", decode_text)
     text = document_text(text, limits)
     headings: list[tuple[int, str]] = []
-    front: dict[str, Scalar] = {}
+    front: dict[str, Scalar | None] = {}
     if has_ending(name, (".srt", ".vtt")):
         text = document_text(_with_times(text, has_ending(name, (".vtt",))), limits)
     is_rst, is_markdown = has_ending(name, (".rst",)), has_ending(name, (".md", ".ipynb"))
@@ -166,12 +167,18 @@ def _as_written(path: Path, name: bytes, limits: Limits, parser: Parser) -> Pars
     if is_markdown:
         headings = list(_headings(text))
         fields = islice(_FIELD.finditer(front_matter(text)), _MAX_FIELDS)
-        front = {field[1]: field[2].strip().strip("\"'") for field in fields}
+        front = {field[1]: _front(field[1], field[2].strip()) for field in fields}
     elif is_rst or has_ending(name, (".tex",)):
         heading = _UNDERLINED if is_rst else _LATEX_HEADING
         headings = [(match.start(), match[1].strip()) for match in heading.finditer(text)]
     title = str(front.pop("title", "")) or (headings[0][1] if headings else "")
     return Parsed(title, text, problems=tuple(problems), metadata=metadata_of(front, ()), headings=tuple(headings))
+
+
+def _front(name: str, value: str) -> Scalar | None:
+    """The value of a field of front matter: typed as a cell of a table, unless it is quoted or the title."""
+    bare = value.strip("\"'")
+    return bare if name == "title" or value[0] in "\"'" else typed(bare)
 
 
 def _notebook(path: Path, limits: Limits, parser: Parser, problems: dict[str, None]) -> str:
