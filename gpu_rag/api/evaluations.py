@@ -79,7 +79,7 @@ def evaluate(
     with closing(engine.models), opened as judging:
         bars.listen(engine, judging)
         comparison = compare(
-            engine, names, rows, retrieval_only=retrieval_only, at=_cutoffs(at),
+            engine, names, rows, retrieval_only=retrieval_only, at=_cutoffs(at), on_method=bars.on_method,
             on_answer=bars.on_answer, judge=judging, where=checked_text("where", where, ""), ceiling=ceiling,
             p_oracle=p_oracle, only=only,
         )  # fmt: skip
@@ -118,8 +118,10 @@ class _Bars:
         if judge is not None:
             judge.on_reply = self.on_verdict
 
-    def on_answer(self, method: str, answer: Answer) -> None:
+    def on_method(self, method: str) -> None:
         self._progress.start(method, self._n, "questions")
+
+    def on_answer(self, method: str, answer: Answer) -> None:
         self._progress.advance(1)
 
     def on_verdict(self, _: int, reply: Any) -> None:

@@ -70,6 +70,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     same = [f"{method} ranks as {other}" for method in methods if (other := method_of(method).ranks_as)]
     if options.retrieval_only and same:
         say(f"gpu-rag: --retrieval-only leaves out the dialogue: {', '.join(same)}")
+    if not options.retrieval_only and settings.models.llm == "none" and any(row.answers for row in rows):
+        say("gpu-rag: answers are not scored, since no model that can answer is set: --set models.llm=...")
     beside = options.report.with_name(options.report.name + ".replies.sqlite") if options.report else None
     if options.judge and not options.retrieval_only and options.replies is None and beside is None:
         say("gpu-rag: verdicts are not kept: another run asks again; --replies FILE or --report FILE.html keeps them")
@@ -122,13 +124,15 @@ def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) 
     ]
     named += ["answer_on_path_pruned", *([] if retrieval_only else ["em", "f1", "truthful", "judge"])]
     measures = [name for name in dict.fromkeys(named) if any(e.get(name) is not None for e in methods.values())]
-    measures = measures or [f"recall@{k}" for k in at]
+    is_scored, measures = bool(measures), measures or [f"recall@{k}" for k in at]
     ends = [[str(entry["failed"]), f"{entry['wall_s']:.2f}"] for entry in methods.values()]
     scores = [[*row, *end] for row, end in zip(score_rows(document, measures), ends)]
     parts = [
         f"{document['n']} questions; mean and 95 % bootstrap interval",
         table(scores, ["method", *measures, "failed", "wall s"]),
     ]
+    if not is_scored:
+        parts.append("nothing is scored: recall needs gold_ids; em and f1 need answers, and a model that can answer")
     if missed := document.get("gold_missed"):
         parts.append(
             f"gold that is no node, scored as missed: {missed['answers']} answers of {missed['questions']} questions"
