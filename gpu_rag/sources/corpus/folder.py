@@ -63,8 +63,8 @@ _MAX_FIELDS = 100
 def list_files(folder: Path) -> list[bytes]:
     """Relative paths of all files below `folder`, with "/" between parts, sorted as bytes.
 
-    Hidden folders, links to folders, and folders that cannot be listed, are in the list like files: `unreadable` gives
-    the reason. Paths are bytes, because a name decoded by the locale would differ between
+    Indexes, hidden folders, links to folders, and folders that cannot be listed, are in the list like files:
+    `unreadable` gives the reason. Paths are bytes, because a name decoded by the locale would differ between
     machines. Raises BadInput if `folder` itself cannot be listed.
     """
     root = os.fsencode(folder)
@@ -74,7 +74,8 @@ def list_files(folder: Path) -> list[bytes]:
         paths.append(error.filename)
 
     for base, folders, files in os.walk(root, onerror=keep):
-        closed = [name for name in folders if is_hidden(name) or os.path.islink(os.path.join(base, name))]
+        below = {name: os.path.join(base, name) for name in folders}
+        closed = [name for name, path in below.items() if is_hidden(name) or os.path.islink(path) or is_index(path)]
         folders[:] = [name for name in folders if name not in closed]
         paths += (os.path.join(base, name) for name in files + closed)
     if root in paths:
@@ -85,6 +86,13 @@ def list_files(folder: Path) -> list[bytes]:
 def is_hidden(name: bytes) -> bool:
     """Whether the last part of a path begins with "."."""
     return os.path.basename(name).startswith(b".")
+
+
+def is_index(path: str | bytes | Path) -> bool:
+    """Whether a folder is an index of gpu-rag, finished or begun."""
+    folder = os.fsencode(path)
+    names = (b"manifest.json", b"lock")
+    return os.path.isdir(folder + b"/stages") and any(os.path.isfile(folder + b"/" + name) for name in names)
 
 
 def unreadable(path: Path, folder: Path) -> str:
@@ -100,6 +108,8 @@ def unreadable(path: Path, folder: Path) -> str:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
             os.scandir(path).close()
+            if is_index(path) and not path.is_symlink():
+                return "an index is not a corpus"
             return "a link to a folder is not followed"
         if not stat.S_ISREG(mode):
             return "not a regular file"
