@@ -23,6 +23,7 @@ from gpu_rag.cli.options import (
     table,
 )
 from gpu_rag.cli.progress import Bars
+from gpu_rag.errors import UsageError
 from gpu_rag.methods.registry import AUTO, marked, method_of
 from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, joined_ops, rerank_lines, server_lines
 
@@ -61,6 +62,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     from gpu_rag.evaluation.judge import unread
     from gpu_rag.sources.questions import n_questions_lost
 
+    if options.report and options.report.is_dir():
+        raise UsageError("--report is a folder", given=options.report, expected="a file such as eval.html")
     rows, rejects = load_questions(options.questions, options.limit)
     at, methods = numbers(options.at), names(options.method)
     index = Index.open(options.index)

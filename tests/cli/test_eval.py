@@ -175,6 +175,12 @@ def test_limit_and_rejects(run, cli, index, questions):
     assert run(*given, "--max-failures", "20%").status == 0
 
 
+def test_a_report_is_a_file(run, index, questions, tmp_path):
+    for folder in (".", tmp_path):
+        result = run("eval", index, questions, "--report", folder)
+        assert result.status == 2 and "--report is a folder" in result.error
+
+
 def test_questions_without_gold_have_no_recall(run, cli, index, questions):
     cli.write_rows(questions, [{"id": "q", "question": "Who?", "answers": ["Anna"]}])
     given = ("eval", index, questions, "--method", "bm25", "--retrieval-only", *cli.NO_LLM)
