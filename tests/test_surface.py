@@ -124,7 +124,33 @@ def test_none_is_the_default_of_every_keyword(index: gpu_rag.Index) -> None:
         with pytest.raises(gpu_rag.UsageError, match="where is not a text"):
             index.retrieve(QUESTION, where=wrong, settings=FAST)
     with pytest.raises(gpu_rag.UsageError, match="nothing is named"):
-        gpu_rag.remove(index.path, where=None)
+        gpu_rag.remove(index.path, documents=None, named=None, where=None)
+    assert index.neighbours("Kerling", k=None) == index.neighbours("Kerling") != []
+
+
+def test_questions_come_as_rows_or_as_a_table(index: gpu_rag.Index) -> None:
+    rows = [
+        {"question": QUESTION, "gold_ids": ["town"], "note": 1},
+        {"question": "Who was Orlo?", "gold_ids": ["orlo"]},
+    ]
+    found = [
+        gpu_rag.evaluate(index, given, methods="bm25", at=5, settings=FAST) for given in (rows, pandas.DataFrame(rows))
+    ]
+    assert [one.document["methods"]["bm25"]["recall@5"] for one in found] == [1.0, 1.0]
+    answers = index.answer(pandas.DataFrame(rows), method="bm25", settings=FAST)
+    assert [answer.question for answer in answers] == [row["question"] for row in rows], "not the names of its columns"
+    wrong: Any
+    for wrong in (["Who?"], rows[0], [{"query": "Who?"}], 3, pandas.DataFrame({"a": [1]})):
+        with pytest.raises(gpu_rag.UsageError, match="cannot be asked"):
+            gpu_rag.evaluate(index, wrong, methods="bm25", settings=FAST)
+    with pytest.raises(gpu_rag.UsageError, match="cannot be asked"):
+        index.answer(pandas.DataFrame({"a": [1]}), settings=FAST)
+
+
+def test_an_open_index_stands_for_its_path_but_not_to_remove_from(index: gpu_rag.Index) -> None:
+    assert gpu_rag.verify(index).ok
+    with pytest.raises(gpu_rag.UsageError, match="an open index reads its texts"):
+        gpu_rag.remove(index, documents="town")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("path", [None, 3, b"an-index", ["an-index"]])

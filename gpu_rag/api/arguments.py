@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from gpu_rag.errors import UsageError
+from gpu_rag.index.index import Index
 from gpu_rag.models.llm.interface import LLM, ApiKeys
 from gpu_rag.settings import Settings, make_settings, merge
 from gpu_rag.settings.ranges import MAX_INTEGER
 
 PathLike = str | Path
+IndexLike = Index | PathLike
 SettingsLike = Settings | Mapping[str, Any] | None
 
 
 def checked_path(name: str, given: object) -> Path:
-    """A path. Raises UsageError for "" and for other types."""
+    """A path, also that of an open Index. Raises UsageError for "" and for other types."""
+    given = given.path if isinstance(given, Index) else given
     if not isinstance(given, (str, Path)) or not str(given) or given == "":
         raise UsageError(f"{name} is not a path", given=repr(given)[:80], expected="a path")
     return Path(given)

@@ -43,6 +43,7 @@ from gpu_rag.plan.index_plan import plan_index
 from gpu_rag.plan.trial import PLANNED, BuildJob
 from gpu_rag.settings import Settings, changed_settings, make_settings, merge
 from gpu_rag.sources.corpus import sorted_paths
+from gpu_rag.sources.corpus.folder import is_index
 from gpu_rag.sources.named import all_sources, named_source
 
 
@@ -303,7 +304,7 @@ def sources_of(
     if not files and not named:
         raise UsageError("there is nothing to index", given="none", expected="CORPUS, --kg, --skb or --source")
     for path in files:
-        if (path / "manifest.json").is_file() and (path / "stages").is_dir():
+        if is_index(path):
             do = "name the folder of the documents; --out names the index"
             raise UsageError("an index is not a corpus", given=path, expected="files or a folder of documents", do=do)
     triples = checked_paths("openie", openie)

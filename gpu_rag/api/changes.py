@@ -15,7 +15,7 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 import pyarrow.compute as pc
 
-from gpu_rag.api.arguments import PathLike, SettingsLike, checked_path, checked_paths
+from gpu_rag.api.arguments import IndexLike, PathLike, SettingsLike, checked_path, checked_paths
 from gpu_rag.api.builds import run_build
 from gpu_rag.api.corpus import columns_of, corpus_files, is_table, texts_file, write_texts
 from gpu_rag.api.indexes import Index
@@ -56,7 +56,7 @@ class Change:
     receipt: Path | None = None
 
 
-def add(index: PathLike, corpus: Any, **keywords: Unpack[Changing]) -> Change:
+def add(index: IndexLike, corpus: Any, **keywords: Unpack[Changing]) -> Change:
     """Add files, or documents in memory with ids, to an index. A file or document that was removed comes back.
 
     corpus: as for `build`; a document in memory replaces one in memory with the same id. All other sources of the index
@@ -71,7 +71,7 @@ def add(index: PathLike, corpus: Any, **keywords: Unpack[Changing]) -> Change:
     return rebuild(folder, _restored(_with_files(sources, files), files), **keywords)
 
 
-def update(index: PathLike, sources: PathLike | Sequence[PathLike] = (), **keywords: Unpack[Changing]) -> Change:
+def update(index: IndexLike, sources: PathLike | Sequence[PathLike] = (), **keywords: Unpack[Changing]) -> Change:
     """Read the sources of an index again: new and changed files enter it, and files that are gone leave it.
 
     sources: files or folders to add; if the index has a source of the same name, this is its new place. Raises as

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_rag.api.arguments import PathLike, checked_names, checked_path, checked_paths
+from gpu_rag.api.arguments import IndexLike, PathLike, checked_names, checked_path, checked_paths
 from gpu_rag.errors import BadInput, IndexCorrupt, MissingLayer
 from gpu_rag.evaluation.verify_answers import AnswerChecker, Difference, check_answers
 from gpu_rag.index.folder import read_json
@@ -38,7 +38,9 @@ class Verified:
         return not self.broken
 
 
-def verify(index: PathLike, *, methods: str | Sequence[str] | None = None, receipt: PathLike | None = None) -> Verified:
+def verify(
+    index: IndexLike, *, methods: str | Sequence[str] | None = None, receipt: PathLike | None = None
+) -> Verified:
     """Check an index: checksums, tables against each other, graph invariants.
 
     methods: also check that it has the stages that these methods, or "all", need. receipt: receipt of `remove`; also
@@ -82,7 +84,7 @@ class VerifiedAnswers:
 
 
 def verify_answers(
-    answers: PathLike, index: Index | PathLike, *, corpus: PathLike | Sequence[PathLike] = ()
+    answers: PathLike, index: IndexLike, *, corpus: PathLike | Sequence[PathLike] = ()
 ) -> VerifiedAnswers:
     """Check every quotation, offset, path, status and grounding of answers against the index, the answers against the
     replies kept beside them, each row against its digest, and the quotations against the corpus if it is given.

@@ -65,7 +65,7 @@ def _row(item: str | Mapping[str, Any], number: int) -> Mapping[str, Any]:
 def _table_rows(table: Any) -> Iterator[Mapping[str, Any]]:
     """The rows of a table one by one, without empty cells; an id counts from 1 if there is none. A row without text
     becomes a reject. Raises UsageError for a table without a column text."""
-    columns, rows = columns_of(table), _cells(table)
+    columns, rows = columns_of(table), cells_of(table)
     if columns is None:
         first = next(rows, {})
         columns, rows = list(first), chain([first], rows) if first else rows
@@ -78,7 +78,7 @@ def _table_rows(table: Any) -> Iterator[Mapping[str, Any]]:
         yield {"id": str(number), **kept}
 
 
-def _cells(table: Any) -> Iterator[Mapping[str, Any]]:
+def cells_of(table: Any) -> Iterator[Mapping[str, Any]]:
     """The rows of a table with all cells, in Python's types."""
     if hasattr(table, "to_batches"):  # Arrow
         return chain.from_iterable(batch.to_pylist() for batch in table.to_batches(1000))

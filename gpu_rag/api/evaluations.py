@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from gpu_rag.api.arguments import (
     checked_text,
 )
 from gpu_rag.api.indexes import Index
-from gpu_rag.api.questions import load_questions
+from gpu_rag.api.questions import checked_rows, load_questions
 from gpu_rag.engine import Engine, checked_method
 from gpu_rag.errors import RequestFailed, UsageError
 from gpu_rag.evaluation.compare import DEFAULT_AT, Comparison, compare
@@ -33,7 +33,7 @@ from gpu_rag.types import Answer, Reject, Reply
 
 def evaluate(
     index: Index | PathLike,
-    questions: PathLike | Iterable[QuestionRow],
+    questions: PathLike | Iterable[QuestionRow | Mapping[str, Any]],
     *,
     methods: str | Sequence[str] | None = None,
     retrieval_only: bool = False,
@@ -53,10 +53,11 @@ def evaluate(
 ) -> Comparison:
     """Compare methods on questions with gold ids or answers; `.document` is the output of `eval --json`.
 
-    questions: a file, or rows of `load_questions`; limit: use only the first rows of a file. at: cut-offs of recall.
-    ceiling: also report at which stage gold passages are lost if every choice is perfect. decider: rule, model, or
-    oracle:P, which knows the gold and is right with probability P; oracle:P:NAME takes only the decisions of a name; ""
-    for the setting. judge: whether a model also judges the answers (`eval.judge`, else the model that answers).
+    questions: a file, or its rows as `load_questions` gives them, as mappings or as a table; limit: use only the first
+    rows of a file. at: cut-offs of recall. ceiling: also report at which stage gold passages are lost if every choice
+    is perfect. decider: rule, model, or oracle:P, which knows the gold and is right with probability P; oracle:P:NAME
+    takes only the decisions of a name; "" for the setting. judge: whether a model also judges the answers
+    (`eval.judge`, else the model that answers).
     replies, judge_replies: files that store the models' replies. Other keywords: see `Index`.
 
     Raises UsageError, BadInput, MissingLayer before any method runs; ModelError.
@@ -78,7 +79,7 @@ def evaluate(
     with closing(engine.models), opened as judging:
         bars.listen(engine, judging)
         comparison = compare(
-            engine, names, rows, retrieval_only=retrieval_only, at=[checked_count("at", k) or 0 for k in at],
+            engine, names, rows, retrieval_only=retrieval_only, at=_cutoffs(at), on_method=bars.on_method,
             on_answer=bars.on_answer, judge=judging, where=checked_text("where", where, ""), ceiling=ceiling,
             p_oracle=p_oracle, only=only,
         )  # fmt: skip
@@ -89,10 +90,16 @@ def evaluate(
     return comparison
 
 
-def _rows(questions: PathLike | Iterable[QuestionRow], limit: int | None) -> tuple[list[QuestionRow], list[Reject]]:
+def _rows(
+    questions: PathLike | Iterable[QuestionRow | Mapping[str, Any]], limit: int | None
+) -> tuple[list[QuestionRow], list[Reject]]:
     if isinstance(questions, (str, Path)):
         return load_questions(checked_path("questions", questions), checked_count("limit", limit))
-    return list(questions), []
+    return checked_rows(questions), []
+
+
+def _cutoffs(given: object) -> list[int]:
+    return [checked_count("at", k) or 0 for k in (given if isinstance(given, Iterable) else (given,))]
 
 
 def _path(name: str, given: PathLike | None) -> Path | None:
@@ -111,8 +118,10 @@ class _Bars:
         if judge is not None:
             judge.on_reply = self.on_verdict
 
-    def on_answer(self, method: str, answer: Answer) -> None:
+    def on_method(self, method: str) -> None:
         self._progress.start(method, self._n, "questions")
+
+    def on_answer(self, method: str, answer: Answer) -> None:
         self._progress.advance(1)
 
     def on_verdict(self, _: int, reply: Any) -> None:

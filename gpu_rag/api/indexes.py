@@ -173,14 +173,14 @@ class Index(opened.Index):
 
     # --- facts -------------------------------------------------------------------------------------
 
-    def neighbours(self, name: str, *, k: int = 20) -> list[Fact]:
+    def neighbours(self, name: str, *, k: int | None = 20) -> list[Fact]:
         """At most k facts around a name, the best connected other ends first. Raises BadInput for a name that the index
         lacks, MissingLayer."""
         from gpu_rag.index.facts import load_facts
 
-        return self.loaded("facts", load_facts).around(checked_text("name", name), checked_count("k", k) or 0)
+        return self.loaded("facts", load_facts).around(checked_text("name", name), checked_count("k", k) or 20)
 
-    def paths(self, start: str, end: str, *, k: int = 5, hops: int = 4) -> list[tuple[Fact, ...]]:
+    def paths(self, start: str, end: str, *, k: int | None = 5, hops: int | None = 4) -> list[tuple[Fact, ...]]:
         """At most k chains of up to `hops` facts between two names, in any direction of the facts.
 
         Shorter chains come first, then chains through names with fewer facts. Raises as `neighbours`.
@@ -189,7 +189,7 @@ class Index(opened.Index):
 
         facts = self.loaded("facts", load_facts)
         names = checked_text("start", start), checked_text("end", end)
-        return facts.chains(*names, checked_count("k", k) or 0, checked_count("hops", hops) or 0)
+        return facts.chains(*names, checked_count("k", k) or 5, checked_count("hops", hops) or 4)
 
     def passage(self, id: str) -> Evidence:
         """One passage by its id, with score 0. Raises BadInput for an unknown id."""

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 
 import msgspec
 
-from gpu_rag.api.arguments import PathLike, checked_path, checked_paths, checked_settings
+from gpu_rag.api.arguments import IndexLike, PathLike, checked_path, checked_paths, checked_settings
 from gpu_rag.api.builds import run_build
 from gpu_rag.api.changes import Changing, check_sources_exist, checked_folder
 from gpu_rag.api.indexes import Index
@@ -29,7 +29,7 @@ from gpu_rag.models.llm.interface import LLM
 from gpu_rag.settings import Settings
 
 
-def merge(indexes: Sequence[PathLike], out: PathLike, **keywords: Unpack[Changing]) -> Index:
+def merge(indexes: Sequence[IndexLike], out: PathLike, **keywords: Unpack[Changing]) -> Index:
     """Make one index of several. It equals one build of all their sources, for all methods of the indexes.
 
     Replies and vectors of the indexes are reused: models compute only what no index has. The ordinary stages make the

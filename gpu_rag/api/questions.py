@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpu_rag.api.corpus import cells_of, is_table
 from gpu_rag.errors import BadInput, UsageError
+from gpu_rag.sources.rows import RowError
 from gpu_rag.types import Question, Reject
 
 if TYPE_CHECKING:
@@ -35,12 +37,34 @@ def load_questions(path: str | Path, limit: int | None = None) -> tuple[list[Que
 
 
 def checked_questions(given: object) -> list[Question]:
-    """One question or several, as Question objects. Texts get the ids q1, q2, ... Raises UsageError."""
+    """One question or several, as Question objects; of a table the columns id and question. Texts get the ids q1, q2,
+    ... Raises UsageError."""
     if isinstance(given, (str, Question, Mapping)):
         given = [given]
+    elif is_table(given):
+        names = ("id", "question")
+        given = [{name: row[name] for name in names if row.get(name) is not None} for row in cells_of(given)]
     if isinstance(given, bytes) or not isinstance(given, Iterable):
         raise _wrong("questions", given)
     return [_question(item, number) for number, item in enumerate(given, 1)]
+
+
+def checked_rows(given: object) -> list[QuestionRow]:
+    """Rows of `load_questions`, or rows as in a file of questions: mappings, or a table. Raises UsageError."""
+    from gpu_rag.sources.questions import QuestionRow, question_row
+
+    items = cells_of(given) if is_table(given) else given
+    if isinstance(items, (Mapping, bytes)) or not isinstance(items, Iterable):
+        raise _wrong("questions", given, _ROWS)
+    rows = list[QuestionRow]()
+    for number, item in enumerate(items, 1):
+        if not isinstance(item, (QuestionRow, Mapping)):
+            raise _wrong(f"question {number}", item, _ROWS)
+        try:
+            rows.append(item if isinstance(item, QuestionRow) else question_row(dict(item)))
+        except RowError as error:
+            raise UsageError(f"question {number} cannot be asked: {error}") from error
+    return rows
 
 
 def _question(given: object, number: int) -> Question:
@@ -60,6 +84,9 @@ def _question(given: object, number: int) -> Question:
     return question
 
 
-def _wrong(what: str, given: object) -> UsageError:
-    expected = "a text, a Question, {'id': ..., 'question': ...}, or several of these"
+_TEXTS = "a text, a Question, {'id': ..., 'question': ...}, or several of these"
+_ROWS = "rows of load_questions, or {'question': ..., 'gold_ids': [...], 'answers': [...]}"
+
+
+def _wrong(what: str, given: object, expected: str = _TEXTS) -> UsageError:
     return UsageError(f"{what} cannot be asked", given=repr(given)[:80], expected=expected)

@@ -50,9 +50,9 @@ READERS_S = 30.0  # maximum wait for processes that read the old index
 def remove(
     index: PathLike,
     *,
-    documents: str | Sequence[str] = (),
-    files: PathLike | Sequence[PathLike] = (),
-    named: str | Sequence[str] = (),
+    documents: str | Sequence[str] | None = None,
+    files: PathLike | Sequence[PathLike] | None = None,
+    named: str | Sequence[str] | None = None,
     where: str | None = None,
     forget: bool = False,
     receipt: PathLike | None = None,
@@ -73,13 +73,15 @@ def remove(
     name that the index lacks, UsageError for nodes of knowledge bases and for the last document, IndexLocked if a
     process still reads the removed texts after READERS_S (the same call completes the removal later), and as `add`.
     """
+    if isinstance(index, opened.Index):  # this process would wait for itself
+        raise UsageError("an open index reads its texts", given=repr(index), expected="its path", do="delete the Index")
     folder = checked_folder(index)
     old = opened.Index(folder, Manifest.read(folder).without_stale(), "cpu")
     pending = _pending(folder, old)
-    ids = [checked_text("documents", id) for id in ([documents] if isinstance(documents, str) else documents)]
+    ids = [checked_text("documents", id) for id in ([documents] if isinstance(documents, str) else documents or ())]
     names = [str(path) for path in checked_paths("files", files)] if files else []
     sources = known_sources(folder, missing_is_error=False)
-    given = [checked_text("named", name) for name in ([named] if isinstance(named, str) else named)]
+    given = [checked_text("named", name) for name in ([named] if isinstance(named, str) else named or ())]
     sources, paths = _without_named(sources, given, pending is not None)
     names += paths
     listed, may_be_none = _listed(sources), pending is not None or bool(given)
@@ -189,7 +191,8 @@ def _chosen(
         name = _name_in(given, sources)
         rows = [row for row, file in enumerate(file_of) if _is_of(file, name)]
         if not (rows or any(_is_of(file, name) for file in listed) or may_be_none):
-            expected = f"a file as the index names it, such as {file_of[0]}" if file_of else "a file of the corpus"
+            near = next((file for file in file_of if file.endswith(f"/{given}")), file_of[0] if file_of else "")
+            expected = f"a file as the index names it, such as {near}" if file_of else "a file of the corpus"
             raise BadInput("no document of the index is from this file", given=given, expected=expected)
         chosen[rows] = True
     if where:

@@ -23,6 +23,7 @@ from gpu_rag.cli.options import (
     table,
 )
 from gpu_rag.cli.progress import Bars
+from gpu_rag.errors import UsageError
 from gpu_rag.methods.registry import AUTO, marked, method_of
 from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, joined_ops, rerank_lines, server_lines
 
@@ -61,6 +62,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     from gpu_rag.evaluation.judge import unread
     from gpu_rag.sources.questions import n_questions_lost
 
+    if options.report and options.report.is_dir():
+        raise UsageError("--report is a folder", given=options.report, expected="a file such as eval.html")
     rows, rejects = load_questions(options.questions, options.limit)
     at, methods = numbers(options.at), names(options.method)
     index = Index.open(options.index)
@@ -70,6 +73,8 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     same = [f"{method} ranks as {other}" for method in methods if (other := method_of(method).ranks_as)]
     if options.retrieval_only and same:
         say(f"gpu-rag: --retrieval-only leaves out the dialogue: {', '.join(same)}")
+    if not options.retrieval_only and settings.models.llm == "none" and any(row.answers for row in rows):
+        say("gpu-rag: answers are not scored, since no model that can answer is set: --set models.llm=...")
     beside = options.report.with_name(options.report.name + ".replies.sqlite") if options.report else None
     if options.judge and not options.retrieval_only and options.replies is None and beside is None:
         say("gpu-rag: verdicts are not kept: another run asks again; --replies FILE or --report FILE.html keeps them")
@@ -122,13 +127,15 @@ def score_tables(document: dict[str, Any], at: list[int], retrieval_only: bool) 
     ]
     named += ["answer_on_path_pruned", *([] if retrieval_only else ["em", "f1", "truthful", "judge"])]
     measures = [name for name in dict.fromkeys(named) if any(e.get(name) is not None for e in methods.values())]
-    measures = measures or [f"recall@{k}" for k in at]
+    is_scored, measures = bool(measures), measures or [f"recall@{k}" for k in at]
     ends = [[str(entry["failed"]), f"{entry['wall_s']:.2f}"] for entry in methods.values()]
     scores = [[*row, *end] for row, end in zip(score_rows(document, measures), ends)]
     parts = [
         f"{document['n']} questions; mean and 95 % bootstrap interval",
         table(scores, ["method", *measures, "failed", "wall s"]),
     ]
+    if not is_scored:
+        parts.append("nothing is scored: recall needs gold_ids; em and f1 need answers, and a model that can answer")
     if missed := document.get("gold_missed"):
         parts.append(
             f"gold that is no node, scored as missed: {missed['answers']} answers of {missed['questions']} questions"

@@ -10,6 +10,7 @@ from gpu_rag.cli.options import add_list, say
 
 HELP = "Check answers offline: quotations, offsets, paths, marks and status against the index, answers against replies."
 EXAMPLE = "gpu-rag verify-answers answers.jsonl my-index --corpus corpus.jsonl"
+MAX_SHOWN = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,8 +26,10 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
 
     checked = verify_answers(options.answers, options.index, corpus=options.corpus)
     differences, checker = checked.differences, checked.checker
-    for difference in differences:
+    for difference in differences[:MAX_SHOWN]:
         say(f"gpu-rag: differs: {difference.id}: {difference.where}: {difference.what}")
+    if len(differences) > MAX_SHOWN:
+        say(f"gpu-rag: {len(differences) - MAX_SHOWN:,} more differences; --json lists all")
     if checked.same_index is False:
         say("the answers were made with another state of this index")
     document = {

@@ -33,5 +33,6 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     for line in checked.broken:
         say(f"gpu-rag: broken: {line}")
     document = {"ok": checked.ok, "broken": checked.broken, "digest": checked.digest, "index": str(options.index)}
-    text = str(checked.digest) if options.digest else f"{options.index}: sound"
+    receipt = f"; nothing that {options.receipt} lists is in it" if options.receipt else ""
+    text = str(checked.digest) if options.digest else f"{options.index}: sound{receipt}"
     return int(not checked.ok), document, text if checked.ok else ""

@@ -69,6 +69,7 @@ def compare(
     *,
     retrieval_only: bool = False,
     at: Sequence[int] = DEFAULT_AT,
+    on_method: Callable[[str], object] = lambda method: None,
     on_answer: Callable[[str, Answer], None] | None = None,
     judge: Judge | None = None,
     where: str = "",
@@ -107,6 +108,7 @@ def compare(
     document |= {"gold_missed": gold.missed} if gold.missed else {}
     comparison = Comparison(document)
     for method in methods:
+        on_method(method)
         oracle = None if p_oracle is None else oracle_of(rows, p_oracle, gold, only=only)
         report = None if on_answer is None else partial(on_answer, method)
         shares = ChoiceShares(oracle_of(rows, base=gold)) if engine.model_decides() and oracle is None else None

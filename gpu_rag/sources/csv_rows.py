@@ -218,7 +218,7 @@ def _row(number: int, names: list[str], cells: list[str], codec: str, captions: 
         if not cell.isascii() and any("\udc80" <= char <= "\udcff" for char in cell):
             raise RowError(f"not {codec.upper()}, the charset of the file")
         if cell and name and name not in value:
-            value[name] = cell if name in _TEXTS else _typed(cell.strip())
+            value[name] = cell if name in _TEXTS else typed(cell.strip())
     if not is_composable(names):
         return Row(number, value)
     shown = {name: cell.strip() for name, cell in zip(names, cells) if name and name not in ("id", "_id")}
@@ -229,7 +229,7 @@ def _row(number: int, names: list[str], cells: list[str], codec: str, captions: 
     return Row(number, {**value, "title": title, "text": composed(shown.items())}, True)
 
 
-def _typed(cell: str) -> Scalar | None:
+def typed(cell: str) -> Scalar | None:
     """Value of a cell: an integer (not a code such as 007), a float, true or false, or a text; None for white space."""
     if _INTEGER.fullmatch(cell):
         return int(cell)

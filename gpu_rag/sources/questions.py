@@ -124,6 +124,11 @@ def read_questions(path: Path, limits: Limits = LIMITS) -> Iterator[QuestionRow 
     return _unique(read(path, limits))
 
 
+def question_row(row: dict[str, Any]) -> QuestionRow:
+    """One row of a file of questions, without the web pages that it may bring. Raises RowError."""
+    return _parser(row)(_id_of(row), row, LIMITS)
+
+
 def n_questions_lost(rejects: Iterable[Reject]) -> int:
     """Number of rejects that are questions; a question with an unreadable page is not lost."""
     return sum(not isinstance(reject, PageReject) for reject in rejects)
@@ -167,7 +172,7 @@ def _questions(path: Path, rows: Iterable[Row | Reject], limits: Limits) -> Iter
                 continue
             id = None
             try:
-                id = row_id(row.value, "custom_id", "id", "_id", "interaction_id")
+                id = _id_of(row.value)
                 parsed = _parser(row.value)(id, row.value, limits)
                 problems: list[RowError] = []
                 if brings_pages(row.value):
@@ -224,6 +229,10 @@ def _beir(queries: Path, path: Path, limits: Limits) -> Iterator[_Found]:
 # --- one row -----------------------------------------------------------------------------------------
 
 _Parser = Callable[[str | None, dict[str, Any], Limits], QuestionRow]
+
+
+def _id_of(row: dict[str, Any]) -> str | None:
+    return row_id(row, "custom_id", "id", "_id", "interaction_id")
 
 
 def _parser(row: dict[str, Any]) -> _Parser:

@@ -175,12 +175,38 @@ def test_limit_and_rejects(run, cli, index, questions):
     assert run(*given, "--max-failures", "20%").status == 0
 
 
+def test_a_report_is_a_file(run, index, questions, tmp_path):
+    for folder in (".", tmp_path):
+        result = run("eval", index, questions, "--report", folder)
+        assert result.status == 2 and "--report is a folder" in result.error
+
+
 def test_questions_without_gold_have_no_recall(run, cli, index, questions):
     cli.write_rows(questions, [{"id": "q", "question": "Who?", "answers": ["Anna"]}])
     given = ("eval", index, questions, "--method", "bm25", "--retrieval-only", *cli.NO_LLM)
     entry = run(*given, "--json").document["methods"]["bm25"]
     assert entry["recall@2"] is None and entry["ci95"] == {}
     assert " - " in run(*given).out.replace("\n", " ")  # the table shows a dash
+    assert "nothing is scored: recall needs gold_ids" in run(*given).out
+    assert "answers are not scored" in run(*(word for word in given if word != "--retrieval-only")).err
+
+
+def test_progress_of_a_method_begins_before_its_first_answer(index, questions):
+    from gpu_rag import evaluate
+    from gpu_rag.index.work import Silent
+
+    seen = []
+
+    class Seen(Silent):
+        def start(self, stage, total, unit):
+            seen.append((stage, total))
+
+        def advance(self, n, tokens=0):
+            seen.extend(["answer"] * n)
+
+    evaluate(index, questions, methods="bm25,dense", retrieval_only=True, progress=Seen())
+    n = seen[0][1]
+    assert seen == [("bm25", n), *["answer"] * n, ("dense", n), *["answer"] * n]
 
 
 def test_the_table_shows_what_the_document_says(run, cli, index, questions):

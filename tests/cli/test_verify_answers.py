@@ -187,7 +187,7 @@ def cut(item: Row, key: str, n: int) -> None:
     item[key] = item[key][: n % len(item[key])] + item[key][n % len(item[key]) + 1 :]
 
 
-def test_quotations_are_compared_with_the_source_itself(run, out, index, tiny_corpus, cli):
+def test_quotations_are_compared_with_the_source_itself(run, out, index, tiny_corpus, cli, monkeypatch):
     """The corpus changed after indexing: only the source shows it."""
     rows = cli.read_rows(tiny_corpus)
     end = len(rows[5]["text"])
@@ -201,6 +201,10 @@ def test_quotations_are_compared_with_the_source_itself(run, out, index, tiny_co
     changed = {(f"characters 0:{end} of document d5 are not the text quoted", id) for id in cited if "d5" in cited[id]}
     gone = {("its document d0 is not in the corpus", id) for id in cited if "d0" in cited[id]}
     assert said == changed | gone and changed and gone
+    monkeypatch.setattr("gpu_rag.cli.verify_answers_command.MAX_SHOWN", 1)
+    first, rest = run("verify-answers", out, index, "--corpus", tiny_corpus).err.splitlines()
+    assert f"differs: {result.document['differences'][0]['id']}: " in first
+    assert f" {len(result.document['differences']) - 1} more differences" in rest
 
 
 def test_offsets_into_documents_of_many_passages(run, cli, tmp_path):

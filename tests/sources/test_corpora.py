@@ -280,3 +280,12 @@ def test_the_front_matter_of_a_markdown_file_has_its_title_and_metadata(tmp_path
     assert many.metadata["f3"] == "3 # 3" and many.metadata["by"] == "Ida's \"x"
     assert (one.title, one.text, one.metadata) == ("Weekly: Heron", text, {"date": "2025-01-20"})
     assert (other.title, other.metadata, rejects) == ("Rule", {}, [])
+
+
+def test_values_in_front_matter_have_the_types_of_cells_in_a_table(tmp_path):
+    (tmp_path / "a.md").write_text(
+        "---\ntitle: 1.10\nyear: 1911\nold: '1911'\nscore: 1.5\ndraft: true\ncode: 007\n---\nx"
+    )
+    ((document,), _) = read(tmp_path / "a.md")
+    assert document.title == "1.10"
+    assert document.metadata == {"year": 1911, "old": "1911", "score": 1.5, "draft": True, "code": "007"}

@@ -103,6 +103,18 @@ def test_a_path_that_is_too_long_is_a_reject(folder):
     corpus_hash((folder,))
 
 
+@pytest.mark.parametrize("mark", ["manifest.json", "lock"])  # finished, and begun
+def test_an_index_inside_the_corpus_is_one_reject(tmp_path, mark):
+    (tmp_path / "ix" / "stages" / "passages-0").mkdir(parents=True)
+    (tmp_path / "a.txt").write_text("A bridge.")
+    (tmp_path / "ix" / "stages" / "passages-0" / "b.txt").write_text("Its table.")
+    assert len(read(tmp_path)[0]) == 2  # a folder of this name
+    (tmp_path / "ix" / mark).write_text("{}")
+    (tmp_path / "link").symlink_to(tmp_path / "ix")
+    documents, reasons = read(tmp_path)
+    assert [*documents] == ["a.txt"] and reasons["ix"] == "an index is not a corpus" and "link" in reasons["link"]
+
+
 def test_what_is_not_read_is_not_hashed(folder):
     (folder / "film.mp4").write_bytes(b"1")
     first = corpus_hash((folder,))

@@ -15,6 +15,7 @@ from gpu_rag.errors import BadInput, MissingBackend
 from gpu_rag.sources.charset import decode_text
 from gpu_rag.sources.corpus.marked import fence_after, with_named_tables
 from gpu_rag.sources.corpus.parser import PARSED_SUFFIXES, Parsed, Parser, is_parsed, require_reader
+from gpu_rag.sources.csv_rows import typed
 from gpu_rag.sources.formats import leads_out
 from gpu_rag.sources.json_rows import read_object
 from gpu_rag.sources.lines import read_whole
@@ -62,8 +63,8 @@ _MAX_FIELDS = 100
 def list_files(folder: Path) -> list[bytes]:
     """Relative paths of all files below `folder`, with "/" between parts, sorted as bytes.
 
-    Hidden folders, links to folders, and folders that cannot be listed, are in the list like files: `unreadable` gives
-    the reason. Paths are bytes, because a name decoded by the locale would differ between
+    Indexes, hidden folders, links to folders, and folders that cannot be listed, are in the list like files:
+    `unreadable` gives the reason. Paths are bytes, because a name decoded by the locale would differ between
     machines. Raises BadInput if `folder` itself cannot be listed.
     """
     root = os.fsencode(folder)
@@ -73,7 +74,8 @@ def list_files(folder: Path) -> list[bytes]:
         paths.append(error.filename)
 
     for base, folders, files in os.walk(root, onerror=keep):
-        closed = [name for name in folders if is_hidden(name) or os.path.islink(os.path.join(base, name))]
+        below = {name: os.path.join(base, name) for name in folders}
+        closed = [name for name, path in below.items() if is_hidden(name) or os.path.islink(path) or is_index(path)]
         folders[:] = [name for name in folders if name not in closed]
         paths += (os.path.join(base, name) for name in files + closed)
     if root in paths:
@@ -84,6 +86,13 @@ def list_files(folder: Path) -> list[bytes]:
 def is_hidden(name: bytes) -> bool:
     """Whether the last part of a path begins with "."."""
     return os.path.basename(name).startswith(b".")
+
+
+def is_index(path: str | bytes | Path) -> bool:
+    """Whether a folder is an index of gpu-rag, finished or begun."""
+    folder = os.fsencode(path)
+    names = (b"manifest.json", b"lock")
+    return os.path.isdir(folder + b"/stages") and any(os.path.isfile(folder + b"/" + name) for name in names)
 
 
 def unreadable(path: Path, folder: Path) -> str:
@@ -99,6 +108,8 @@ def unreadable(path: Path, folder: Path) -> str:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
             os.scandir(path).close()
+            if is_index(path) and not path.is_symlink():
+                return "an index is not a corpus"
             return "a link to a folder is not followed"
         if not stat.S_ISREG(mode):
             return "not a regular file"
@@ -157,7 +168,7 @@ def _as_written(path: Path, name: bytes, limits: Limits, parser: Parser) -> Pars
         text = read_whole(path, limit, "4 * max_document_chars + 4", decode_text)
     text = document_text(text, limits)
     headings: list[tuple[int, str]] = []
-    front: dict[str, Scalar] = {}
+    front: dict[str, Scalar | None] = {}
     if has_ending(name, (".srt", ".vtt")):
         text = document_text(_with_times(text, has_ending(name, (".vtt",))), limits)
     is_rst, is_markdown = has_ending(name, (".rst",)), has_ending(name, (".md", ".ipynb"))
@@ -166,12 +177,18 @@ def _as_written(path: Path, name: bytes, limits: Limits, parser: Parser) -> Pars
     if is_markdown:
         headings = list(_headings(text))
         fields = islice(_FIELD.finditer(front_matter(text)), _MAX_FIELDS)
-        front = {field[1]: field[2].strip().strip("\"'") for field in fields}
+        front = {field[1]: _front(field[1], field[2].strip()) for field in fields}
     elif is_rst or has_ending(name, (".tex",)):
         heading = _UNDERLINED if is_rst else _LATEX_HEADING
         headings = [(match.start(), match[1].strip()) for match in heading.finditer(text)]
     title = str(front.pop("title", "")) or (headings[0][1] if headings else "")
     return Parsed(title, text, problems=tuple(problems), metadata=metadata_of(front, ()), headings=tuple(headings))
+
+
+def _front(name: str, value: str) -> Scalar | None:
+    """The value of a field of front matter: typed as a cell of a table, unless it is quoted or the title."""
+    bare = value.strip("\"'")
+    return bare if name == "title" or value[0] in "\"'" else typed(bare)
 
 
 def _notebook(path: Path, limits: Limits, parser: Parser, problems: dict[str, None]) -> str:

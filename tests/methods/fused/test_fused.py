@@ -413,6 +413,15 @@ def test_tune_learns_what_helps_and_says_how_much(index: gpu_rag.Index, fast: An
     assert sum(hits) / 5 >= recall["ppr"]["recall@2"] + 0.05
 
 
+def test_equal_recall_at_five_chooses_by_the_first_two_then_the_default() -> None:
+    def best(**recalls: list[float]) -> str:
+        return tuning._best({name: np.array([recall, recall]) for name, recall in recalls.items()})
+
+    assert best(dense=[0.9, 1, 1], bm25=[1, 1, 1], ppr=[1, 1, 1], fused=[0.95, 1, 1]) == "bm25"
+    assert best(dense=[1, 1, 1], fused=[1, 1, 1]) == "fused"
+    assert best(dense=[0.5, 1, 1], fused=[1, 0.9, 1]) == "dense"
+
+
 def test_the_score_is_of_questions_that_were_left_out(index: gpu_rag.Index, fast: Any, monkeypatch: Any) -> None:
     """Gold that no number tells is not learnt: with weights fitted to all questions it would be."""
     g = np.random.default_rng(3)
