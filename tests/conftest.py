@@ -107,12 +107,18 @@ def small_files() -> Iterator[None]:
 
 
 @pytest.fixture
-def misbehaving(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable]:
-    """misbehaving(share=0.5): a model server with these manners, until the test ends; a cache folder of its own."""
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A cache folder for this test alone."""
     from gpu_rag.models import packaged
-    from gpu_rag.models.misbehave import Manners, MisbehavingServer
 
     monkeypatch.setattr(packaged, "_cache_dir", tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def misbehaving(own_cache: None) -> Iterator[Callable]:
+    """misbehaving(share=0.5): a model server with these manners, until the test ends; a cache folder of its own."""
+    from gpu_rag.models.misbehave import Manners, MisbehavingServer
+
     servers: list[MisbehavingServer] = []
 
     def opened(port: int = 0, kind: type[MisbehavingServer] = MisbehavingServer, **manners: Any) -> MisbehavingServer:

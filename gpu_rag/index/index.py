@@ -27,6 +27,21 @@ GRAPH = "graph.safetensors"  # the file of a stage of a graph
 MAPPED_FROM = 1 << 28  # larger vectors, in bytes, are mapped on a CPU, not copied into memory
 
 
+def table_of(stage: str, name: str, schema: pa.Schema) -> cached_property[pa.Table]:
+    """A property of an index: a table of a stage."""
+    return cached_property(lambda index: index.table(stage, f"{name}.parquet", schema))
+
+
+def column_of(stage: str, name: str, schema: pa.Schema, column: str) -> cached_property[TextColumn[Any]]:
+    """A property of an index: a column of a table, without the others. It stays in its table."""
+    return cached_property(lambda index: TextColumn(index._column(stage, name, schema, column)))
+
+
+def rows_by(stage: str, name: str, schema: pa.Schema) -> cached_property[SortedRows]:
+    """A property of an index: the row of each id of a table."""
+    return cached_property(lambda index: SortedRows(index._column(stage, name, schema, "id")))
+
+
 class Index:
     """A finished index folder, opened for reading. Never writes into the folder.
 
@@ -155,10 +170,24 @@ class Index:
     def _file(self, stage: str, name: str, read: Callable[[Path], T]) -> T:
         return read(self.folder(stage) / name)
 
-    @cached_property
-    def documents(self) -> pa.Table:
-        """Table of documents, sorted by id."""
-        return self.table("passages", "documents.parquet", tables.DOCUMENTS)
+    # tables, and columns that stay in them
+    documents = table_of("passages", "documents", tables.DOCUMENTS)  # sorted by id
+    passages = table_of("passages", "passages", tables.PASSAGES)  # sorted by id
+    entities = table_of("entities", "entities", tables.ENTITIES)  # sorted by normalised name
+    relations = table_of("entities", "relations", tables.RELATIONS)  # sorted by (subject, label, object)
+    mentions = table_of("mentions", "mentions", tables.MENTIONS)  # sorted by (passage, start, entity)
+    passage_ids: cached_property[TextColumn[str]] = column_of("passages", "passages", tables.PASSAGES, "id")
+    passage_doc_ids: cached_property[TextColumn[str]] = column_of("passages", "passages", tables.PASSAGES, "doc_id")
+    passage_titles: cached_property[TextColumn[str]] = column_of("passages", "passages", tables.PASSAGES, "title")
+    relation_labels: cached_property[TextColumn[str]] = column_of("entities", "relations", tables.RELATIONS, "label")
+    relation_passages: cached_property[TextColumn[list[int]]] = column_of(
+        "entities", "relations", tables.RELATIONS, "passages"
+    )  # rows of the passages that state each relation
+    entity_names: cached_property[TextColumn[str]] = column_of("entities", "entities", tables.ENTITIES, "name")
+    # the row of each id; entities have their normalised names as ids
+    document_rows = rows_by("passages", "documents", tables.DOCUMENTS)
+    rows_of_passages = rows_by("passages", "passages", tables.PASSAGES)
+    entity_rows = rows_by("entities", "entities", tables.ENTITIES)
 
     @cached_property
     def metadata(self) -> pa.Table | None:
@@ -167,41 +196,6 @@ class Index:
         if metadata.FILE not in self.manifest.stages["passages"].files:
             return None
         return metadata.read_metadata(folder / metadata.FILE, self.documents.num_rows)
-
-    @cached_property
-    def passages(self) -> pa.Table:
-        """Table of passages, sorted by id."""
-        return self.table("passages", "passages.parquet", tables.PASSAGES)
-
-    @cached_property
-    def entities(self) -> pa.Table:
-        """Table of entities, sorted by normalised name."""
-        return self.table("entities", "entities.parquet", tables.ENTITIES)
-
-    @cached_property
-    def relations(self) -> pa.Table:
-        """Table of relations, sorted by (subject, label, object)."""
-        return self.table("entities", "relations.parquet", tables.RELATIONS)
-
-    @cached_property
-    def mentions(self) -> pa.Table:
-        """Table of mentions, sorted by (passage, start, entity)."""
-        return self.table("mentions", "mentions.parquet", tables.MENTIONS)
-
-    @cached_property
-    def passage_ids(self) -> TextColumn[str]:
-        """Text id of each passage."""
-        return TextColumn(self._column("passages", "passages", tables.PASSAGES, "id"))
-
-    @cached_property
-    def rows_of_passages(self) -> SortedRows:
-        """Row of each passage by its id."""
-        return SortedRows(self._column("passages", "passages", tables.PASSAGES, "id"))
-
-    @cached_property
-    def passage_doc_ids(self) -> TextColumn[str]:
-        """Document id of each passage."""
-        return TextColumn(self._column("passages", "passages", tables.PASSAGES, "doc_id"))
 
     @cached_property
     def passage_documents(self) -> np.ndarray:
@@ -213,16 +207,6 @@ class Index:
         return rows
 
     @cached_property
-    def passage_titles(self) -> TextColumn[str]:
-        """Title of each passage."""
-        return TextColumn(self._column("passages", "passages", tables.PASSAGES, "title"))
-
-    @cached_property
-    def document_rows(self) -> SortedRows:
-        """Row of each document by its id."""
-        return SortedRows(self._column("passages", "documents", tables.DOCUMENTS, "id"))
-
-    @cached_property
     def passage_lines(self) -> np.ndarray:
         """i32[n_passages]: line of a text file where each passage begins; 0 in other sources."""
         return self.table("passages", "lines.parquet", tables.LINES)["line"].to_numpy()
@@ -232,26 +216,6 @@ class Index:
         """(subjects, objects) of all relations: i64[n_relations] rows of the entity table."""
         ends = self.table("entities", "relations.parquet", tables.RELATIONS, ["subject", "object"])
         return ends["subject"].to_numpy().astype(np.int64), ends["object"].to_numpy().astype(np.int64)
-
-    @cached_property
-    def relation_labels(self) -> TextColumn[str]:
-        """Label of each relation."""
-        return TextColumn(self._column("entities", "relations", tables.RELATIONS, "label"))
-
-    @cached_property
-    def relation_passages(self) -> TextColumn[list[int]]:
-        """Rows of the passages that state each relation."""
-        return TextColumn(self._column("entities", "relations", tables.RELATIONS, "passages"))
-
-    @cached_property
-    def entity_names(self) -> TextColumn[str]:
-        """Written name of each entity."""
-        return TextColumn(self._column("entities", "entities", tables.ENTITIES, "name"))
-
-    @cached_property
-    def entity_rows(self) -> SortedRows:
-        """Row of each entity by its normalised name."""
-        return SortedRows(self._column("entities", "entities", tables.ENTITIES, "id"))
 
     @cached_property
     def entity_n_passages(self) -> np.ndarray:

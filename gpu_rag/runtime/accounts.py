@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from gpu_rag.errors import BudgetExceeded, UsageError
@@ -90,41 +90,26 @@ class Cost:
 
     def add(self, other: Cost) -> None:
         """Add another cost to this one."""
-        self.n_notes += other.n_notes
-        self.n_calls += other.n_calls
-        self.llm_calls += other.llm_calls
-        self.prompt_tokens += other.prompt_tokens
-        self.cached_tokens += other.cached_tokens
-        self.generated_tokens += other.generated_tokens
-        self.llm_s += other.llm_s
-        self.embed_s += other.embed_s
-        self.graph_s += other.graph_s
-        self.wait_s += other.wait_s
+        for part in fields(self):
+            setattr(self, part.name, getattr(self, part.name) + getattr(other, part.name))
 
 
 def charge(usage: Usage, cost: Cost, service: str, seconds: float, wait_s: float, result: Any) -> None:
     """Book one call's share of a batch, and its tokens if the result is Metered, to its question and its stage."""
     cost.n_calls += 1
     cost.wait_s += wait_s
-    if service == "llm":
-        usage.llm_s += seconds
-        cost.llm_s += seconds
-    elif service == "embed":
-        usage.embed_s += seconds
-        cost.embed_s += seconds
-    else:  # Usage has no field for text search: its seconds count as retrieval, as graph ops do
-        usage.graph_s += seconds
-        cost.graph_s += seconds
+    # there is no field for text search: its seconds count as retrieval, as graph ops do
+    part = f"{service}_s" if service in ("llm", "embed") else "graph_s"
+    accounts: tuple[Usage | Cost, ...] = (usage, cost)
+    for account in accounts:
+        setattr(account, part, getattr(account, part) + seconds)
+        if isinstance(result, Metered):
+            account.llm_calls += result.llm_calls
+            account.prompt_tokens += result.n_prompt
+            account.cached_tokens += result.n_cached
+            account.generated_tokens += result.n_generated
     if isinstance(result, Metered):
-        usage.llm_calls += result.llm_calls
-        usage.prompt_tokens += result.n_prompt
-        usage.cached_tokens += result.n_cached
-        usage.generated_tokens += result.n_generated
         usage.malformed += result.malformed
-        cost.llm_calls += result.llm_calls
-        cost.prompt_tokens += result.n_prompt
-        cost.cached_tokens += result.n_cached
-        cost.generated_tokens += result.n_generated
 
 
 @dataclass

@@ -24,6 +24,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from http_stub import JsonHandler
 
 from gpu_rag.models.llm.http import TRIAL
 from gpu_rag.models.misbehave.replies import completion, well_formed
@@ -300,17 +301,12 @@ class ChatServer:
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         server = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
+        class Handler(JsonHandler):
             def do_GET(self) -> None:
                 self.send(200, {"data": [{"id": "scripted-8B", "max_model_len": 4096}]})
 
             def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                body = self.body()
                 prompt = body["messages"][-1]["content"]
                 if prompt.startswith(TRIAL):  # what a server understands is tried once, and not counted here
                     return self.send(200, completion(body, well_formed(body)))
@@ -344,21 +340,11 @@ class ChatServer:
                         return
                 self.event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
                 self.event({"choices": [], "usage": content["usage"]})
-                with contextlib.suppress(OSError):
-                    self.wfile.write(b"data: [DONE]\n\n")
+                self.wfile.write(b"data: [DONE]\n\n")
 
             def event(self, chunk: dict[str, Any]) -> None:
-                with contextlib.suppress(OSError):
-                    self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
-                    self.wfile.flush()
-
-            def send(self, status: int, content: dict[str, Any]) -> None:
-                data = json.dumps(content).encode()
-                with contextlib.suppress(OSError):
-                    self.send_response(status)
-                    self.send_header("content-length", str(len(data)))
-                    self.end_headers()
-                    self.wfile.write(data)
+                self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
+                self.wfile.flush()
 
         return Handler
 

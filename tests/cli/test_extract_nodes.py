@@ -18,7 +18,6 @@ from gpu_rag.models.set import ModelSet
 from gpu_rag.plan.index_plan import plan_index
 from gpu_rag.plan.trial import BuildJob
 from gpu_rag.settings import make_settings
-from gpu_rag.types import Request
 
 LEFT_OUT = ("--set", "index.extract_nodes=false")
 FAST: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none"}}
@@ -117,15 +116,10 @@ def test_rows_of_openie_for_texts_of_nodes_are_rejects(tiny_corpus, base, tmp_pa
 
 
 def test_pronouns_are_replaced_where_something_is_extracted(tiny_corpus, base, tmp_path):
-    asked: list[str] = []
-
-    def reply(request: Request) -> str:
-        asked.append(request.prompt)
-        return json.dumps({"text": "x"})
-
+    llm = ScriptedLLM(lambda request: json.dumps({"text": "x"}), capable=True)
     settings = {"models": {"embedder": "hash"}, "index": {"extract_nodes": False, "coref": "llm"}}
-    gpu_rag.build(tiny_corpus, tmp_path / "i", skb=base, settings=settings, llm=ScriptedLLM(reply, capable=True))
-    assert len(asked) == 6 and not any("Node number" in prompt for prompt in asked)
+    gpu_rag.build(tiny_corpus, tmp_path / "i", skb=base, settings=settings, llm=llm)
+    assert len(llm.calls) == 6 and not any("Node number" in request.prompt for request in llm.calls)
 
 
 def said(prompt: str) -> str:

@@ -35,9 +35,7 @@ from gpu_rag.models.llm.scripted import ScriptedLLM
 FAST: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none"}}
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packaged, "_cache_dir", tmp_path_factory.mktemp("cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def write_document(path: Path, number: int, words: str = "bridge") -> Path:

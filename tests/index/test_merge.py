@@ -12,7 +12,6 @@ import gpu_rag
 from gpu_rag.cli.main import main
 from gpu_rag.errors import BadInput, IndexCorrupt, IndexMismatch, UsageError
 from gpu_rag.index.work import Silent
-from gpu_rag.models import packaged
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.types import Request
@@ -21,9 +20,7 @@ FAST: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none"}}
 BY_MODEL: dict[str, Any] = {**FAST, "index": {"extractor": "llm"}}
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packaged, "_cache_dir", tmp_path_factory.mktemp("cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def row(number: int, **more: Any) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from gpu_rag.cli.main import main
 from gpu_rag.cluster import run_tasks
 from gpu_rag.errors import BadInput, GpuRagError, MissingBackend, UsageError
 from gpu_rag.methods.registry import stages_for
-from gpu_rag.models import packaged
 from gpu_rag.models.llm.scripted import ScriptedLLM
 from gpu_rag.models.misbehave import Manners, MisbehavingServer
 from gpu_rag.settings import make_settings
@@ -25,9 +24,7 @@ from gpu_rag.settings import make_settings
 FAST: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none"}}
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packaged, "_cache_dir", tmp_path_factory.mktemp("cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 class CountingServer(MisbehavingServer):

@@ -295,19 +295,14 @@ def test_a_spoken_query_is_the_rules_query(stated: gpu_rag.Index, fast: Any, met
 
 @pytest.mark.parametrize("method", ["hybgrag", "hydrarag"])
 def test_sources_that_disagree_are_shown_side_by_side_with_dates(stated: gpu_rag.Index, fast: Any, method: str) -> None:
-    prompts: list[str] = []
-
-    def reply(request: Request) -> str:
-        prompts.append(request.prompt)
-        return read(request)
-
-    answers(stated, method, RULE, ScriptedLLM(reply), fast, ["Who heads Norvex?"])
+    model = ScriptedLLM(read)
+    answers(stated, method, RULE, model, fast, ["Who heads Norvex?"])
+    prompts = [request.prompt for request in model.calls]
     if method == "hydrarag":  # its rule answers alone
         spoken = Spoken()
-        model = ScriptedLLM(
-            lambda request: prompts.append(request.prompt) or spoken._said(request), context_tokens=1 << 20
-        )
+        model = ScriptedLLM(spoken._said, context_tokens=1 << 20)
         answers(stated, method, spoken, model, fast, ["Who heads Norvex?"])
+        prompts += [request.prompt for request in model.calls]
     for fact, date in (("Bob Ray", "register 2019-01-02"), ("Cid Oak", "gazette 2021-03-04")):
         assert any(f"headed by {fact}: {date}]" in prompt for prompt in prompts)
 
@@ -315,15 +310,10 @@ def test_sources_that_disagree_are_shown_side_by_side_with_dates(stated: gpu_rag
 @pytest.mark.parametrize("sure", [True, False])
 def test_all_exact_answers_are_read(stated: gpu_rag.Index, fast: Any, sure: bool) -> None:
     """Only one node is shown whole; what is not surely understood is not said to be the answer."""
-    prompts: list[str] = []
-
-    def reply(request: Request) -> str:
-        prompts.append(request.prompt)
-        return read(request)
-
+    model = ScriptedLLM(read)
     question = "Who works for Norvex but not for Orbis?" if sure else "Who flounders for Norvex but not for Orbis?"
-    answers(stated, "hybgrag", RULE, ScriptedLLM(reply), {**fast, "reader": {"passages": 1}}, [question])
-    lines = [line for prompt in prompts for line in prompt.splitlines() if "answer the question: " in line]
+    answers(stated, "hybgrag", RULE, model, {**fast, "reader": {"passages": 1}}, [question])
+    lines = [line for call in model.calls for line in call.prompt.splitlines() if "answer the question: " in line]
     assert [sorted(line.split(": ")[1].split("; ")) for line in lines] == ([["Ann Lee", "Bob Ray"]] if sure else [])
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
@@ -81,7 +81,7 @@ def test_a_snippet_is_the_beginning_of_a_page() -> None:
     assert beginning("short") == "short" and beginning("") == "" and len(beginning("x" * 999)) <= 300
 
 
-class Stub(BaseHTTPRequestHandler):
+class Stub(http_stub.JsonHandler):
     """Answers searches and a few pages; `asked` holds the paths."""
 
     asked: ClassVar[list[str]] = []
@@ -123,15 +123,7 @@ class Stub(BaseHTTPRequestHandler):
         return 200, "application/json", json.dumps({"results": rows})
 
     def _say(self, status: int, kind: str, text: str, **headers: str) -> None:
-        self.send_response(status)
-        self.send_header("content-type", kind)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def log_message(self, *_: Any) -> None:
-        """Says nothing."""
+        self.send(status, text.encode(), {"content-type": kind, **headers})
 
 
 @pytest.fixture
