@@ -332,9 +332,10 @@ def test_matches_that_buckets_hide_are_counted(benches: Iterator[Any], monkeypat
     assert min(hidden) >= 0 and max(hidden) > 0
 
 
-def test_no_questions_no_edges(benches: Iterator[Any]) -> None:
+@pytest.mark.parametrize("exact_limit", [0, 9])
+def test_no_questions_no_edges(benches: Iterator[Any], exact_limit: int) -> None:
     for sides in ({"in": [], "out": [(0, {1}, E0)]}, {"in": [(0, {1}, E0)], "out": []}, {"in": [], "out": []}):
         bench = next(benches)
         put_sides(bench, 2, sides)
-        counts = bench.run(edges_stage)
+        counts = bench.run(edges_stage, {"hops": {"exact_limit": exact_limit}})
         assert (counts["hop_edges"], counts["hop_matched"]) == (0, 0)

@@ -121,11 +121,10 @@ def match_texts(
     _, first, of_text, n = np.unique(outs.text[rows], return_index=True, return_inverse=True, return_counts=True)
     vertex = outs.vertex.clone()
     vertex[torch.from_numpy(rows[first[n > 1]]).to(vertex.device)] = -1
-    order = np.argsort(first)
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    index, sim = match(work, name, replace(outs, vertex=vertex), rows[first[order]], ins, right_rows)
-    index, sim = index[place[of_text]], sim[place[of_text]]
+    compared = np.sort(first)
+    index, sim = match(work, name, replace(outs, vertex=vertex), rows[compared], ins, right_rows)
+    place = np.searchsorted(compared, first[of_text])
+    index, sim = index[place], sim[place]
     owners = np.append(ins.vertex.cpu().numpy(), -1)
     own = np.flatnonzero(owners[index] == outs.vertex.cpu().numpy()[rows])
     if len(own):
@@ -227,6 +226,8 @@ def sampled_matches(work: Work, outs: Side, ins: Side, sim: np.ndarray) -> tuple
     SIM in `sim`, f64 of all out-questions."""
     rows = torch.linspace(0, max(len(sim) - 1, 0), min(SAMPLE, len(sim)), dtype=torch.float64).long()
     left, n, best = outs.part(rows), len(ins.vertex), _no_matches(len(rows))
+    if not n:
+        return 0, 0
     for start in range(0, n, SAMPLED_FROM):
         right = ins.part(torch.arange(start, min(start + SAMPLED_FROM, n)))
         index, score = _best(left, right, work.settings.models.threads)
