@@ -23,6 +23,7 @@ import pytest
 
 import gpu_rag
 from gpu_rag.api import parts, removal
+from gpu_rag.cli.main import main
 from gpu_rag.errors import BadInput, GpuRagError, IndexCorrupt, IndexLocked, UsageError
 from gpu_rag.graph.nearest import pairs as close
 from gpu_rag.index import build as stages
@@ -156,6 +157,8 @@ def test_files_that_are_added_changed_and_gone_are_counted(corpus: Path, tmp_pat
 def test_a_removed_file_stays_out_until_it_is_added(corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "ix"
     before = gpu_rag.build(corpus, out, methods=["bm25"], settings=FAST).manifest.digest()
+    with pytest.raises(BadInput, match=f"such as {corpus.name}/d1.txt"):
+        gpu_rag.remove(out, files="d1.txt", settings=FAST)
     gpu_rag.remove(out, files=corpus / "d1.txt", settings=FAST)
     without = digest(out)
     for again in (
@@ -477,7 +480,9 @@ def removed_vectors(out: Path) -> list[bytes]:
     return [vectors[row].tobytes() for row, text in enumerate(texts) if CANARY.search(text.encode())]
 
 
-def test_a_receipt_finds_what_came_back_and_an_altered_one_is_refused(corpus: Path, tmp_path: Path) -> None:
+def test_a_receipt_finds_what_came_back_and_an_altered_one_is_refused(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out, receipt = tmp_path / "ix", tmp_path / "receipt.json"
     gpu_rag.build(corpus, out, methods=["ppr"], settings=FAST)
     index, cached = gpu_rag.Index.open(out), cache_file(packaged.cache_dir(), "0")
@@ -494,6 +499,8 @@ def test_a_receipt_finds_what_came_back_and_an_altered_one_is_refused(corpus: Pa
     assert hashlib.sha256(b"ves2").hexdigest() in document["names"]
     assert hashlib.sha256(b"kerling2").hexdigest() in document["names"]
     assert gpu_rag.verify(out, receipt=receipt).ok
+    assert main(["verify", str(out), "--receipt", str(receipt)]) == 0
+    assert "sound; nothing that" in capsys.readouterr().out
     gpu_rag.add(out, corpus / "d2.txt", settings=FAST)
     assert not gpu_rag.verify(out, receipt=receipt).ok
     receipt.write_bytes(receipt.read_bytes().replace(b'"after"', b'"after" '))
