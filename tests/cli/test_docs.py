@@ -154,7 +154,7 @@ def served(command: list[str], question: str) -> list[Any]:
         with httpx.Client(base_url=ready["url"], timeout=600) as client:
             said = {"messages": [{"role": "user", "content": question}], "model": "gpu-rag/ppr"}
             rows = [
-                client.post("/v1/answer", json={"question": question, "words": True}).json(),
+                client.post("/v1/answer", json={"question": question, "method": "ppr", "words": True}).json(),
                 client.post("/v1/retrieve", json={"question": question, "method": "dense"}).json(),
             ]
             passage = rows[0]["evidence"][0]["passage_id"]
