@@ -149,7 +149,7 @@ def test_added_passages_are_compared_and_nothing_else(
 
 
 def text_counts(folder: Path, side: str) -> np.ndarray:
-    """How many vertices have each question."""
+    """The number of vertices of each question."""
     questions = folder / Manifest.read(folder).stages["hop_questions"].folder
     return np.unique(read_questions(questions, side)["text"].to_pylist(), return_counts=True)[1]
 

@@ -262,7 +262,7 @@ def compare_one_row_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def match_for_all_vertices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if no vertex of a shared out-question had the in-question that it matches."""
+    """No vertex of a shared out-question is taken to have the in-question that it matches."""
     whole = hop_matching.match_texts
 
     def wrong(*args: Any) -> Any:

@@ -45,6 +45,7 @@ from gpu_rag.settings import Settings
 from gpu_rag.types import Ragged
 
 _log = logging.getLogger(__name__)
+Asked = tuple[Ragged, np.ndarray]  # keywords and text keys of the questions of a side
 CANDIDATES_COST = 4_000.0  # cost of a question's candidates, in exact comparisons, at 18,900 to 1,001,700 passages
 
 
@@ -91,10 +92,10 @@ def edges_stage(work: Work) -> dict[str, int]:
 
 def _match(work: Work, outs: Side, ins: Side) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
     """The best in-question and SIM of every out-question; counts of the mode, and figures of a sample of candidates."""
-    previous = read_previous(work)
+    previous = read_previous(work, outs, ins)
     if _is_exact(work):
         return *best_matches(work, outs, ins, previous, match_exactly), {"hop_exact": 1}
-    match = partial(match_nearly, bits=_bits(*((side.keywords, side.text) for side in (outs, ins))))
+    match = partial(match_nearly, bits=_bits(_asked(outs), _asked(ins)))
     question, sim = best_matches(work, outs, ins, previous, match)
     sampled, n_found = sampled_matches(work, outs, ins, sim)
     _log.info("hop edges by candidates: %d of %d sampled matches that share a keyword are found", n_found, sampled)
@@ -120,13 +121,18 @@ def read_side(work: Work, side: str) -> Side:
     return Side(torch.from_numpy(vectors).to(device), moved, torch.from_numpy(vertex).to(device), text)
 
 
-def read_previous(work: Work) -> Previous | None:
+def read_previous(work: Work, outs: Side, ins: Side) -> Previous | None:
     """The earlier state of the stage; None if it was of another mode, or had other buckets of candidates."""
     before, mode = work.previous_inputs, "hop_exact" if _is_exact(work) else "hop_candidates"
     if not before or work.previous is None or mode not in work.previous_counts:
         return None
-    if mode == "hop_candidates" and _buckets(before) != _buckets(work.stage_folders):
-        return None
+    if mode == "hop_candidates":
+        old = (
+            (read_lists(before["hop_keywords"] / f"{side}.parquet"), text_keys(side, before["hop_questions"]))
+            for side in ("out", "in")
+        )
+        if _buckets(before, *old) != _buckets(work.stage_folders, _asked(outs), _asked(ins)):
+            return None
     rows = []
     for side in ("in", "out"):
         row = same_questions(side, work.stage_folders, before)
@@ -142,17 +148,17 @@ def read_previous(work: Work) -> Previous | None:
     return rows[0], rows[1], matches["question"].to_numpy(), matches["sim"].to_numpy()
 
 
-def _bits(outs: tuple[Ragged, np.ndarray], ins: tuple[Ragged, np.ndarray]) -> np.ndarray:
-    """The `bucket_bits` of the keywords of distinct questions, from keywords and text keys of both sides."""
+def _asked(side: Side) -> Asked:
+    return side.keywords, side.text
+
+
+def _bits(outs: Asked, ins: Asked) -> np.ndarray:
+    """The `bucket_bits` of the keywords of distinct questions."""
     return bucket_bits(*(only(lists, np.unique(text, return_index=True)[1]) for lists, text in (outs, ins)))
 
 
-def _buckets(folders: Mapping[str, Path]) -> dict[str, int]:
+def _buckets(folders: Mapping[str, Path], outs: Asked, ins: Asked) -> dict[str, int]:
     """The `bucket_bits` of each keyword that has buckets."""
-    outs, ins = (
-        (read_lists(folders["hop_keywords"] / f"{side}.parquet"), text_keys(side, folders["hop_questions"]))
-        for side in ("out", "in")
-    )
     bits = _bits(outs, ins)
     rows = np.flatnonzero(bits)
     words = tables.read_table(folders["hop_keywords"] / "keywords.parquet", KEYWORDS)["keyword"].take(pa.array(rows))

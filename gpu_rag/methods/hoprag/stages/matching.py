@@ -112,7 +112,7 @@ def best_matches(
 def match_texts(
     work: Work, name: str, outs: Side, rows: np.ndarray, ins: Side, right_rows: np.ndarray, match: Match
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What `match` gives for these rows, with each text compared once.
+    """The result of `match` for these rows, with each text compared once.
 
     Of the in-questions of one text no row can win but the lowest, or for an out-question of its vertex the next. An
     out-question that several vertices ask is matched for all of them, and once more for the vertex that has its match.
@@ -222,8 +222,8 @@ def _best_of_pairs(left: Side, things: Described, i: torch.Tensor, j: torch.Tens
 
 
 def sampled_matches(work: Work, outs: Side, ins: Side, sim: np.ndarray) -> tuple[int, int]:
-    """Of SAMPLE out-questions, the number whose exact match shares a keyword with them, and how many of these have its
-    SIM in `sim`, f64 of all out-questions."""
+    """The number of SAMPLE out-questions whose exact match shares a keyword with them, and of those among these that
+    have its SIM in `sim`, f64 of all out-questions."""
     rows = torch.linspace(0, max(len(sim) - 1, 0), min(SAMPLE, len(sim)), dtype=torch.float64).long()
     left, n, best = outs.part(rows), len(ins.vertex), _no_matches(len(rows))
     if not n:
