@@ -131,8 +131,10 @@ class Clock(Progress):
 
 
 def settings_of(given: list[str]) -> dict[str, Any]:
-    """Settings with the hashing embedder and no language model; given: "section.name=value" as JSON or text."""
-    settings: dict[str, Any] = {"models": {"embedder": "hash", "llm": "none", "vector_cache_gib": 0}}
+    """Settings with the hashing embedder, no language model and one process, whose seconds are counted; given:
+    "section.name=value" as JSON or text."""
+    models = {"embedder": "hash", "llm": "none", "vector_cache_gib": 0}
+    settings: dict[str, Any] = {"models": models, "index": {"workers": 1}}
     for line in given:
         key, _, value = line.partition("=")
         section, _, name = key.partition(".")

@@ -33,6 +33,7 @@ from gpu_rag.index.recorded import Record, record_of, recorded_sources, removed_
 from gpu_rag.index.saved_settings import check_same_models, saved_settings, settings_to_save
 from gpu_rag.index.stage import Stage, settle
 from gpu_rag.index.work import Progress, Silent, Sources
+from gpu_rag.index.workers import n_workers
 from gpu_rag.methods.registry import DEFAULT, all_stages, stages_for
 from gpu_rag.models.llm.cache import add_replies, mend_replies
 from gpu_rag.models.llm.interface import LLM, ApiKeys
@@ -163,7 +164,7 @@ def _build_shards(corpus: Any, out: Path, n: int, on: str, progress: Progress, *
     documents = replace(inputs, named=inputs.of_kind("documents"))
     shared = {
         "stages": stages,
-        "settings": changed_settings(job.settings),
+        "settings": changed_settings(job.settings if on else job.settings.changed("index", workers=1)),
         "sources": msgspec.to_builtins(record_of(documents)),
         "strict": inputs.strict,
         "retry_unread": bool(keywords.get("retry_unread")),
@@ -281,6 +282,7 @@ def _job(
         vllm=chosen.vllm,
         retry_unread=retry_unread,
         pooled=pooled_folder(out),
+        workers=1 if changed else n_workers(chosen),  # the rates of a plan are those of one
     )
     with closing(models):
         for folder in earlier:

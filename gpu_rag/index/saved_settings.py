@@ -13,7 +13,7 @@ from gpu_rag.index.stage import Stage, settle
 from gpu_rag.models.set import ModelSet
 from gpu_rag.settings import Settings, differences
 
-_NOT_SAVED = frozenset({"block", "memory"})  # these change no table
+_NOT_SAVED = frozenset({"block", "memory", "workers"})  # these change no table
 
 
 def settings_to_save(settings: Settings) -> dict[str, Any]:

@@ -107,11 +107,13 @@ class Sources:
 @dataclass
 class StageReport:
     """Costs of one stage in this run. `skipped`: it was up to date; `reused`: rows taken from its last state; `llm_s`:
-    seconds with a request open, so that the LLM was idle for s - llm_s; `graph_ops`: the implementation that ran each
+    seconds with a request open, so that the LLM was idle for s - llm_s; `shared_s`: seconds that this process spent on
+    what workers may share; `graph_ops`: the implementation that ran each
     op; `replies_read`, `fallbacks`: as in `types.Usage`."""
 
     s: float = 0.0
     llm_s: float = 0.0
+    shared_s: float = 0.0
     llm_calls: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0

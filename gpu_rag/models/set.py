@@ -44,7 +44,8 @@ def pick_device(device: str) -> str:
 class ModelSet:
     """Embedder and LLM of one run. The LLM has a durable reply cache if `replies` names its file.
 
-    retry_unread: see `CachedLLM`. pooled: folder of vectors from `keep_vectors`, which are not computed again.
+    retry_unread: see `CachedLLM`. pooled: folder of vectors from `keep_vectors`, which are not computed again. workers:
+    see `load_embedder`.
     """
 
     def __init__(
@@ -57,9 +58,10 @@ class ModelSet:
         vllm: VllmSettings | None = None,
         retry_unread: bool = False,
         pooled: Path | None = None,
+        workers: int = 1,
     ):
         self.settings, self._replies, self._api_key, self._pooled = settings, replies, api_key, pooled
-        self._retry_unread = retry_unread
+        self._retry_unread, self._workers = retry_unread, workers
         self._vllm = vllm or VllmSettings()
         self._embedder: Embedder | None = None
         self._encoder: CrossEncoder | None = None
@@ -86,6 +88,7 @@ class ModelSet:
                 settings.embedder,
                 device,
                 settings.threads,
+                workers=self._workers,
                 api_key=self._api_key,
                 connections=settings.connections,
                 ca_file=settings.ca_file,

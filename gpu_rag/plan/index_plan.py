@@ -4,7 +4,8 @@ A cost is a straight line through the smaller and the larger sample, in the size
 that of the largest sample, grown by the power MEMORY_GROWTH, and the share KEPT of it stays until the end. The number
 of names grows by a power of the number of names written in the whole corpus: a sample does not show which names its
 passages share with others. The number of relations grows by a power of the passages (Heaps' law). Two stages compare
-all pairs; for them the number of pairs, divided by this machine's pairs per second, is added to the line.
+all pairs; for them the number of pairs, divided by this machine's pairs per second, is added to the line. Work that
+several workers may share is measured with one, and divided.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.memory import memory_bytes
 from gpu_rag.index.stage import Stage, settle
 from gpu_rag.index.work import Progress, Silent
+from gpu_rag.index.workers import START_S, n_workers
 from gpu_rag.lazy import torch
 from gpu_rag.models.llm.cache import CachedLLM
 from gpu_rag.plan import trial
@@ -134,7 +136,7 @@ def _tried(
     first, warm: runs on one sample, the first one in this process, with real LLM requests; small, full: runs on the
     smallest and the largest sample; full has the stages of COUNTING on the whole sample.
     """
-    settings = job.settings.changed("index", min_yield=0.0)  # a low yield is only reported
+    settings = job.settings.changed("index", min_yield=0.0, workers=1)  # a low yield is only reported
     sources = trial.keep_drawn(job.sources, drawn, folder)
     n_triples = trial.count_triples(sources.of_kind("kg", "skb"))
     read = {source: min(n, N_TRIPLES) for source, n in n_triples.items()}
@@ -293,6 +295,8 @@ class _Plan:
                 grows_with, pairs_s = stage.pairs.name, [n_pairs / rate for n_pairs in compared]
         costs = (max(cost.s - of_pairs, 0.0) for cost, of_pairs in zip((small, full), pairs_s))
         seconds = on_line(n_small, next(costs), n_full, next(costs), n) + pairs_s[-1]
+        shared_s = on_line(n_small, small.shared_s, n_full, full.shared_s, n)
+        seconds -= max(shared_s - START_S, 0.0) * (1 - 1 / n_workers(settings))
         by = "extracted" if name == "extraction" else "passages"
         ratio = sizes[by] / max(sizes_of_full[by], 1)
         return {

@@ -167,10 +167,16 @@ class CappedEmbedder:
 
     def __init__(self, inner: Embedder):
         self.inner, self.left, self.used_s, self.owed_s = inner, MAX_TEXTS, 0.0, 0.0
+        self.shares = hasattr(inner, "workers") and inner.device == "cpu"
         self._random = np.random.default_rng(0)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
+
+    @property
+    def shared_s(self) -> float:
+        """Seconds of embedding that workers may share."""
+        return self.used_s + self.owed_s if self.shares else 0.0
 
     def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
         """A vector for each text."""
@@ -236,7 +242,9 @@ def run_stages(job: BuildJob, llm: RepeatingLLM | None, folder: Path, sample: Pa
             cost.counts = sample.write(work) if name == "passages" else stage.run(work)
             cost.s = max(time.perf_counter() - started - cost.llm_s, 0.0)
             cost.peak_memory_bytes = peak_memory_bytes() - cost.base_bytes
-        cost.s += embedder.owed_s if embedder is not None else 0.0
+        if embedder is not None:
+            cost.s += embedder.owed_s
+            cost.shared_s += embedder.shared_s
         files = [path for path in out.rglob("*") if path.is_file()]
         cost.disk_bytes = sum(path.stat().st_size for path in files)
     return costs

@@ -113,7 +113,9 @@ def test_verify_names_what_a_build_that_was_ended_has_not_made(tiny_corpus: Path
 
 BUILD = """
 import sys, gpu_rag
+from gpu_rag.index import workers
 from gpu_rag.models.embed import hashing
+workers.START_S = 0
 plain = hashing.HashEmbedder.embed
 def embed(self, texts, on_batch=None):
     print("embeds", flush=True)
@@ -122,7 +124,7 @@ def embed(self, texts, on_batch=None):
 hashing.HashEmbedder.embed = embed
 corpus, out, memory, threads = sys.argv[1:]
 models = {"embedder": "hash", "llm": "none", "threads": int(threads)}
-settings = {"models": models, "index": {"block": 8, "memory": float(memory)}}
+settings = {"models": models, "index": {"block": 8, "memory": float(memory), "workers": int(threads)}}
 gpu_rag.build(corpus, out, methods=["ppr", "bubblerag", "higra-retriever", "hoprag"], settings=settings)
 """
 LIMITS = [("0.5", "1"), ("1", "2"), ("4", "1"), ("0.5", "2")]
@@ -131,8 +133,8 @@ LIMITS = [("0.5", "1"), ("1", "2"), ("4", "1"), ("0.5", "2")]
 @pytest.mark.slow
 def test_a_build_killed_at_random_moments_ends_with_the_same_digest(tmp_path: Path) -> None:
     """SIGKILL again and again, soon after one of its blocks or another, and each run with another limit of memory and
-    number of threads, then one run to the end: the digest of an undisturbed build. A block is only embedded when the
-    test lets it, so that no run ends before it is killed."""
+    number of threads and workers, then one run to the end: the digest of an undisturbed build. A block is only embedded
+    when the test lets it, so that no run ends before it is killed."""
     corpus = tmp_path / "c.jsonl"
     names = ["Orlo", "Ruyven", "Stroud", "Brandt", "Kessel", "Tamm"]
     rows = [

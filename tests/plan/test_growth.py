@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.index.work import Silent, Sources
+from gpu_rag.index.workers import START_S, n_workers
 from gpu_rag.methods.hoprag.stages import edges
 from gpu_rag.methods.registry import all_stages
 from gpu_rag.models.set import ModelSet
@@ -170,6 +171,26 @@ def test_memory_grows_from_the_largest_run_of_each_stage(tmp_path: Path, monkeyp
     monkeypatch.setattr(index_plan, "KEPT", 0.5)
     kept = plan_index(job)["stages"]["entities"]["peak_memory_bytes"] - stages["entities"]["peak_memory_bytes"]
     assert kept == pytest.approx(sum(stages[layer.name]["peak_memory_bytes"] - 100 for layer in layers[:3]) / 2, abs=2)
+
+
+def test_what_workers_share_is_divided_among_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    really = trial.run_stages
+
+    def run_stages(job: BuildJob, *args: Any) -> dict[str, trial.Cost]:
+        assert n_workers(job.settings) == 1, "a trial measures one"
+        costs = really(job, *args)
+        for cost in costs.values():
+            cost.s, cost.shared_s = 1.0 * len(args[-1]), 0.75 * len(args[-1])
+        return costs
+
+    monkeypatch.setattr(trial, "run_stages", run_stages)
+    layers = [all_stages()[name] for name in ("passages", "extraction")]
+    seconds = []
+    for n in (1, 2, 16):
+        chosen = make_settings({"models": {"embedder": "hash", "llm": "none"}, "index": {"workers": n}})
+        job = BuildJob(tmp_path / f"i{n}", layers, chosen, Sources((rows(tmp_path, 256),)), ModelSet(chosen.models))
+        seconds.append(plan_index(job, n_sample=64)["stages"]["extraction"]["s"])
+    assert seconds == pytest.approx([256 - (192 - START_S) * share for share in (0, 1 / 2, 15 / 16)])
 
 
 def hop_plan(folder: Path, corpus: Path, **hops: int) -> dict[str, float]:

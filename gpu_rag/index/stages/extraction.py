@@ -28,6 +28,7 @@ from gpu_rag.index.stages.passages import are_english, are_of_nodes, content_has
 from gpu_rag.index.stages.rejected import Rejects
 from gpu_rag.index.stages.requests import decided
 from gpu_rag.index.work import Sources, Work
+from gpu_rag.index.workers import Shared
 from gpu_rag.models.ask import Ask, read_prompt
 from gpu_rag.settings import Settings
 from gpu_rag.sources.corpus.openie import OpenIERow, read_openie
@@ -210,7 +211,8 @@ def _status(extraction: Extraction) -> str:
 def by_patterns(work: Work, passages: pa.Table) -> Iterator[pa.RecordBatch]:
     """Batches of extractions by the rule, as EXTRACTED. A passage whose title and text an earlier run had keeps its
     extraction."""
-    return _spliced(work, passages, extract_batch, *_earlier(work, passages, _same_texts))
+    with Shared(extract_batch, work.settings, work.report) as extract:
+        yield from _spliced(work, passages, extract, *_earlier(work, passages, _same_texts))
 
 
 def _spliced(

@@ -31,6 +31,7 @@ from gpu_rag.index.stages.node_documents import SCHEMAS, Parts, Taken, node_docu
 from gpu_rag.index.stages.rejected import Rejects, checked, short_name
 from gpu_rag.index.tables import TableWriter
 from gpu_rag.index.work import Sources, Work
+from gpu_rag.index.workers import Shared
 from gpu_rag.models.fingerprint import file_sha256
 from gpu_rag.settings import Settings
 from gpu_rag.sources.columns import columns_of
@@ -41,7 +42,9 @@ from gpu_rag.text.chunk import chunk_spans
 from gpu_rag.text.language import ENGLISH, language_of
 from gpu_rag.types import Document, Reject
 
-_PYTHON_ROWS = 1 << 10  # documents held as Python objects
+_PYTHON_ROWS, _PYTHON_CHARS = 1 << 10, 1 << 26  # documents held as Python objects
+_TEXTS, _SPANS = pa.schema([("text", pa.string())]), pa.list_(pa.int32())
+_READ = pa.schema([("language", pa.string()), ("starts", _SPANS), ("ends", _SPANS)])
 Row = dict[str, Any]
 
 
@@ -122,36 +125,58 @@ def read_documents(
     """Passages of the corpus alone, as `read_passages`; adds its ids to `taken`."""
     if not sources.corpus and not sources.named:
         raise BadInput("no corpus given", expected="one or more files or folders, or --kg, --skb, --source")
-    rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
     limits = Limits(settings.index.max_document_chars, columns=columns_of(settings.index.columns), part=sources.part)
     paths = [path for path in sources.corpus if short_name(shown(path), sources.corpus) not in kept]
     removed = left_out(sources)
     skipped = (lambda file: removed(file) or short_name(file, sources.corpus) in kept) if kept else removed
     corpus = read_corpus(paths, limits, skipped, held_readers(sources)) if paths else ()
-    for row in corpus:
-        if has_removed(sources, row.id):
-            taken.documents.add(row.id)
-            continue
-        if isinstance(row, Document):
-            passages = _split(row, settings)
-            ids = [passage["id"] for passage in passages]
-            if taken.give(row.id, ids):
-                document = {name: getattr(row, name) for name in tables.DOCUMENTS.names}
-                language = row.language if isinstance(row, HeldDocument) else language_of(row.text)
-                more = {"metadata": to_text(row.metadata), "language": language}
-                rows["documents"].append({**document, "file": short_name(row.file, sources.corpus), **more})
-                rows["passages"] += passages
-                rows["origins"].append({"document": row.id, "source": source_of(row.file, sources), "node": ""})
-                if len(rows["documents"]) == _PYTHON_ROWS:
-                    yield packed(rows)
-                    rows = {name: [] for name in SCHEMAS}
-                continue
-            # "a" in chunks collides with a document "a#1"
-            twice = next(id for id in ids if id in taken.passages)
-            reason = f"{PASSAGE_ID}{twice!r} is that of another document's passage"
-            row = Reject(row.file, row.line, reason, row.id)
-        yield checked(row, sources.strict, sources.corpus)
-    yield packed(rows)
+    cut: dict[str, Any] = {"chunk_words": settings.index.chunk_words, "overlap_words": settings.index.overlap_words}
+    with Shared(read_texts, settings, **cut) as read:
+        for block in _blocks(corpus, sources.strict):
+            rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
+            texts = ["" if isinstance(row, Reject | HeldDocument) else row.text for row in block]
+            for row, about in zip(block, read(pa.record_batch([texts], _TEXTS)).to_pylist()):
+                if has_removed(sources, row.id):
+                    taken.documents.add(row.id)
+                    continue
+                if isinstance(row, Document):
+                    passages = _split(row, [*zip(about["starts"], about["ends"])])
+                    ids = [passage["id"] for passage in passages]
+                    if taken.give(row.id, ids):
+                        document = {name: getattr(row, name) for name in tables.DOCUMENTS.names}
+                        language = row.language if isinstance(row, HeldDocument) else about["language"]
+                        more = {"metadata": to_text(row.metadata), "language": language}
+                        rows["documents"].append({**document, "file": short_name(row.file, sources.corpus), **more})
+                        rows["passages"] += passages
+                        rows["origins"].append({"document": row.id, "source": source_of(row.file, sources), "node": ""})
+                        continue
+                    # "a" in chunks collides with a document "a#1"
+                    twice = next(id for id in ids if id in taken.passages)
+                    reason = f"{PASSAGE_ID}{twice!r} is that of another document's passage"
+                    row = Reject(row.file, row.line, reason, row.id)
+                yield checked(row, sources.strict, sources.corpus)
+            yield packed(rows)
+
+
+def _blocks(rows: Iterable[Document | Reject], strict: bool) -> Iterator[list[Document | Reject]]:
+    """The rows, some at a time; the last block may be empty. strict: a reject ends its block, and will end the build,
+    before more rows are read."""
+    block, n_chars = list[Document | Reject](), 0
+    for row in rows:
+        block.append(row)
+        n_chars += len(row.text) if isinstance(row, Document) else 0
+        if len(block) == _PYTHON_ROWS or n_chars > _PYTHON_CHARS or (strict and isinstance(row, Reject)):
+            yield block
+            block, n_chars = [], 0
+    yield block
+
+
+def read_texts(texts: pa.RecordBatch, chunk_words: int, overlap_words: int) -> pa.RecordBatch:
+    """The language of each text, and the spans of its passages."""
+    lines = texts["text"].to_pylist()
+    spans = [chunk_spans(line, chunk_words, overlap_words) for line in lines]
+    starts, ends = ([[span[k] for span in of_text] for of_text in spans] for k in (0, 1))
+    return pa.record_batch([[*map(language_of, lines)], starts, ends], _READ)
 
 
 def source_of(file: str, sources: Sources) -> str:
@@ -197,13 +222,12 @@ def no_passage(n_rejects: int, first: Reject | None) -> BadInput:
     return BadInput("the corpus holds no passage", given=reason)
 
 
-def _split(document: Document, settings: Settings) -> list[Row]:
+def _split(document: Document, spans: Sequence[tuple[int, int]]) -> list[Row]:
     """Passages of a document. line: where a passage begins in a text file, from 1; 0 in a source of rows or pages."""
     if isinstance(document, HeldDocument):
         numbers = [f"#{number}" for number in range(len(document.passages))] if len(document.passages) > 1 else [""]
         parts = zip(numbers, document.passages)
         return [{**part, "id": f"{document.id}{number}", "doc_id": document.id} for number, part in parts]
-    spans = chunk_spans(document.text, settings.index.chunk_words, settings.index.overlap_words)
     is_text_file = not document.line and document.file.lower().endswith(TEXT_SUFFIXES)
     offsets = [offset for offset, _ in document.headings] if len(spans) > 1 else []
     rows, line, counted = [], 1, 0

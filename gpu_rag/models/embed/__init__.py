@@ -11,6 +11,7 @@ def load_embedder(
     device: str = "cpu",
     threads: int = 1,
     *,
+    workers: int = 1,
     api_key: ApiKeys = None,
     connections: int = 32,
     ca_file: str = "",
@@ -22,6 +23,7 @@ def load_embedder(
     `ServerEmbedder`); anything else: a sentence-transformers model, as a folder or as a name that is already in the
     local Hugging Face cache.
     threads: CPU threads of torch, a setting of the whole process; the hashing embedder ignores device and threads.
+    workers: texts that MiniLM and E5 compute at once on a CPU, so that they use more cores; bits do not depend on it.
     Raises MissingBackend, ModelError, BadInput.
     """
     if name.startswith(("http://", "https://")):
@@ -37,7 +39,7 @@ def load_embedder(
         from gpu_rag.models.packaged import packaged_e5_folder, packaged_embedder_folder
 
         folder = packaged_e5_folder() if name == "e5" else packaged_embedder_folder()
-        return MeanPoolingEmbedder(folder, name=name, device=device, threads=threads)
+        return MeanPoolingEmbedder(folder, name=name, device=device, threads=threads, workers=workers)
     from gpu_rag.models.embed.sentence_transformer import SentenceTransformerEmbedder
 
     return SentenceTransformerEmbedder(name, device=device, threads=threads)

@@ -18,9 +18,6 @@ from gpu_rag.models.embed.interface import OnBatch
 NO_ROOM = "leave the GPU more room (vllm.gpu_memory_utilization), or --set models.device=cpu"
 
 
-PIECE_CHARS = 1 << 18  # most characters that are tokenized together
-
-
 def pieces_by_length(texts: Sequence[str], chars: int) -> list[list[int]]:
     """Rows of `texts`, sorted by number of characters (ties by row) and cut into pieces.
 

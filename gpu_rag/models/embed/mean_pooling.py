@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from gpu_rag.errors import BadInput, ModelError
 from gpu_rag.models.device import check_device, choose_dtype, room_for, use_threads
-from gpu_rag.models.embed.batches import NO_ROOM, PIECE_CHARS, embed_batches, pieces_by_length
+from gpu_rag.models.embed.batches import NO_ROOM, embed_batches, pieces_by_length
 from gpu_rag.models.embed.bert import TILE, BertEncoder
 from gpu_rag.models.embed.interface import OnBatch, Parts, gathered
 from gpu_rag.models.fingerprint import folder_hash
@@ -26,9 +26,10 @@ from gpu_rag.models.pretrained import needing_transformers
 CODE_VERSION = 2
 CPU_TOKENS = 2048  # tokens computed together: more is no faster
 GPU_TOKENS = 1 << 15  # tokens per batch, padding included: enough to fill a GPU
+CPU_PIECE_CHARS = 1 << 16  # characters that a thread computes together: some seconds of work
 GPU_PIECE_CHARS = 1 << 21  # characters tokenized together for a GPU: large, for few padded batches and few waits
 CENTRE = "centre.f32"  # f32[D]; not in the content hash, since its rounding differs by machine
-AHEAD = 2  # pieces that are tokenized while another is computed, a thread each
+AHEAD = 2  # pieces that are tokenized while a GPU computes another, a thread each
 LENGTH_STEP = 8  # padded lengths on a GPU are multiples of this
 
 Ids = Sequence[Sequence[int]]
@@ -44,14 +45,17 @@ class MeanPoolingEmbedder:
       sees each text by itself (see `BertEncoder`);
     - on a GPU a batch has one padded length, a multiple of 8, and as many rows as make 32,768 tokens. The host waits
       once per piece of the texts: batches are copied from pinned memory while others are computed.
-    Threads tokenize the next pieces meanwhile. Hidden states are in `dtype` (bfloat16 if the processor computes in
-    it), pooling and scaling in float32.
+    On a CPU `workers` threads compute a piece of the texts each, for a GPU threads tokenize the next pieces. Hidden
+    states are in `dtype` (bfloat16 if the processor computes in it), pooling and scaling in float32.
     """
 
-    def __init__(self, folder: Path, *, name: str, device: str = "cpu", threads: int = 1, dtype: str = "auto"):
-        """Load the model in `folder`. Raises MissingBackend, ModelError, BadInput."""
+    def __init__(
+        self, folder: Path, *, name: str, device: str = "cpu", threads: int = 1, workers: int = 1, dtype: str = "auto"
+    ):
+        """Load the model in `folder`. threads: of torch, in each worker. Raises MissingBackend, ModelError,
+        BadInput."""
         self._torch_device = check_device(device)
-        self.name, self.device, self.n_truncated, self.row_identical = name, device, 0, True
+        self.name, self.device, self.n_truncated, self.row_identical, self.workers = name, device, 0, True, workers
         self.dtype = choose_dtype(self._torch_device, dtype)
         self.max_tokens, self._prefix, self._centre = _settings(folder)
         self._counting = Lock()  # guards `n_truncated`, which threads count
@@ -67,33 +71,41 @@ class MeanPoolingEmbedder:
     def embed(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> np.ndarray:
         """f32[n, D], row i the unit vector of texts[i]. Equal texts are computed once.
 
-        on_batch(n_done) is called after each batch with the number of distinct texts finished. Raises ModelError when
+        on_batch(n_done) is called after each piece with the number of distinct texts finished. Raises ModelError when
         the device has no memory left for a batch.
         """
         return gathered(texts, self.dim, self.parts, on_batch)
 
     def parts(self, texts: Sequence[str], on_batch: OnBatch | None = None) -> Parts:
         """(rows, f32[len(rows), D]) of distinct texts, one piece of similar lengths at a time, shortest first."""
-        chars = PIECE_CHARS if self._torch_device.type == "cpu" else GPU_PIECE_CHARS
-        pieces, n_done = pieces_by_length(texts, chars), 0
-        with ThreadPoolExecutor(AHEAD, "tokenizer") as ahead:
-            waiting = deque[Future[list[list[int]]]]()
-            for number, rows in enumerate(pieces):
-                for piece in pieces[number + len(waiting) : number + 1 + AHEAD]:
-                    waiting.append(ahead.submit(self.token_ids, [texts[row] for row in piece]))
-                ids = waiting.popleft().result()
-                before = n_done
-                report = None if on_batch is None else (lambda n, before=before: on_batch(before + n))
-                yield rows, self.embed_ids(ids, report)
-                n_done += len(rows)
+        on_cpu, n_done, waiting = self._torch_device.type == "cpu", 0, deque[Future[Any]]()
+        pieces = pieces_by_length(texts, CPU_PIECE_CHARS if on_cpu else GPU_PIECE_CHARS)
+        ahead, n_threads = (self.workers, self.workers) if on_cpu else (AHEAD, AHEAD)
+        threads = ThreadPoolExecutor(n_threads, "embedder")
 
-    def embed_ids(self, ids: Ids, on_batch: OnBatch | None = None) -> np.ndarray:
+        def prepared(piece: list[int]) -> Any:
+            ids = self.token_ids([texts[row] for row in piece])
+            return self.embed_ids(ids) if on_cpu else ids
+
+        try:
+            for number, rows in enumerate(pieces):
+                for piece in pieces[number + len(waiting) : number + 1 + ahead]:
+                    waiting.append(threads.submit(prepared, piece))
+                made = waiting.popleft().result()
+                yield rows, made if on_cpu else self.embed_ids(made)
+                n_done += len(rows)
+                if on_batch is not None:
+                    on_batch(n_done)
+        finally:
+            threads.shutdown(cancel_futures=True)
+
+    def embed_ids(self, ids: Ids) -> np.ndarray:
         """f32[n, D] of texts as token ids from `token_ids`."""
         if self._torch_device.type == "cpu":
-            return self._end_to_end(ids, on_batch)
+            return self._end_to_end(ids)
         padded = [min(-(-len(row) // LENGTH_STEP) * LENGTH_STEP, self.max_tokens) for row in ids]
         return embed_batches(
-            padded, _gpu_rows, self.dim, lambda rows, length: self._padded([ids[r] for r in rows], length), on_batch
+            padded, _gpu_rows, self.dim, lambda rows, length: self._padded([ids[r] for r in rows], length), None
         )
 
     def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
@@ -108,15 +120,11 @@ class MeanPoolingEmbedder:
 
     # --- on a CPU: texts end to end ---
 
-    def _end_to_end(self, ids: Ids, on_batch: OnBatch | None) -> np.ndarray:
+    def _end_to_end(self, ids: Ids) -> np.ndarray:
         vectors = np.zeros((len(ids), self.dim), dtype=np.float32)
-        n_done = 0
         for rows in _runs(ids):
             with room_for(f"{len(rows)} texts of up to {len(ids[rows[-1]])} tokens", NO_ROOM):
                 vectors[rows] = self._unpadded([ids[row] for row in rows]).numpy()
-            n_done += len(rows)
-            if on_batch is not None:
-                on_batch(n_done)
         return vectors
 
     def _unpadded(self, ids: Ids) -> torch.Tensor:

@@ -6,6 +6,7 @@ import math
 import random
 import sys
 import types
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from gpu_rag.errors import ModelError
 from gpu_rag.models import packaged
-from gpu_rag.models.embed import load_embedder
+from gpu_rag.models.embed import load_embedder, mean_pooling
 from gpu_rag.models.embed.bert import TILE
 from gpu_rag.models.embed.hashing import HashEmbedder
 from gpu_rag.models.embed.mean_pooling import MeanPoolingEmbedder
@@ -152,6 +153,20 @@ def test_minilm_matrix_products_have_one_shape_and_few_pads(monkeypatch, minilm)
     assert {rows for rows, _ in shapes} == {TILE}
     useful = sum(map(len, ids))
     assert useful <= (n_computed := len(shapes) // 24 * TILE) and useful > 0.9 * n_computed  # 4 products a layer
+
+
+def test_minilm_gives_the_same_bits_with_any_number_of_workers(minilm, monkeypatch):
+    """Several pieces at once, in their order; a reader that stops early waits for no piece that has not begun."""
+    monkeypatch.setattr(mean_pooling, "CPU_PIECE_CHARS", 500)
+    texts = varied_texts(60)
+    one, seen = minilm.embed(texts), list[int]()
+    monkeypatch.setattr(minilm, "workers", 3)
+    assert (minilm.embed(texts, seen.append) == one).all() and seen == sorted(set(seen)) and len(seen) > 10
+    asked = []
+    monkeypatch.setattr(minilm, "token_ids", lambda texts: asked.append(texts) or type(minilm).token_ids(minilm, texts))
+    with closing(minilm.parts(texts)) as parts:
+        next(parts)
+    assert len(asked) <= 7 < len(seen)
 
 
 def test_minilm_cuts_at_its_own_limit_and_counts(minilm):

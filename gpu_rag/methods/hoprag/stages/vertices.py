@@ -18,9 +18,11 @@ from gpu_rag.index.names import one_array, rows_of
 from gpu_rag.index.stage import stage, the_embedder
 from gpu_rag.index.stages.search import TextRows, embed_blocks, rows_by_key, text_hashes
 from gpu_rag.index.work import Work
+from gpu_rag.index.workers import Shared
 from gpu_rag.lazy import torch
 from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.hoprag.tables import KEYWORDS, VERTICES, question_rows, read_lists, same_texts, write_lists
+from gpu_rag.models.embed.interface import distinct
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.sentences import split_sentences
 from gpu_rag.types import Ragged
@@ -153,6 +155,15 @@ def keywords_stage(work: Work) -> dict[str, int]:
     return {"hop_keywords": len(order)}
 
 
+_TEXTS = pa.schema([("text", pa.string())])
+_KEYWORDS = pa.schema([("keywords", pa.list_(pa.string()))])
+
+
+def keywords_batch(texts: pa.RecordBatch) -> pa.RecordBatch:
+    """The keywords of each text."""
+    return pa.record_batch([[list(keywords(text)) for text in texts["text"].to_pylist()]], _KEYWORDS)
+
+
 def _texts(folders: Mapping[str, Path]) -> dict[str, TextRows]:
     """The texts with stored keywords, by side."""
     questions = {side: question_rows(side, folders["hop_questions"]) for side in ("in", "out")}
@@ -172,14 +183,20 @@ def _numbered(work: Work, side: str, texts: TextRows, numbers: dict[str, int], e
         values, sizes = [known.values.numpy()], [np.diff(known.offsets.numpy())]
     is_new = rows < 0
     rows[is_new] = len(sizes[0]) + np.arange(is_new.sum())
-    for first in range(0, len(texts), tables.ROWS_A_GROUP):
-        mask = is_new[first : first + tables.ROWS_A_GROUP]
-        new = [*compress(texts[first : first + len(mask)], mask)] if mask.any() else []
-        keywords_of = {text: keywords(text) for text in set(new)}  # neighbouring vertices share many questions
-        lists = [keywords_of[text] for text in new]
-        values.append(np.array([numbers.setdefault(word, len(numbers)) for words in lists for word in words], np.int32))
-        sizes.append(np.array([len(words) for words in lists], np.int64))
-        work.progress.advance(len(mask))
+    with Shared(keywords_batch, work.settings, work.report) as keywords_of:
+        for first in range(0, len(texts), tables.ROWS_A_GROUP):
+            mask = is_new[first : first + tables.ROWS_A_GROUP]
+            new = [*compress(texts[first : first + len(mask)], mask)] if mask.any() else []
+            asked, place = distinct(new)  # neighbouring vertices share many questions
+            made = keywords_of(pa.record_batch([asked], _TEXTS))["keywords"]
+            found = [numbers.setdefault(word, len(numbers)) for word in made.flatten().to_pylist()]
+            of_each = Ragged(
+                torch.tensor(found, dtype=torch.int32), torch.from_numpy(made.offsets.to_numpy().astype(np.int64))
+            )
+            part = some_lists(of_each, torch.tensor(place, dtype=torch.int64))
+            values.append(part.values.numpy())
+            sizes.append(np.diff(part.offsets.numpy()))
+            work.progress.advance(len(mask))
     work.report.reused += int((~is_new).sum())
     starts = tables.starts_of(np.concatenate(sizes))
     lists_of_both = Ragged(torch.from_numpy(np.concatenate(values)), torch.from_numpy(starts))
