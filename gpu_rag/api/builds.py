@@ -33,7 +33,7 @@ from gpu_rag.index.recorded import Record, record_of, recorded_sources, removed_
 from gpu_rag.index.saved_settings import check_same_models, saved_settings, settings_to_save
 from gpu_rag.index.stage import Stage, settle
 from gpu_rag.index.work import Progress, Silent, Sources
-from gpu_rag.index.workers import n_workers
+from gpu_rag.index.workers import embedding_workers, n_workers
 from gpu_rag.methods.registry import DEFAULT, all_stages, stages_for
 from gpu_rag.models.llm.cache import add_replies, mend_replies
 from gpu_rag.models.llm.interface import LLM, ApiKeys
@@ -162,9 +162,10 @@ def _build_shards(corpus: Any, out: Path, n: int, on: str, progress: Progress, *
         do = "start a server, and name it: http://HOST:PORT/v1#MODEL"
         raise UsageError("the language model serves one process, and shards are several", do=do)
     documents = replace(inputs, named=inputs.of_kind("documents"))
+    workers = 1 if on else max(1, n_workers(job.settings) // n)  # Ray places a task a core
     shared = {
         "stages": stages,
-        "settings": changed_settings(job.settings if on else job.settings.changed("index", workers=1)),
+        "settings": changed_settings(job.settings.changed("index", workers=workers)),
         "sources": msgspec.to_builtins(record_of(documents)),
         "strict": inputs.strict,
         "retry_unread": bool(keywords.get("retry_unread")),
@@ -194,7 +195,8 @@ def build_shard(task: Mapping[str, Any]) -> None:
             folder.mkdir(parents=True, exist_ok=True)
         add_replies(folder / REPLIES, [kept])
     given: dict[str, Any] = {name: task[name] for name in ("api_key", "retry_unread")}
-    models = ModelSet(settings.models, folder / REPLIES, vllm=settings.vllm, **given)
+    workers = embedding_workers(settings)
+    models = ModelSet(settings.models, folder / REPLIES, vllm=settings.vllm, workers=workers, **given)
     with closing(models):
         stages = [all_stages()[name] for name in task["stages"]]
         build_index(folder, stages, settings, sources, models, retry_unread=task["retry_unread"])
@@ -282,7 +284,7 @@ def _job(
         vllm=chosen.vllm,
         retry_unread=retry_unread,
         pooled=pooled_folder(out),
-        workers=1 if changed else n_workers(chosen),  # the rates of a plan are those of one
+        workers=1 if changed else embedding_workers(chosen),  # a plan measures the rates of one
     )
     with closing(models):
         for folder in earlier:

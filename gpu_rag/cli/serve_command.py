@@ -159,10 +159,11 @@ def _check_client(folders: Mapping[str, Path], client: Client) -> None:
 
 
 def _program(options: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """Arguments of `Changes`: the command line of this program, and the server's options for settings."""
+    """Arguments of `Changes`: the command line of this program, and the server's options for settings. A change leaves
+    the other cores to the server's questions, unless these options say otherwise."""
     profile = ["--profile", options.profile] if options.profile else []
     settings = [word for given in options.assignments or () for word in ("--set", given)]
-    return [sys.executable, "-m", "gpu_rag"], [*profile, *settings]
+    return [sys.executable, "-m", "gpu_rag"], [*profile, "--set", "index.workers=1", *settings]
 
 
 def _end() -> None:

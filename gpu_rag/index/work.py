@@ -107,13 +107,11 @@ class Sources:
 @dataclass
 class StageReport:
     """Costs of one stage in this run. `skipped`: it was up to date; `reused`: rows taken from its last state; `llm_s`:
-    seconds with a request open, so that the LLM was idle for s - llm_s; `shared_s`: seconds that this process spent on
-    what workers may share; `graph_ops`: the implementation that ran each
+    seconds with a request open, so that the LLM was idle for s - llm_s; `graph_ops`: the implementation that ran each
     op; `replies_read`, `fallbacks`: as in `types.Usage`."""
 
     s: float = 0.0
     llm_s: float = 0.0
-    shared_s: float = 0.0
     llm_calls: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -140,7 +138,8 @@ class Work:
     previous: folder of an earlier run of this stage, of the same version, for other inputs, or None. A stage may
     reuse its valid parts, if the output does not depend on that. previous_inputs: folders of the stages that `previous`
     was made from; empty if one is gone or damaged, or if `previous` had other settings or models. params,
-    previous_params: `Stage.params` of this run, and of `previous`. previous_counts: counts of `previous`.
+    previous_params: `Stage.params` of this run, and of `previous`. previous_counts: counts of `previous`. shared_s:
+    seconds that this process spent in rules that workers may share.
     """
 
     out: Path
@@ -156,6 +155,7 @@ class Work:
     params: Mapping[str, Any] = field(default_factory=dict)
     previous_params: Mapping[str, Any] = field(default_factory=dict)
     previous_counts: Mapping[str, int] = field(default_factory=dict)
+    shared_s: float = 0.0
 
     def array_block(self, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
         """Array of one block: from disk if an earlier run finished it, else computed and stored durably.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -23,21 +24,29 @@ from typing import Any
 import pyarrow as pa
 
 from gpu_rag.errors import GpuRagError
-from gpu_rag.index.work import StageReport
+from gpu_rag.index.work import Work
 from gpu_rag.settings import Settings
 
 Rule = Callable[..., pa.RecordBatch]
 
 START_S = 3.0  # work of this process before others are started: one takes about a second to start
+MAX_WORKERS = 16  # chosen for a machine: each takes some 70 MB, and this process must feed them
 PARTS = 4  # parts for each process: none of them waits long for the slowest one
-MIN_ROWS, MAX_ROWS = 32, 512  # of a part
+MIN_ROWS, MAX_ROWS, PART_BYTES = 32, 512, 1 << 20  # of a part
 STOP_S = 5.0  # for a process that failed to end by itself
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
+_log = logging.getLogger(__name__)
 
 
 def n_workers(settings: Settings) -> int:
-    """The number of workers of a build: `index.workers`; if it is 0, the cores that this process may use."""
-    return settings.index.workers or usable_cores()
+    """The number of workers of a build: `index.workers`; if it is 0, the cores that this process may use, at most
+    16."""
+    return settings.index.workers or min(usable_cores(), MAX_WORKERS)
+
+
+def embedding_workers(settings: Settings) -> int:
+    """The number of threads that embed texts, each with `models.threads` of torch."""
+    return max(1, n_workers(settings) // settings.models.threads)
 
 
 def usable_cores() -> int:
@@ -57,10 +66,10 @@ class Shared:
     a time. Leaving the block ends the processes.
     """
 
-    def __init__(self, rule: Rule, settings: Settings, report: StageReport | None = None, **options: Any):
+    def __init__(self, rule: Rule, settings: Settings, work: Work | None = None, **options: Any):
         """rule: a function of a module, from a record batch and `options`, which JSON can hold, to a record batch with
-        a row for each row, always of one schema. report: gets the time that this process spends in the rule."""
-        self._rule, self._options, self._report = rule, options, report or StageReport()
+        a row for each row, always of one schema. work: counts the seconds that this process spends in the rule."""
+        self._rule, self._options, self._work = rule, options, work
         self._n, self._used_s = n_workers(settings), 0.0
         self._free, self._processes = SimpleQueue[_Process](), list[_Process]()
         self._threads = ThreadPoolExecutor(self._n, "worker")
@@ -69,14 +78,18 @@ class Shared:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._report.shared_s += self._used_s
+        if self._work is not None:
+            self._work.shared_s += self._used_s
         for process in self._processes:
             process.kill()
         self._threads.shutdown(cancel_futures=True)
+        for process in self._processes:
+            process.close()
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rule's result for all rows, in order. Raises GpuRagError if a process ends before its time."""
+        """The rule's result for all rows, in order. Raises GpuRagError if a process fails."""
         n_rows = min(max(-(-len(batch) // (self._n * PARTS)), MIN_ROWS), MAX_ROWS)
+        n_rows = min(n_rows, max(1, len(batch) * PART_BYTES // max(batch.nbytes, 1)))
         parts = [batch.slice(first, n_rows) for first in range(0, len(batch), n_rows)] or [batch]
         made = list[pa.RecordBatch]()
         while parts[len(made) :] and (self._n == 1 or self._used_s < START_S or not len(batch)):
@@ -99,14 +112,17 @@ class Shared:
 
 
 class _Process:
-    """A process that runs a rule."""
+    """A process that runs a rule. It has this interpreter and this import path."""
 
     def __init__(self, rule: Rule, options: dict[str, Any]):
-        self._errors = TemporaryFile()  # noqa: SIM115, read if the process fails
         words = [f"{rule.__module__}:{rule.__qualname__}", json.dumps(options)]
-        command = [sys.executable, "-P", "-m", __name__, *words]
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._errors)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        command, pipe = [sys.executable, "-P", "-m", __name__, *words], subprocess.PIPE
+        try:
+            self._errors = TemporaryFile()  # noqa: SIM115, read if the process fails
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._errors, env=environment)
+        except OSError as error:
+            raise GpuRagError("a worker cannot be started", given=error.strerror, do=_FEWER) from error
         self._sent: Any = None
         self._made: Any = None
 
@@ -121,22 +137,33 @@ class _Process:
             self._made = self._made or pa.ipc.open_stream(stdout)
             return self._made.read_next_batch()
         except (OSError, ValueError, StopIteration) as error:  # of a closed pipe
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(STOP_S)
-            self.kill()
-            self._errors.seek(0)
-            lines = self._errors.read().decode("utf-8", "replace").split("\n")
-            last = next((line for line in reversed(lines) if line.strip()), "")
-            raise GpuRagError(
-                "a process of the build ended",
-                given=f"status {self._process.returncode} {last[:300]}".rstrip(),
-                do="where memory is short: --set index.workers=1; finished stages are kept",
-            ) from error
+            raise self._failed() from error
+
+    def _failed(self) -> GpuRagError:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_S)
+        self.kill()
+        self._errors.seek(0)
+        written, status = self._errors.read().decode("utf-8", "replace").strip(), self._process.returncode
+        if status < 0:
+            return GpuRagError("a worker was ended", given=f"signal {-status}", do=_FEWER)
+        _log.error("gpu-rag: a worker failed:\n%s", written)
+        return GpuRagError("a worker failed", given=written.rpartition("\n")[2][:300])
 
     def kill(self) -> None:
         """End the process, whatever it does."""
         self._process.kill()
         self._process.wait()
+
+    def close(self) -> None:
+        """Close its pipes."""
+        for file in (self._process.stdin, self._process.stdout, self._errors):
+            with suppress(OSError):  # what was not sent
+                assert file is not None
+                file.close()
+
+
+_FEWER = "where memory is short: --set index.workers=1; run the same command again, finished stages are kept"
 
 
 def main(rule: str, options: str) -> None:

@@ -294,9 +294,9 @@ class _Plan:
                 rate = pairs_per_second(self.job.models.embedder().dim, settings.index.synonym_k + 1)
                 grows_with, pairs_s = stage.pairs.name, [n_pairs / rate for n_pairs in compared]
         costs = (max(cost.s - of_pairs, 0.0) for cost, of_pairs in zip((small, full), pairs_s))
-        seconds = on_line(n_small, next(costs), n_full, next(costs), n) + pairs_s[-1]
-        shared_s = on_line(n_small, small.shared_s, n_full, full.shared_s, n)
-        seconds -= max(shared_s - START_S, 0.0) * (1 - 1 / n_workers(settings))
+        seconds = on_line(n_small, next(costs), n_full, next(costs), n)
+        shared_s = seconds * min(full.shared_s / max(full.s, 1e-9), 1.0)
+        seconds += pairs_s[-1] - max(shared_s - START_S, 0.0) * (1 - 1 / n_workers(settings))
         by = "extracted" if name == "extraction" else "passages"
         ratio = sizes[by] / max(sizes_of_full[by], 1)
         return {

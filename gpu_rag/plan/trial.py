@@ -217,9 +217,10 @@ class RepeatingLLM:
 
 @dataclass
 class Cost(StageReport):
-    """The cost of one stage on a sample. s: without LLM time; base_bytes: memory before the stage; peak_memory_bytes:
-    most memory above that."""
+    """The cost of one stage on a sample. s: without LLM time; shared_s: the part of it that workers may share;
+    base_bytes: memory before the stage; peak_memory_bytes: most memory above that."""
 
+    shared_s: float = 0.0
     disk_bytes: int = 0
     base_bytes: int = 0
 
@@ -242,6 +243,7 @@ def run_stages(job: BuildJob, llm: RepeatingLLM | None, folder: Path, sample: Pa
             cost.counts = sample.write(work) if name == "passages" else stage.run(work)
             cost.s = max(time.perf_counter() - started - cost.llm_s, 0.0)
             cost.peak_memory_bytes = peak_memory_bytes() - cost.base_bytes
+        cost.shared_s = work.shared_s
         if embedder is not None:
             cost.s += embedder.owed_s
             cost.shared_s += embedder.shared_s

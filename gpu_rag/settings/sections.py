@@ -98,7 +98,11 @@ class IndexSettings(Declared):
     ] = "exact"
     block: Annotated[int, Range(8), "maximum number of texts that are sorted by length and embedded together"] = 32768
     memory: Annotated[float, NATURAL, "GiB for sorting and joining tables; 0: a quarter of free memory"] = 0.0
-    workers: Annotated[int, NATURAL, "processes and threads that read and embed texts on a CPU; 0: one per core"] = 0
+    workers: Annotated[
+        int,
+        NATURAL,
+        "processes, of 70 MB each, and threads that read and embed texts on a CPU; 0: one per core, at most 16",
+    ] = 0
 
     max_document_chars: ClassVar[int] = 10_000_000  # a longer document is a rejected row
     coref_tokens: ClassVar[int] = 1024  # enough for a passage without pronouns

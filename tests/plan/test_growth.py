@@ -193,6 +193,24 @@ def test_what_workers_share_is_divided_among_them(tmp_path: Path, monkeypatch: p
     assert seconds == pytest.approx([256 - (192 - START_S) * share for share in (0, 1 / 2, 15 / 16)])
 
 
+def test_a_slow_small_run_does_not_make_seconds_negative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small run that something held up looks as if the rest did not grow, and the shared part did."""
+    really = trial.run_stages
+
+    def run_stages(job: BuildJob, *args: Any) -> dict[str, trial.Cost]:
+        costs = really(job, *args)
+        for cost in costs.values():
+            n = len(args[-1])
+            cost.s, cost.shared_s = (2.5, 2.4) if n == 64 else (1.8, 2.4 * n / 64)
+        return costs
+
+    monkeypatch.setattr(trial, "run_stages", run_stages)
+    chosen = make_settings({"models": {"embedder": "hash", "llm": "none"}, "index": {"workers": 16}})
+    layers = [all_stages()[name] for name in ("passages", "extraction")]
+    job = BuildJob(tmp_path / "ix", layers, chosen, Sources((rows(tmp_path, 4096),)), ModelSet(chosen.models))
+    assert plan_index(job, n_sample=64)["stages"]["extraction"]["s"] > 2.5
+
+
 def hop_plan(folder: Path, corpus: Path, **hops: int) -> dict[str, float]:
     settings = make_settings({"models": {"embedder": "hash", "llm": "none"}, "hops": hops})
     names = ["passages", "extraction", "hop_vertices", "hop_questions", "hop_keywords", "hop_in_vectors"]

@@ -211,7 +211,7 @@ def _status(extraction: Extraction) -> str:
 def by_patterns(work: Work, passages: pa.Table) -> Iterator[pa.RecordBatch]:
     """Batches of extractions by the rule, as EXTRACTED. A passage whose title and text an earlier run had keeps its
     extraction."""
-    with Shared(extract_batch, work.settings, work.report) as extract:
+    with Shared(extract_batch, work.settings, work) as extract:
         yield from _spliced(work, passages, extract, *_earlier(work, passages, _same_texts))
 
 

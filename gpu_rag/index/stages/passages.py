@@ -159,8 +159,8 @@ def read_documents(
 
 
 def _blocks(rows: Iterable[Document | Reject], strict: bool) -> Iterator[list[Document | Reject]]:
-    """The rows, some at a time; the last block may be empty. strict: a reject ends its block, and will end the build,
-    before more rows are read."""
+    """The rows, some at a time; the last block may be empty. strict: a reject ends its block, so that no further row is
+    read."""
     block, n_chars = list[Document | Reject](), 0
     for row in rows:
         block.append(row)

@@ -54,7 +54,7 @@ def embed_batches(
     size: Callable[[int], int],
     dim: int,
     compute: Callable[[list[int], int], torch.Tensor],
-    on_batch: OnBatch | None,
+    on_batch: OnBatch | None = None,
 ) -> np.ndarray:
     """The vectors of n texts, f32[n, dim], computed in batches of at most size(length) texts of one length.
 

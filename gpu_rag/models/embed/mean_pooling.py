@@ -105,7 +105,7 @@ class MeanPoolingEmbedder:
             return self._end_to_end(ids)
         padded = [min(-(-len(row) // LENGTH_STEP) * LENGTH_STEP, self.max_tokens) for row in ids]
         return embed_batches(
-            padded, _gpu_rows, self.dim, lambda rows, length: self._padded([ids[r] for r in rows], length), None
+            padded, _gpu_rows, self.dim, lambda rows, length: self._padded([ids[r] for r in rows], length)
         )
 
     def token_ids(self, texts: Sequence[str]) -> list[list[int]]:

@@ -140,7 +140,10 @@ def keywords_stage(work: Work) -> dict[str, int]:
         earlier = _texts(work.previous_inputs)
         words = tables.read_table(work.previous / "keywords.parquet", KEYWORDS)["keyword"].to_pylist()
     numbers = {word: number for number, word in enumerate(words)}  # new words follow, by first use
-    lists = {side: _numbered(work, side, rows, numbers, earlier.get(side)) for side, rows in texts.items()}
+    with Shared(keywords_batch, work.settings, work) as keywords_of:
+        lists = {
+            side: _numbered(work, side, rows, numbers, earlier.get(side), keywords_of) for side, rows in texts.items()
+        }
     used, words = np.zeros(len(numbers), bool), [*numbers]
     for side in lists:
         used[lists[side].values] = True
@@ -170,9 +173,11 @@ def _texts(folders: Mapping[str, Path]) -> dict[str, TextRows]:
     return {**questions, "vertex": vertex_texts(folders["passages"], folders["hop_vertices"])}
 
 
-def _numbered(work: Work, side: str, texts: TextRows, numbers: dict[str, int], earlier: TextRows | None) -> Ragged:
+def _numbered(
+    work: Work, side: str, texts: TextRows, numbers: dict[str, int], earlier: TextRows | None, keywords_of: Shared
+) -> Ragged:
     """The keywords of each text, by their numbers. numbers: numbers of the known words; new words are added.
-    earlier: the texts of an earlier run."""
+    earlier: the texts of an earlier run; keywords_of: `keywords_batch`."""
     rows, known = np.full(len(texts), -1), read_lists(work.previous / f"{side}.parquet") if work.previous else None
     values, sizes = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
     if earlier and known and known.batch == len(earlier) and not outside(known.values.numpy(), len(numbers)):
@@ -183,20 +188,19 @@ def _numbered(work: Work, side: str, texts: TextRows, numbers: dict[str, int], e
         values, sizes = [known.values.numpy()], [np.diff(known.offsets.numpy())]
     is_new = rows < 0
     rows[is_new] = len(sizes[0]) + np.arange(is_new.sum())
-    with Shared(keywords_batch, work.settings, work.report) as keywords_of:
-        for first in range(0, len(texts), tables.ROWS_A_GROUP):
-            mask = is_new[first : first + tables.ROWS_A_GROUP]
-            new = [*compress(texts[first : first + len(mask)], mask)] if mask.any() else []
-            asked, place = distinct(new)  # neighbouring vertices share many questions
-            made = keywords_of(pa.record_batch([asked], _TEXTS))["keywords"]
-            found = [numbers.setdefault(word, len(numbers)) for word in made.flatten().to_pylist()]
-            of_each = Ragged(
-                torch.tensor(found, dtype=torch.int32), torch.from_numpy(made.offsets.to_numpy().astype(np.int64))
-            )
-            part = some_lists(of_each, torch.tensor(place, dtype=torch.int64))
-            values.append(part.values.numpy())
-            sizes.append(np.diff(part.offsets.numpy()))
-            work.progress.advance(len(mask))
+    for first in range(0, len(texts), tables.ROWS_A_GROUP):
+        mask = is_new[first : first + tables.ROWS_A_GROUP]
+        new = [*compress(texts[first : first + len(mask)], mask)] if mask.any() else []
+        asked, place = distinct(new)  # neighbouring vertices share many questions
+        made = keywords_of(pa.record_batch([asked], _TEXTS))["keywords"]
+        found = [numbers.setdefault(word, len(numbers)) for word in made.flatten().to_pylist()]
+        offsets = torch.from_numpy(made.offsets.to_numpy().astype(np.int64))
+        part = some_lists(
+            Ragged(torch.tensor(found, dtype=torch.int32), offsets), torch.tensor(place, dtype=torch.int64)
+        )
+        values.append(part.values.numpy())
+        sizes.append(np.diff(part.offsets.numpy()))
+        work.progress.advance(len(mask))
     work.report.reused += int((~is_new).sum())
     starts = tables.starts_of(np.concatenate(sizes))
     lists_of_both = Ragged(torch.from_numpy(np.concatenate(values)), torch.from_numpy(starts))
