@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.graph.csr import check_csr, is_symmetric
@@ -23,6 +22,7 @@ from gpu_rag.index.name_table import NAMES
 from gpu_rag.index.stages.names import PROFILES, names_of_entities, names_of_titles
 from gpu_rag.index.titles import TITLE_WEIGHT, title_edges
 from gpu_rag.index.walk import STORED, walk_of
+from gpu_rag.lazy import torch
 from gpu_rag.models.llm.cache import faults_of
 from gpu_rag.settings import make_settings
 from gpu_rag.types import CSR

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -23,6 +22,7 @@ from gpu_rag.index.index import Index
 from gpu_rag.index.metadata import LANGUAGE, rows_of
 from gpu_rag.index.stages.rejected import read_rejects
 from gpu_rag.index.tables import DOCUMENTS, EXTRACTIONS
+from gpu_rag.lazy import torch
 from gpu_rag.serve.guard import Json
 from gpu_rag.serve.live import ServedIndex
 from gpu_rag.serve.refusal import Refusal

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 
 from gpu_rag.errors import IndexCorrupt
 from gpu_rag.index.index import Index
@@ -20,6 +19,7 @@ from gpu_rag.index.knowledge_base.tables import (
     WEB_PAGES,
 )
 from gpu_rag.index.names import TextColumn
+from gpu_rag.lazy import torch
 from gpu_rag.text.bm25 import Bm25
 from gpu_rag.types import Ragged
 
