@@ -8,7 +8,6 @@ from itertools import islice, product
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.csr import csr_from_edges
@@ -17,6 +16,7 @@ from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base.load import lists, load_kb
 from gpu_rag.index.names import TextColumn
 from gpu_rag.index.tables import ENTITIES
+from gpu_rag.lazy import torch
 from gpu_rag.text.normalise import normalise_name
 from gpu_rag.types import Ragged
 

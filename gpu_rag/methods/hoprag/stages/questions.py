@@ -24,6 +24,7 @@ from gpu_rag.index.stage import stage, where_capable
 from gpu_rag.index.stages.requests import WINDOW, decided
 from gpu_rag.index.tables import unchanged_rows
 from gpu_rag.index.work import Sources, Work
+from gpu_rag.index.workers import Shared
 from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.hoprag.stages.templates import (
     TEMPLATES_VERSION,
@@ -44,6 +45,7 @@ from gpu_rag.text.normalise import normalise_name
 MOST = 12  # questions per reply; at least 2 and 4, as in HopRAG
 _PRONOUN = re.compile(r"\b(he|him|his|she|her|hers|it|its|they|them|their|theirs)\b", re.IGNORECASE)
 _LISTS = pa.list_(pa.string())
+_TRIPLES = pa.list_(_LISTS)
 Text = Annotated[str, Meta(max_length=300)]
 
 
@@ -186,7 +188,7 @@ def by_templates(work: Work, counts: Counter[str]) -> Iterator[tuple[str, pa.Lis
     passage, parts = vertex_parts(*vertex_folders(work))
     earlier = _earlier(work)
     is_new, vertex_before = earlier.passages < 0, earlier.vertices
-    with database(work) as db:
+    with database(work) as db, Shared(answered_lists, work.settings, work) as answered:
         db.create("typed", _TYPED)
         db.create("asked", _TYPED)
         for batch in tables.read_batches(path, tables.EXTRACTIONS, ("triples",)):
@@ -207,12 +209,22 @@ def by_templates(work: Work, counts: Counter[str]) -> Iterator[tuple[str, pa.Lis
                     ends = [*starts[1:].tolist(), len(texts)]
                     of_each = [texts[a:b] for a, b, c in zip(starts.tolist(), ends, chosen.tolist()) if c]
                     given = _by_vertex(given, of_each)
-                made = answered_batch(given) if side == "in" else raised_batch(given, *_types_of_names(db, given))
+                if side == "in":
+                    triples = given["triples"].combine_chunks().cast(_TRIPLES)
+                    made = answered(pa.record_batch([triples], ["triples"]))["questions"]
+                else:
+                    made = _each_once(raised_batch(given, *_types_of_names(db, given)).to_pylist())
                 before = np.where(chosen[owner], -1, vertex_before[begin:end])
                 work.report.reused += int((before >= 0).sum())
-                yield side, _placed(_each_once(made.to_pylist()), earlier.questions[side], before)
+                yield side, _placed(made, earlier.questions[side], before)
             first += batch.num_rows
             work.progress.advance(2 * (end - begin))
+
+
+def answered_lists(vertices: pa.RecordBatch) -> pa.RecordBatch:
+    """The rule of incoming questions for workers, each question once in a list."""
+    lists = answered_batch(pa.Table.from_batches([vertices])).to_pylist()
+    return pa.record_batch([_each_once(lists)], ["questions"])
 
 
 def _types_of_names(db: Database, given: pa.Table) -> tuple[dict[str, str], set[str]]:
@@ -324,7 +336,7 @@ def _by_vertex(given: pa.Table, texts: Sequence[Sequence[str]]) -> pa.Table:
     rows = zip(given["names"].to_pylist(), given["triples"].to_pylist(), texts)
     parts = [part for names, triples, own in rows for part in _by_sentence(names, triples, own)]
     names, triples = zip(*parts)
-    return pa.table({"names": pa.array(names, _LISTS), "triples": pa.array(triples, pa.list_(_LISTS))})
+    return pa.table({"names": pa.array(names, _LISTS), "triples": pa.array(triples, _TRIPLES)})
 
 
 def _by_sentence(names: list[str], triples: list[Triple], texts: Sequence[str]) -> list[tuple[list[str], list[Triple]]]:
