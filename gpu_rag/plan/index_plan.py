@@ -137,7 +137,9 @@ def _tried(
     smallest and the largest sample; full has the stages of COUNTING on the whole sample.
     """
     settings = job.settings.changed("index", min_yield=0.0, workers=1)  # a low yield is only reported
-    sources = trial.keep_drawn(job.sources, drawn, folder)
+    reading = time.perf_counter()
+    sources = trial.keep_drawn(job.sources, drawn, folder)  # reads all ready extractions, as their stage will
+    import_s = time.perf_counter() - reading
     n_triples = trial.count_triples(sources.of_kind("kg", "skb"))
     read = {source: min(n, N_TRIPLES) for source, n in n_triples.items()}
 
@@ -179,7 +181,7 @@ def _tried(
         counted = trial.sizes_of(costs, samples[-1])
         counted = {name: n for name, n in counted.items() if n}
         near, far = near | {name: full.get(name, 0) for name in counted}, full | counted
-    return _Plan(job, llm, counts, n_names, samples[last], named, small, near, far, full, times)
+    return _Plan(job, llm, counts, n_names, samples[last], named, small, near, far, full, times, import_s)
 
 
 @dataclass
@@ -188,7 +190,8 @@ class _Plan:
     largest run; small, full: sizes of the smallest and the largest run; near, far: two sizes that counts are
     extrapolated through.
 
-    times: the ratio of all triples of the knowledge base to those read; 0 if its only source is the corpus.
+    times: the ratio of all triples of the knowledge base to those read; 0 if its only source is the corpus. import_s:
+    seconds of reading all ready extractions.
     """
 
     job: BuildJob
@@ -202,6 +205,7 @@ class _Plan:
     far: trial.Sizes
     full: trial.Sizes
     times: float
+    import_s: float
 
     def __post_init__(self) -> None:
         """Predict the sizes of the index."""
@@ -275,7 +279,7 @@ class _Plan:
             stage["llm_calls"] = n_new = max(n_calls - known, 0)
             known -= n_calls - n_new
             stage["s"] += n_new * first.llm_s / max(first.llm_calls, 1)
-            stage["s"] += read_s if name == "passages" else 0.0
+            stage["s"] += {"passages": read_s, "extraction": self.import_s}.get(name, 0.0)
             stage["skipped"] = name in skipped
         return stages
 

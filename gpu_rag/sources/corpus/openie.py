@@ -73,12 +73,15 @@ def _extractions(path: Path, rows: Iterator[Row | Reject]) -> Iterator[OpenIERow
             yield Reject(shown(path), row.line, str(error), id or "")
             continue
         seen[id] = row.line
-        usable = ((s, r, o) for s, r, o in filter(_is_triple, triples))
-        yield OpenIERow(id, tuple(filter(_is_name, names)), tuple(usable))
-        odd = [(number, value) for number, value in enumerate(names, 1) if not _is_name(value)]
-        problems = [f"entity {number} is {kind(value)} or empty; expected a name" for number, value in odd]
-        wrong = [number for number, value in enumerate(triples, 1) if not _is_triple(value)]
-        problems += [f"triple {n} is not [subject, relation, object] of three non-empty strings" for n in wrong]
+        usable_names, usable = list(filter(_is_name, names)), list(filter(_is_triple, triples))
+        yield OpenIERow(id, tuple(usable_names), tuple((s, r, o) for s, r, o in usable))
+        problems = list[str]()
+        if len(usable_names) < len(names):
+            odd = [(number, value) for number, value in enumerate(names, 1) if not _is_name(value)]
+            problems += [f"entity {number} is {kind(value)} or empty; expected a name" for number, value in odd]
+        if len(usable) < len(triples):
+            wrong = [number for number, value in enumerate(triples, 1) if not _is_triple(value)]
+            problems += [f"triple {n} is not [subject, relation, object] of three non-empty strings" for n in wrong]
         yield from (Reject(shown(path), row.line, problem, id) for problem in problems)
 
 
