@@ -16,6 +16,7 @@ from typing import Any
 
 from gpu_rag.cli.options import add_settings, api_key, settings_of, table
 from gpu_rag.errors import GpuRagError
+from gpu_rag.machine import usable_cores
 from gpu_rag.models.packaged import E5_INSTALL_LINE, E5_WHEEL, EMBEDDER_WHEEL, INSTALL_LINE, LLM_WHEEL
 
 HELP = "Show the device, the backends found or missing, the models, and what they are good for."
@@ -101,7 +102,7 @@ def _device(wanted: str) -> dict[str, Any]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "python": platform.python_version(),
-        "cpus": len(os.sched_getaffinity(0)),
+        "cpus": usable_cores(),
         "memory_gib": round(memory, 1),
         "gpus": names,
         "used": ("cuda" if names else "cpu") if wanted == "auto" else wanted,

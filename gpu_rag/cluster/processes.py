@@ -15,6 +15,7 @@ from typing import IO, Any, NamedTuple
 
 from gpu_rag.cluster.worker import TRIES, check
 from gpu_rag.errors import GpuRagError
+from gpu_rag.machine import usable_cores
 
 LOOK_S = 0.05  # between two checks of the processes
 STOP_S = 5.0  # for a process to end by itself
@@ -36,7 +37,7 @@ def run(target: str, documents: Sequence[Mapping[str, Any]], place: str, on_done
     running: list[_Running] = []
     try:
         while waiting or running:
-            while waiting and len(running) < len(os.sched_getaffinity(0)):
+            while waiting and len(running) < usable_cores():
                 running.append(_start(target, documents, *waiting.pop()))
             time.sleep(LOOK_S)
             for ended in [worker for worker in running if worker.process.poll() is not None]:

@@ -6,16 +6,14 @@ still runs out of memory, the batch of questions is halved, repeatedly, down to 
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from gpu_rag.errors import BadInput
 from gpu_rag.lazy import torch
+from gpu_rag.machine import free_host_bytes
 
 R = TypeVar("R")
 Q = TypeVar("Q")
@@ -51,15 +49,6 @@ def free_bytes(device: torch.device) -> int:
         reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + reserved
     return free_host_bytes()
-
-
-def free_host_bytes() -> int:
-    """Memory that can still be allocated on the host."""
-    with contextlib.suppress(OSError), Path("/proc/meminfo").open(encoding="ascii") as lines:
-        for line in lines:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def halved(

@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from gpu_rag.errors import GpuRagError, StorageError
-from gpu_rag.graph.memory import free_host_bytes
 from gpu_rag.index import tables
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.work import Work
+from gpu_rag.machine import free_host_bytes
 
 SHARE = 0.25  # share of free memory, if no limit is set
 LEAST = 256 << 20  # bytes that the engine needs for a join of any size

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryFile
 from typing import Any
@@ -25,6 +24,7 @@ import pyarrow as pa
 
 from gpu_rag.errors import GpuRagError
 from gpu_rag.index.work import Work
+from gpu_rag.machine import usable_cores
 from gpu_rag.settings import Settings
 
 Rule = Callable[..., pa.RecordBatch]
@@ -34,7 +34,6 @@ MAX_WORKERS = 16  # chosen for a machine: each takes some 70 MB, and this proces
 PARTS = 4  # parts for each process: none of them waits long for the slowest one
 MIN_ROWS, MAX_ROWS, PART_BYTES = 32, 512, 1 << 20  # of a part
 STOP_S = 5.0  # for a process that failed to end by itself
-_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _log = logging.getLogger(__name__)
 
 
@@ -47,15 +46,6 @@ def n_workers(settings: Settings) -> int:
 def embedding_workers(settings: Settings) -> int:
     """The number of threads that embed texts, each with `models.threads` of torch."""
     return max(1, n_workers(settings) // settings.models.threads)
-
-
-def usable_cores() -> int:
-    """The cores of this process, by its affinity and by the quota of its container."""
-    cores = len(os.sched_getaffinity(0))
-    with suppress(OSError, ValueError):  # another system, or no quota ("max")
-        quota, period = map(int, _QUOTA.read_text().split())
-        cores = min(cores, max(1, round(quota / period)))
-    return cores
 
 
 class Shared:

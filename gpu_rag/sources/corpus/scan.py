@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
+
+from gpu_rag.machine import usable_cores
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfPage
@@ -41,5 +42,5 @@ def page_text(page: PdfPage) -> str:
 def _engine() -> Any:
     from rapidocr import RapidOCR
 
-    threads = min(_THREADS, len(os.sched_getaffinity(0)))
+    threads = min(_THREADS, usable_cores())
     return RapidOCR(params={"Global.log_level": "critical", "EngineConfig.onnxruntime.intra_op_num_threads": threads})
