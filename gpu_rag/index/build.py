@@ -157,6 +157,8 @@ def build_index(
                 manifest.write(out)
             elif not reports[stage.name].skipped:
                 manifest.write_to(out / PROGRESS)
+            folder = Path(manifest.stages[stage.name].folder)
+            shutil.rmtree(out / "work" / folder.name, ignore_errors=True)  # its blocks
         dropped = sources.impossible - reports.keys() if drop_others else ()
         manifest = manifest.without(dropped).without_stale()
         with storage_errors(out):

@@ -244,7 +244,7 @@ class _Plan:
             "wall_s": load_s + sum(stage["s"] for stage in running),
             "peak_memory_bytes": max((stage["peak_memory_bytes"] for stage in running), default=memory_bytes()),
             "disk_bytes": sum(stage["disk_bytes"] for stage in stages.values()),
-            "work_bytes": sum(stage["work_bytes"] for stage in running),
+            "work_bytes": max((stage["work_bytes"] for stage in running), default=0),
             "notes": self._notes(),
             "out": str(self.job.out),
             "identity": {stage.name: fingerprint_of(stage, {}, *self._made_of(stage)) for stage in self.job.stages},

@@ -39,6 +39,20 @@ def test_equal_builds_have_equal_digests_and_a_second_run_skips_all(tiny_corpus:
     assert first.count("passages") == 6
 
 
+def test_blocks_of_a_stage_go_with_it(tiny_corpus: Path, tmp_path: Path) -> None:
+    """Not with the build: else vectors lie on the disk twice until its end."""
+    left = list[tuple[str, set[str]]]()
+
+    class Watch(Silent):
+        def start(self, stage: str, total: int | None, unit: str) -> None:
+            left.append((stage, {path.name.rpartition("-")[0] for path in (tmp_path / "a" / "work").glob("*-*")}))
+
+    given = {**FAST, "index": {"block": 8}}
+    gpu_rag.build(tiny_corpus, tmp_path / "a", methods=["ppr", "hoprag"], settings=given, progress=Watch())
+    assert all(names <= {stage} for stage, names in left), left
+    assert len(left) > 10
+
+
 def test_a_build_that_has_no_stage_yet_is_told_from_a_folder_of_other_files(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="^not an index; "):
         gpu_rag.Index.open(tmp_path)
