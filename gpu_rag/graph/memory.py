@@ -13,7 +13,6 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from gpu_rag.errors import BadInput
 from gpu_rag.lazy import torch
-from gpu_rag.machine import free_host_bytes
 
 R = TypeVar("R")
 Q = TypeVar("Q")
@@ -48,6 +47,8 @@ def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + reserved
+    from gpu_rag.machine import free_host_bytes  # small calls never ask
+
     return free_host_bytes()
 
 
