@@ -34,10 +34,10 @@ class _Running(NamedTuple):
 def run(target: str, documents: Sequence[Mapping[str, Any]], place: str, on_done: Callable[[], None]) -> None:
     """See `run_tasks`. place: not used."""
     waiting = [(task, 1) for task in reversed(range(len(documents)))]
-    running: list[_Running] = []
+    running, most = list[_Running](), usable_cores()
     try:
         while waiting or running:
-            while waiting and len(running) < usable_cores():
+            while waiting and len(running) < most:
                 running.append(_start(target, documents, *waiting.pop()))
             time.sleep(LOOK_S)
             for ended in [worker for worker in running if worker.process.poll() is not None]:

@@ -28,6 +28,7 @@ from gpu_rag.machine import usable_cores
 from gpu_rag.settings import Settings
 
 Rule = Callable[..., pa.RecordBatch]
+TEXTS = pa.schema([("text", pa.string())])  # of a rule that reads texts
 
 START_S = 3.0  # work of this process before others are started: one takes about a second to start
 MAX_WORKERS = 16  # chosen for a machine: each takes some 70 MB, and this process must feed them

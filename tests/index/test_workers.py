@@ -15,13 +15,12 @@ from gpu_rag.index import workers
 from gpu_rag.index.stages import passages
 from gpu_rag.index.stages.passages import read_texts
 from gpu_rag.index.work import Work
-from gpu_rag.index.workers import Shared, embedding_workers, n_workers
+from gpu_rag.index.workers import TEXTS, Shared, embedding_workers, n_workers
 from gpu_rag.methods.hoprag.stages.vertices import keywords_batch
 from gpu_rag.settings import Settings, make_settings
 from gpu_rag.types import Document, Reject
 
 CUT = {"chunk_words": 8, "overlap_words": 2}
-TEXTS = pa.schema([("text", pa.string())])
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from gpu_rag.index.stages.node_documents import SCHEMAS, Parts, Taken, node_docu
 from gpu_rag.index.stages.rejected import Rejects, checked, short_name
 from gpu_rag.index.tables import TableWriter
 from gpu_rag.index.work import Sources, Work
-from gpu_rag.index.workers import Shared
+from gpu_rag.index.workers import TEXTS, Shared
 from gpu_rag.models.fingerprint import file_sha256
 from gpu_rag.settings import Settings
 from gpu_rag.sources.columns import columns_of
@@ -43,7 +43,7 @@ from gpu_rag.text.language import ENGLISH, language_of
 from gpu_rag.types import Document, Reject
 
 _PYTHON_ROWS, _PYTHON_CHARS = 1 << 10, 1 << 26  # documents held as Python objects
-_TEXTS, _SPANS = pa.schema([("text", pa.string())]), pa.list_(pa.int32())
+_SPANS = pa.list_(pa.int32())
 _READ = pa.schema([("language", pa.string()), ("starts", _SPANS), ("ends", _SPANS)])
 Row = dict[str, Any]
 
@@ -135,7 +135,7 @@ def read_documents(
         for block in _blocks(corpus, sources.strict):
             rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
             texts = ["" if isinstance(row, Reject | HeldDocument) else row.text for row in block]
-            for row, about in zip(block, read(pa.record_batch([texts], _TEXTS)).to_pylist()):
+            for row, about in zip(block, read(pa.record_batch([texts], TEXTS)).to_pylist()):
                 if has_removed(sources, row.id):
                     taken.documents.add(row.id)
                     continue

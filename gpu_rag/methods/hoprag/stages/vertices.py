@@ -18,7 +18,7 @@ from gpu_rag.index.names import one_array, rows_of
 from gpu_rag.index.stage import stage, the_embedder
 from gpu_rag.index.stages.search import TextRows, embed_blocks, rows_by_key, text_hashes
 from gpu_rag.index.work import Work
-from gpu_rag.index.workers import Shared
+from gpu_rag.index.workers import TEXTS, Shared
 from gpu_rag.lazy import torch
 from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.hoprag.tables import KEYWORDS, VERTICES, question_rows, read_lists, same_texts, write_lists
@@ -158,7 +158,6 @@ def keywords_stage(work: Work) -> dict[str, int]:
     return {"hop_keywords": len(order)}
 
 
-_TEXTS = pa.schema([("text", pa.string())])
 _KEYWORDS = pa.schema([("keywords", pa.list_(pa.string()))])
 
 
@@ -192,7 +191,7 @@ def _numbered(
         mask = is_new[first : first + tables.ROWS_A_GROUP]
         new = [*compress(texts[first : first + len(mask)], mask)] if mask.any() else []
         asked, place = distinct(new)  # neighbouring vertices share many questions
-        made = keywords_of(pa.record_batch([asked], _TEXTS))["keywords"]
+        made = keywords_of(pa.record_batch([asked], TEXTS))["keywords"]
         found = [numbers.setdefault(word, len(numbers)) for word in made.flatten().to_pylist()]
         offsets = torch.from_numpy(made.offsets.to_numpy().astype(np.int64))
         part = some_lists(
