@@ -112,7 +112,7 @@ class Engine:
         self.index, self.settings, self.models = index, settings, models
         self.on_reply: Callable[[Reply | RequestFailed], None] | None = None  # called with each finished reply
         self._models: dict[bool, Models] = {}
-        index.device, index.threads = models.device, settings.models.threads
+        index.device, index.threads = models.device, settings.models.op_threads(models.device)
         self._stats = RunStats()  # stats of the current run
         self._brings_models = False  # see `join`
         self._lock, self._parts = threading.Lock(), dict[str, Index | None]()

@@ -34,7 +34,7 @@ def table_of(stage: str, name: str, schema: pa.Schema) -> cached_property[pa.Tab
 
 def column_of(stage: str, name: str, schema: pa.Schema, column: str) -> cached_property[TextColumn[Any]]:
     """A property of an index: a column of a table, without the others. It stays in its table."""
-    return cached_property(lambda index: TextColumn(index._column(stage, name, schema, column)))
+    return cached_property(lambda index: index._entries(stage, name, schema, column))
 
 
 def rows_by(stage: str, name: str, schema: pa.Schema) -> cached_property[SortedRows]:
@@ -149,6 +149,11 @@ class Index:
     def _column(self, stage: str, name: str, schema: pa.Schema, column: str) -> pa.ChunkedArray:
         """One column of the table `name`; the others are not read."""
         return self.table(stage, f"{name}.parquet", schema, [column])[column]
+
+    def _entries(self, stage: str, name: str, schema: pa.Schema, column: str) -> TextColumn[Any]:
+        """One column of the table `name`, read by row group."""
+        read = partial(self._column, stage, name, schema, column)
+        return tables.StoredColumn(self.folder(stage) / f"{name}.parquet", schema, column, read)
 
     def arrays(self, stage: str, file: str = "vectors.safetensors", *names: str) -> dict[str, np.ndarray]:
         """The arrays of a file of a stage, by name. Raises MissingLayer, IndexCorrupt, IndexMismatch without one of

@@ -29,6 +29,7 @@ from gpu_rag.errors import MissingLayer, UsageError
 from gpu_rag.index import tables
 from gpu_rag.index.folder import EDITS, storage_errors
 from gpu_rag.index.index import MAPPED_FROM, Index
+from gpu_rag.index.names import TextColumn
 from gpu_rag.index.stage import Stage
 from gpu_rag.index.stages.entities import entities_stage
 from gpu_rag.index.stages.graph import graph_stage, relation_graph_stage
@@ -100,6 +101,9 @@ class View(Index):
         if isinstance(target := narrow[name], str):
             return masked_rows(content, self.kept(target)) if target else content
         return self.masked(f"{stage}/{name.removesuffix('.parquet')}", content, target)
+
+    def _entries(self, stage: str, name: str, schema: pa.Schema, column: str) -> TextColumn[Any]:
+        return TextColumn(self._column(stage, name, schema, column))
 
     @cached_property
     def passages(self) -> pa.Table:

@@ -9,14 +9,14 @@ import json
 import math
 import os
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Annotated, Any, Literal
+from typing import IO, Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -29,6 +29,7 @@ from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.names import TextColumn, one_array
 from gpu_rag.text.bm25 import narrow as narrow
 
+T = TypeVar("T")
 ROWS_A_GROUP = 8192
 BYTES_KEPT = 1 << 26  # limit on the columns that the stages of a build share
 GROUPS_KEPT = 256  # row groups of a table that stay in memory, if groups are read on demand
@@ -180,24 +181,32 @@ def read_batches(path: Path, schema: pa.Schema, columns: Sequence[str] | None = 
 
 
 class RowGroups:
-    """Rows of a table that are read when asked for, a row group at a time. Memory: the GROUPS_KEPT last used groups.
+    """Rows of a table, or of some of its columns, that are read when asked for, a row group at a time. Memory: the
+    `kept` last used groups; None: all.
 
     Raises IndexCorrupt naming the file.
     """
 
-    def __init__(self, path: Path, schema: pa.Schema):
+    def __init__(
+        self, path: Path, schema: pa.Schema, columns: Sequence[str] | None = None, kept: int | None = GROUPS_KEPT
+    ):
+        names = schema.names if columns is None else list(columns)
         with _reading(path), pq.ParquetFile(path) as file:
             check_schema(path, file.schema_arrow, schema)
             metadata = file.metadata
 
-        @lru_cache(GROUPS_KEPT)
+        @lru_cache(kept)
         def group(number: int) -> dict[str, TextColumn[Any]]:
             with _reading(path), pq.ParquetFile(path, metadata=metadata) as file:
-                table = joined_chunks(file.read_row_group(number))
-            return {name: TextColumn(column) for name, column in zip(schema.names, table.columns)}
+                table = joined_chunks(file.read_row_group(number, columns=names))
+            return {name: TextColumn(table[name]) for name in names}
 
-        sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
-        self._names, self._group, self._starts = schema.names, group, np.cumsum([0, *sizes]).tolist()
+        self.n_groups = metadata.num_row_groups
+        sizes = [metadata.row_group(number).num_rows for number in range(self.n_groups)]
+        self._names, self._group, self._starts = names, group, np.cumsum([0, *sizes]).tolist()
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
 
     def take(self, rows: Iterable[int], columns: Sequence[str] = ()) -> list[dict[str, Any]]:
         """The rows of these numbers, in the order given. columns: the wanted ones, by default all."""
@@ -208,6 +217,36 @@ class RowGroups:
             group = self._group(number)
             result.append({name: group[name][place] for name in columns or self._names})
         return result
+
+
+class StoredColumn(TextColumn[T]):
+    """A column of a table in a file. Its row groups are read when an entry of them is asked for, and the whole column
+    when more entries than row groups are. Memory: what was read."""
+
+    def __init__(self, path: Path, schema: pa.Schema, name: str, read: Callable[[], pa.ChunkedArray]):
+        """read: reads the whole column."""
+        self._groups, self._name, self._read = RowGroups(path, schema, [name], None), name, read
+        self._n = len(self._groups)
+
+    @cached_property
+    def _whole(self) -> TextColumn[T]:
+        return TextColumn(self._read())
+
+    @cached_property
+    def column(self) -> pa.ChunkedArray:
+        """The whole column."""
+        return self._whole.column
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice) or index < 0 or "_whole" in self.__dict__:
+            return self._whole[index]
+        if index >= len(self):
+            raise IndexError(index)
+        return self._groups.take([index])[0][self._name]
+
+    def take(self, rows: np.ndarray) -> list[T]:
+        """The entries of some rows, i64[n], in their order."""
+        return [self[row] for row in rows.tolist()] if len(rows) <= self._groups.n_groups else self._whole.take(rows)
 
 
 def unchanged_rows(

@@ -46,7 +46,7 @@ def n_workers(settings: Settings) -> int:
 
 def embedding_workers(settings: Settings) -> int:
     """The number of threads that embed texts, each with `models.threads` of torch."""
-    return max(1, n_workers(settings) // settings.models.threads)
+    return max(1, n_workers(settings) // settings.models.model_threads)
 
 
 class Shared:

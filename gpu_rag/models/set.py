@@ -87,7 +87,7 @@ class ModelSet:
             plain = load_embedder(
                 settings.embedder,
                 device,
-                settings.threads,
+                settings.model_threads,
                 workers=self._workers,
                 api_key=self._api_key,
                 connections=settings.connections,
@@ -116,7 +116,7 @@ class ModelSet:
         if self._encoder is None and folder:
             from gpu_rag.models.rerank import CrossEncoder
 
-            self._encoder = CrossEncoder(folder, device=self.device, threads=self.settings.threads)
+            self._encoder = CrossEncoder(folder, device=self.device, threads=self.settings.model_threads)
         return self._encoder
 
     def has_llm(self) -> bool:
@@ -156,7 +156,9 @@ class ModelSet:
             options["settings"] = self._vllm
         elif not settings.llm.startswith("replay:"):
             options["max_batch"] = settings.max_batch
-        return load_llm(settings.llm, device=self.device, threads=settings.threads, capable=settings.capable, **options)
+        return load_llm(
+            settings.llm, device=self.device, threads=settings.model_threads, capable=settings.capable, **options
+        )
 
     def note_replies(self, keys: set[str]) -> None:
         """Add to `keys` the keys of kept replies that are read or written from now on."""

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from gpu_rag.errors import UsageError
+from gpu_rag.machine import usable_cores
 from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import COSINE, COUNT, NATURAL, SEED, SHARE, Range, check_filled
 
@@ -44,7 +45,9 @@ class ModelSettings(Declared):
         "reranker of evidence: the folder of a cross-encoder, or empty for none; not used over knowledge bases",
     ] = ""
     device: Annotated[str, "auto, cpu or cuda, or one GPU such as cuda:0"] = "auto"
-    threads: Annotated[int, Range(1, 1024), "CPU threads for a model or a graph op"] = 1
+    threads: Annotated[
+        int, Range(0, 1024), "CPU threads of a graph op, and of a model in this process; 0: one per core, models one"
+    ] = 0
     max_batch: Annotated[int, COUNT, "requests that a model in this process decodes together"] = 16
     vector_cache_gib: Annotated[
         float, NATURAL, "size limit of the vector cache that all indexes share; 0: no cache"
@@ -54,6 +57,16 @@ class ModelSettings(Declared):
         super().__post_init__()
         check_filled(self, "embedder", "llm")
         _ = self.more_body
+
+    def op_threads(self, device: str) -> int:
+        """CPU threads of a graph op on a device: `threads`; if it is 0, the cores that this process may use, and one
+        beside a GPU."""
+        return self.threads or (usable_cores() if device == "cpu" else 1)
+
+    @property
+    def model_threads(self) -> int:
+        """CPU threads of a model in this process, and of the tables of a build: `threads`, or one."""
+        return self.threads or 1
 
     @property
     def more_body(self) -> dict[str, Any]:

@@ -127,6 +127,17 @@ def test_a_gpu_without_memory_for_a_tile_gets_a_narrower_one(monkeypatch: pytest
         job.check_memory(1 << 40)
 
 
+def test_a_cpu_without_memory_for_all_tiles_solves_fewer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = graph()
+    job = Job(made, teleport_of(made, ragged([[0]] * 256), None, None), "numba", Options(0.5, 1e-6, 200, 64, 8))
+    monkeypatch.setattr(memory, "LOOK_FROM", 1)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 3 * N * 32 * 4)
+    job.check_memory(0)
+    assert (job.threads, job.width) == (2, 32)
+    with pytest.raises(BadInput, match="not enough memory"):
+        job.check_memory(3 * N * 32 * 4)
+
+
 def test_a_step_is_taken_in_halves() -> None:
     calls = []
 

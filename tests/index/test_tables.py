@@ -14,6 +14,9 @@ from gpu_rag.index import tables
 from gpu_rag.text.bm25 import Bm25
 
 
+TEXTS = pa.schema([("text", pa.string()), ("n", pa.int32())])
+
+
 @pytest.mark.parametrize("n", [0, 1, 7])
 def test_a_column_is_one_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int) -> None:
     monkeypatch.setattr(tables, "ROWS_A_GROUP", 2)
@@ -24,6 +27,32 @@ def test_a_column_is_one_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert table["line"].num_chunks <= 1 and table["line"].to_pylist() == list(range(n))
     taken = table.take(pa.array(list(range(n))[::-3], pa.int64()))
     assert taken["line"].to_pylist() == list(range(n))[::-3]
+
+
+def test_few_entries_of_a_column_read_their_groups_once_and_many_the_whole(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(tables, "ROWS_A_GROUP", 3)
+    file, texts, groups, whole = tmp_path / "t.parquet", [f"t{i}" for i in range(20)], list[int](), list[str]()
+    tables.write_table(file, TEXTS, {"text": texts, "n": range(20)})
+    plain = pq.ParquetFile.read_row_group
+    monkeypatch.setattr(
+        pq.ParquetFile,
+        "read_row_group",
+        lambda self, number, columns: groups.append(number) or plain(self, number, columns=columns),
+    )
+
+    def read() -> pa.ChunkedArray:
+        whole.append("read")
+        return tables.read_table(file, TEXTS, ["text"])["text"]
+
+    column: tables.StoredColumn[str] = tables.StoredColumn(file, TEXTS, "text", read)
+    assert [column[row] for row in (4, 19, 5, 3, 0)] == ["t4", "t19", "t5", "t3", "t0"] and groups == [1, 6, 0]
+    assert column.take(np.array([4, 18, 4])) == ["t4", "t18", "t4"] and (groups, whole) == ([1, 6, 0], [])
+    with pytest.raises(IndexError):
+        column[20]
+    assert len(column) == 20 and column.index("t7") == 7 and not whole
+    assert column.take(np.arange(20)[::-1]) == texts[::-1] and column[-1] == "t19" and column[2:4] == ["t2", "t3"]
+    assert list(column) == texts and column == texts and column.column.to_pylist() == texts
+    assert (groups, whole) == ([1, 6, 0, 2], ["read"]) and column[9] == "t9"
 
 
 def test_columns_of_more_than_two_gib_stay_in_chunks_and_others_become_one() -> None:

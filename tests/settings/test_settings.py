@@ -56,6 +56,13 @@ def test_values_reach_their_sections_and_others_keep_their_defaults() -> None:
     assert made.method == {"ppr": {"damping": 0.5}}
 
 
+def test_ops_take_a_thread_for_each_core_and_models_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpu_rag.settings.sections.usable_cores", lambda: 6)
+    chosen, given = ModelSettings(), ModelSettings(threads=3)
+    assert (chosen.op_threads("cpu"), chosen.op_threads("cuda:0"), chosen.model_threads) == (6, 1, 1)
+    assert {given.op_threads("cpu"), given.op_threads("cuda:0"), given.model_threads} == {3}
+
+
 @pytest.mark.parametrize(
     ("values", "facts"),
     [

@@ -167,9 +167,12 @@ class Job:
         return self.graph.n * block > MAX_RECORDED
 
     def check_memory(self, result: int) -> None:
-        """Raise BadInput if a result of `result` bytes and the states of all threads cannot fit. On a GPU, tiles are
-        first made narrower until they fit."""
-        if not is_cpu(self.graph.device):
+        """Raise BadInput if a result of `result` bytes and the state of one tile cannot fit. First tiles are made
+        narrower on a GPU, and fewer are solved at once on a CPU, until they fit."""
+        if is_cpu(self.graph.device):
+            while self.threads > 1 and not fits(self.bytes(result), self.graph.device):
+                self.threads //= 2
+        else:
             while self.width > 1 and not fits(self.bytes(result), self.graph.device):
                 self.width, self.new_tile = self._tile_maker(self.width // 2)
         do = "ask fewer questions, or in a smaller block"

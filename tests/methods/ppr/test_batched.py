@@ -17,6 +17,7 @@ from gpu_rag.index.index import Index
 from gpu_rag.index.names import TextColumn
 from gpu_rag.index.stages.names import names_of_entities, names_of_titles
 from gpu_rag.methods.ppr.batched import GraphRanking, Params, rank_by_graph
+from gpu_rag.program import walk
 from gpu_rag.program.search import Ranking, search_bm25, search_dense, search_hybrid
 from gpu_rag.runtime.step import Step
 from gpu_rag.text.bm25 import Bm25
@@ -486,3 +487,17 @@ def test_hybrid_is_reciprocal_rank_fusion_of_both(depth: int, constant: float, k
         assert list(ranking.rows) == [row for row, _ in expected]
         assert ranking.scores == pytest.approx([score for _, score in expected], rel=1e-6)
         assert [row for row, _ in fused(d.rows, w.rows, constant * 5 + 9, k)] != list(d.rows)[:k]
+
+
+@pytest.mark.parametrize(
+    ("threads", "free", "expected"),
+    [(1, 0, 64), (3, 0, 64), (8, 2**40, 256), (8, 64 * 160 * 1000 * 3, 192), (8, 0, 64)],
+)
+def test_more_threads_rank_more_questions_together_if_memory_allows(
+    monkeypatch: pytest.MonkeyPatch, threads: int, free: int, expected: int
+) -> None:
+    monkeypatch.setattr(walk, "free_bytes", lambda device: free)
+    given = Held(
+        np.zeros((1000, 2)), np.zeros((0, 2)), (np.zeros(0), np.zeros(0)), [], [], np.zeros(1), threads=threads
+    )
+    assert walk.walk_tile(cast(Index, given)) == expected

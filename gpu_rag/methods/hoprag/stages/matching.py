@@ -145,13 +145,18 @@ def match_exactly(
 ) -> tuple[np.ndarray, np.ndarray]:
     """A `Match` that compares all."""
     right = ins if len(right_rows) == len(ins.vertex) else ins.part(torch.from_numpy(right_rows))
+    threads = _threads(work, ins)
 
     def block(part: np.ndarray) -> np.ndarray:
-        index, sim = _best(outs.part(torch.from_numpy(part)), right, work.settings.models.threads)
+        index, sim = _best(outs.part(torch.from_numpy(part)), right, threads)
         return np.stack([np.append(right_rows, -1)[index], sim])
 
     best = np.concatenate([np.zeros((2, 0)), *_in_blocks(work, name, rows, EXACT_ROWS, block)], axis=1)
     return best[0].astype(np.int32), best[1]
+
+
+def _threads(work: Work, side: Side) -> int:
+    return work.settings.models.op_threads(side.vectors.device.type)
 
 
 def _best(left: Side, right: Side, threads: int) -> tuple[np.ndarray, np.ndarray]:
@@ -167,7 +172,7 @@ def match_nearly(
     `bucket_bits` of the distinct texts of all questions."""
     shared, n = SharedKeywords(only(outs.keywords, rows), only(ins.keywords, right_rows), bits), len(outs.vertex)
     work.progress.start("hop_edges", len(rows) + shared.n_common, "look-ups")
-    things = described(ins.vectors, ins.keywords, 2**31)
+    things, threads = described(ins.vectors, ins.keywords, 2**31), _threads(work, ins)
 
     def rare(part: np.ndarray) -> np.ndarray:
         own, best = torch.from_numpy(part), _no_matches(len(part))
@@ -184,7 +189,7 @@ def match_nearly(
             i, j = shared.rows_of(part, outs.vectors, ins.vectors)
             right = ins.part(j)
             for chosen in i.split(LEFT_ROWS):
-                index, sim = _best(outs.part(chosen), right, work.settings.models.threads)
+                index, sim = _best(outs.part(chosen), right, threads)
                 _keep_better(best, chosen.numpy(), np.append(j.numpy(), -1)[index], sim)
             work.progress.advance(len(i))
         found = np.flatnonzero(best[0] >= 0)
@@ -228,9 +233,10 @@ def sampled_matches(work: Work, outs: Side, ins: Side, sim: np.ndarray) -> tuple
     left, n, best = outs.part(rows), len(ins.vertex), _no_matches(len(rows))
     if not n:
         return 0, 0
+    threads = _threads(work, ins)
     for start in range(0, n, SAMPLED_FROM):
         right = ins.part(torch.arange(start, min(start + SAMPLED_FROM, n)))
-        index, score = _best(left, right, work.settings.models.threads)
+        index, score = _best(left, right, threads)
         _keep_better(best, np.arange(len(rows)), np.where(index < 0, -1, index + start), score)
     of_match = some_lists(ins.keywords, torch.from_numpy(np.maximum(best[0], 0)).long())
     words, matched = (row_of_value(lists) << 32 | lists.values for lists in (left.keywords, of_match))
