@@ -84,9 +84,9 @@ def database(work: Work) -> Iterator[Database]:
     spill = work.partial / "spill"
     if not _is_utf8(spill):
         raise StorageError("the name of the folder is not UTF-8", given=ascii(str(spill)), do="choose another --out")
-    limit = memory_limit(work.settings.index.memory)
+    limit, threads = memory_limit(work.settings.index.memory), work.settings.models.model_threads
     config: dict[str, Any] = {
-        "memory_limit": f"{limit >> 20}MiB", "threads": work.settings.models.model_threads, "temp_directory": str(spill),
+        "memory_limit": f"{limit >> 20}MiB", "threads": threads, "temp_directory": str(spill),
         "preserve_insertion_order": False, "autoinstall_known_extensions": False, "autoload_known_extensions": False,
     }  # fmt: skip
     with storage_errors(spill):

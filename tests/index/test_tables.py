@@ -13,7 +13,6 @@ from gpu_rag.errors import IndexCorrupt, StorageError
 from gpu_rag.index import tables
 from gpu_rag.text.bm25 import Bm25
 
-
 TEXTS = pa.schema([("text", pa.string()), ("n", pa.int32())])
 
 

@@ -336,7 +336,7 @@ def by_document(csr: CSR, seeds: Ragged, first: int, **options: Any) -> torch.Te
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gpu_rag.graph.pagerank.numba_path.REORDERED", 1)
         graph = replace(prepare(csr), documents_from=first)
-        return personalized_pagerank(graph, seeds, implementation="numba", **options)
+        return personalized_pagerank(graph, seeds, implementation="numba", threads=first % 3 + 1, **options)
 
 
 def check_order(ppr: Ppr, case: tuple[CSR, list[list[int]], float], first: int, lo: int) -> None:

@@ -212,8 +212,9 @@ class Job:
         """The width of a tile, and a function of (dtype, questions, result, lo) that makes one after its f16 steps."""
         graph, teleport, plan = self.graph, self.teleport, self.plan
         if self.implementation == "numba":
-            from gpu_rag.graph.pagerank.numba_path import NumbaTile, lanes_for
+            from gpu_rag.graph.pagerank.numba_path import NumbaTile, lanes_for, view_of
 
+            view_of(graph, self.dtypes[0], self.threads)
             new_tile: Any = partial(NumbaTile, graph, plan, teleport)  # with `sweep_until` in place of `sweep`
             return lanes_for(teleport.batch), new_tile
         from gpu_rag.graph.pagerank.matrix import MatrixTile

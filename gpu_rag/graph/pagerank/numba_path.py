@@ -6,18 +6,22 @@ cache. So the rows of a large graph of documents are in another order: nodes of 
 
 from __future__ import annotations
 
+from itertools import pairwise
+from threading import Lock
 from typing import Any
 
 import numpy as np
 import torch
 from gpu_rag_kernels.pagerank.numba import finish, order_by_document, reorder, sweep_until
 
+from gpu_rag.graph.common.threads import run_parts
 from gpu_rag.graph.pagerank.inputs import PageRankGraph, Teleport, restart_rows
 from gpu_rag.graph.pagerank.plan import COARSE_GAP, ROUNDING, Array, Plan
 
 LANES = (1, 8, 32)  # questions that a row of the state can hold
 REORDERED = 1 << 18  # nodes from which on rows are reordered: smaller states are in a cache in any order
 _CACHE_LINE = 64
+_VIEWING = Lock()
 
 
 def lanes_for(n_questions: int) -> int:
@@ -29,7 +33,7 @@ class Rows:
     """The CSR of a prepared graph with its first rows in another order: row i is node order[i] for i < len(order),
     else node i; place is the inverse. Shared by views in f32 and f64."""
 
-    def __init__(self, graph: PageRankGraph):
+    def __init__(self, graph: PageRankGraph, threads: int):
         pull = graph.pull
         indptr, indices = pull.indptr.contiguous().numpy(), pull.indices.contiguous().numpy()
         weight = None if pull.weight is None else pull.weight.contiguous().numpy()
@@ -38,8 +42,14 @@ class Rows:
         self.place[self.order] = np.arange(n_moved, dtype=np.int32)
         self.csr = indptr, indices, weight
         if n_moved:
-            own = np.empty_like(indptr), np.empty_like(indices), None if weight is None else np.empty_like(weight)
-            reorder(indptr, indices, weight, self.order, self.place, *own)
+            starts = np.append(0, self.of(np.diff(indptr)).cumsum())
+            own = starts, np.empty_like(indices), None if weight is None else np.empty_like(weight)
+            bounds = np.searchsorted(starts, np.linspace(0, starts[-1], 4 * threads + 1)[1:-1])
+
+            def write(rows: tuple[int, int]) -> None:
+                reorder(indptr, indices, weight, self.order, self.place, *rows, *own)
+
+            run_parts(write, pairwise([0, *bounds.tolist(), graph.n]), threads)
             self.csr = own
 
     def of(self, values: Array) -> Array:
@@ -56,15 +66,25 @@ class Rows:
 class NumbaGraph:
     """Views of a prepared graph for the kernels, in f32 or f64 like the state. Shared by threads; read only."""
 
-    def __init__(self, graph: PageRankGraph, dtype: torch.dtype):
+    def __init__(self, graph: PageRankGraph, dtype: torch.dtype, threads: int):
         self.n, self.dtype = graph.n, np.dtype(np.float32 if dtype == torch.float32 else np.float64)
         if "rows" not in graph.views:
-            graph.views["rows"] = Rows(graph)
+            graph.views["rows"] = Rows(graph, threads)
         self.rows: Rows = graph.views["rows"]
         self.scale64 = self.rows.of(graph.scale.numpy())
         self.inverse64 = 1 / self.scale64
         self.scale, self.inverse = (a.astype(self.dtype, copy=False) for a in (self.scale64, self.inverse64))
         self.dangling = self.rows.of(graph.dangling.numpy())
+
+
+def view_of(graph: PageRankGraph, dtype: torch.dtype, threads: int) -> NumbaGraph:
+    """The view of a graph, kept with it: dividing all degrees takes as long as a sweep, and a new order several. The
+    first call makes it, on `threads` threads; the others wait."""
+    with _VIEWING:
+        if dtype not in graph.views:
+            graph.views[dtype] = NumbaGraph(graph, dtype, threads)
+        view: NumbaGraph = graph.views[dtype]
+        return view
 
 
 class NumbaTile:
@@ -74,9 +94,7 @@ class NumbaTile:
         self, whole: PageRankGraph, plan: Plan, teleport: Teleport, dtype: torch.dtype, questions: Array,
         result: torch.Tensor, lo: int,
     ):  # fmt: skip
-        if dtype not in whole.views:  # cached with the graph: dividing all degrees takes as long as a sweep
-            whole.views[dtype] = NumbaGraph(whole, dtype)
-        graph: NumbaGraph = whole.views[dtype]
+        graph = view_of(whole, dtype, 1)
         self.graph, self.result, self.lo = graph, result.numpy(), lo
         self.slack, self.coarsest = (ROUNDING, COARSE_GAP) if graph.dtype == np.float32 else (0.0, 0.0)
         self.damping, self.width = plan.damping, lanes_for(len(questions))

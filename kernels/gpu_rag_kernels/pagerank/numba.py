@@ -253,16 +253,14 @@ def order_by_document(indptr, indices, first):
 
 
 @numba.njit(cache=True, nogil=True)
-def reorder(indptr, indices, weight, order, place, starts, columns, weights):
-    """Write the CSR with nodes order[i] as rows and columns i. The edges of a row keep their order. place: the inverse
-    of order; weight and weights: arrays, or None."""
-    moved, at = len(order), 0
-    for i in range(indptr.shape[0] - 1):
-        node = order[i] if i < moved else i
-        starts[i] = at
+def reorder(indptr, indices, weight, order, place, first, last, starts, columns, weights):
+    """Write rows first..last of the CSR with nodes order[i] as rows and columns i. The edges of a row keep their order.
+    place: the inverse of order; starts: where each row begins; weight and weights: arrays, or None."""
+    moved = len(order)
+    for i in range(first, last):
+        node, at = order[i] if i < moved else i, starts[i]
         for e in range(indptr[node], indptr[node + 1]):
             columns[at] = place[indices[e]] if indices[e] < moved else indices[e]
             if weight is not None:
                 weights[at] = weight[e]
             at += 1
-    starts[-1] = at
