@@ -1,10 +1,14 @@
-"""Cores and memory that this process may use: those of the machine, within its control groups (containers, SLURM)."""
+"""Cores and memory that this process may use: those of the machine, within its control groups (containers, SLURM); and
+processes beside it."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 _ROOT, _OWN, _MEMORY = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/meminfo")
 
@@ -33,6 +37,14 @@ def free_host_bytes() -> int:
             cached = sum(int(counts.get(f"{sums}{kind}_file", 0)) for kind in ("active", "inactive"))
             free = min(free, max(int(limit[0]) - int(used[0]) + cached, 0))
     return free
+
+
+def start_module(module: str, *words: str, **pipes: Any) -> subprocess.Popen[bytes]:
+    """Start a module of this package with these arguments, by this interpreter and with its import path, whatever the
+    working directory is. pipes: of `subprocess.Popen`, as the OSError it may raise."""
+    root = os.fspath(Path(__file__).resolve().parents[1])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys([*filter(None, sys.path), root]))}
+    return subprocess.Popen([sys.executable, "-P", "-m", module, *words], env=environment, **pipes)
 
 
 def _unused_bytes() -> int:

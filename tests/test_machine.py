@@ -1,6 +1,8 @@
 """Cores and memory within control groups, of both versions."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,3 +65,13 @@ def test_groups_of_version_1(groups: Path) -> None:
 
 def test_this_machine() -> None:
     assert 1 <= machine.usable_cores() <= (os.cpu_count() or 1) and machine.free_host_bytes() > 0
+
+
+def test_a_module_finds_this_package_and_the_import_path_from_any_folder(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "beside.py").write_text("import gpu_rag, sys; print(gpu_rag.__file__, *sys.argv[1:])")
+    root = Path(machine.__file__).parents[1]
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path), *(place for place in sys.path if Path(place) != root)])
+    monkeypatch.setattr(sys, "executable", sys._base_executable)  # an interpreter without what is installed
+    monkeypatch.chdir("/")
+    process = machine.start_module("beside", "a", "b", stdout=subprocess.PIPE)
+    assert process.communicate()[0].decode().split() == [str(root / "gpu_rag" / "__init__.py"), "a", "b"]

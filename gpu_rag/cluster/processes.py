@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +14,7 @@ from typing import IO, Any, NamedTuple
 
 from gpu_rag.cluster.worker import TRIES, check
 from gpu_rag.errors import GpuRagError
-from gpu_rag.machine import usable_cores
+from gpu_rag.machine import start_module, usable_cores
 
 LOOK_S = 0.05  # between two checks of the processes
 STOP_S = 5.0  # for a process to end by itself
@@ -57,8 +56,8 @@ def run(target: str, documents: Sequence[Mapping[str, Any]], place: str, on_done
 
 def _start(target: str, documents: Sequence[Mapping[str, Any]], task: int, attempt: int) -> _Running:
     result = TemporaryFile()  # noqa: SIM115, read when the process has ended
-    command = [sys.executable, "-P", "-m", "gpu_rag.cluster.worker", str(os.getpid()), target]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=result)
+    words = str(os.getpid()), target
+    process = start_module("gpu_rag.cluster.worker", *words, stdin=subprocess.PIPE, stdout=result)
     assert process.stdin is not None
     with suppress(BrokenPipeError), process.stdin as stdin:
         stdin.write(json.dumps(documents[task]).encode())

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from gpu_rag.errors import GpuRagError
 from gpu_rag.index.work import Work
-from gpu_rag.machine import usable_cores
+from gpu_rag.machine import start_module, usable_cores
 from gpu_rag.settings import Settings
 
 Rule = Callable[..., pa.RecordBatch]
@@ -107,11 +107,10 @@ class _Process:
 
     def __init__(self, rule: Rule, options: dict[str, Any]):
         words = [f"{rule.__module__}:{rule.__qualname__}", json.dumps(options)]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        command, pipe = [sys.executable, "-P", "-m", __name__, *words], subprocess.PIPE
+        pipe = subprocess.PIPE
         try:
             self._errors = TemporaryFile()  # noqa: SIM115, read if the process fails
-            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._errors, env=environment)
+            self._process = start_module(__name__, *words, stdin=pipe, stdout=pipe, stderr=self._errors)
         except OSError as error:
             raise GpuRagError("a worker cannot be started", given=error.strerror, do=_FEWER) from error
         self._sent: Any = None

@@ -156,7 +156,7 @@ def test_a_worker_that_always_dies_ends_the_build(tmp_path: Path, monkeypatch: p
     (tmp_path / "killed_task.py").write_text(
         "import os\n\ndef dies(task):\n    open(task['log'], 'a').write('x')\n    os.kill(os.getpid(), 9)\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(GpuRagError, match="died"):
         run_tasks("killed_task:dies", [{"log": str(tmp_path / "log")}])
     assert (tmp_path / "log").read_text() == "xxxx" and not workers_of(os.getpid())

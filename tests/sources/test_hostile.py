@@ -178,7 +178,7 @@ def test_limits_of_size_memory_and_time(tmp_path, busy_machine):
     assert "max_parse_s = 1 s of processor time" in read(path, max_parse_s=1)[1][0].reason
 
 
-def start(code):
+def start(code, *_, **_pipes):
     pipe = subprocess.PIPE
     return subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
 
@@ -187,7 +187,7 @@ def test_a_parser_that_only_waits_is_ended_by_the_clock(tmp_path, monkeypatch):
     for said, code in BAD_PARSERS.items():
         # all others answer or end by themselves, however long Python takes to start here
         monkeypatch.setattr(parser_module, "_CLOCK_FACTOR", 0.5 if said == "takes more than" else 600)
-        monkeypatch.setattr(parser_module, "_start_worker", partial(start, code))
+        monkeypatch.setattr(parser_module, "start_module", partial(start, code))
         with closing(Parser(Limits(max_parse_s=1, max_ocr_s=1, max_document_chars=10, max_pages=1))) as parser:
             for _ in range(2):
                 with pytest.raises(RowError, match=said):

@@ -9,7 +9,6 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -19,6 +18,7 @@ from threading import Timer
 from typing import Any
 
 from gpu_rag.errors import MissingBackend
+from gpu_rag.machine import start_module
 from gpu_rag.sources.corpus import scan
 from gpu_rag.sources.rows import REASON_CHARS, Limits, RowError, clean_string, document_text, metadata_of, one_line
 from gpu_rag.types import Scalar
@@ -154,7 +154,10 @@ class Parser:
             self.close()
         if self._process is None:
             try:
-                self._process = _start_worker()
+                pipe = subprocess.PIPE
+                self._process = start_module(
+                    "gpu_rag.sources.corpus.parse_worker", stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL
+                )
             except OSError as error:
                 raise RowError(f"the process that parses files cannot be started: {error.strerror}") from error
         return self._process
@@ -197,17 +200,6 @@ class Parser:
         except ValueError as error:
             raise RowError("the parser did not answer in JSON") from error
         return contents
-
-
-def _start_worker() -> subprocess.Popen[bytes]:
-    """Start the worker, with this interpreter and this import path, independent of the working directory."""
-    root = os.fspath(Path(__file__).resolve().parents[2])
-    places = dict.fromkeys([*filter(None, sys.path), root])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
-    command = [sys.executable, "-P", "-m", "gpu_rag.sources.corpus.parse_worker"]
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
-    )
 
 
 def _how_it_ended(process: subprocess.Popen[bytes], limits: Limits) -> str:
