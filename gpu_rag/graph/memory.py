@@ -32,6 +32,13 @@ def fits(needed: int, device: torch.device) -> bool:
     return needed < LOOK_FROM or needed <= free_bytes(device)
 
 
+def threads_that_fit(threads: int, needed: Callable[[int], int]) -> int:
+    """The given number of CPU threads, or a half, a quarter .. of it until `needed(threads)` bytes fit; at least 1."""
+    while threads > 1 and not fits(needed(threads), torch.device("cpu")):
+        threads //= 2
+    return threads
+
+
 def check_memory(needed: int, device: torch.device, what: str, do: str) -> None:
     """Raise BadInput if `needed` bytes for `what` exceed the free memory of the device; `do`: advice for the user."""
     if needed < LOOK_FROM:

@@ -59,9 +59,9 @@ class ModelSettings(Declared):
         _ = self.more_body
 
     def op_threads(self, device: str) -> int:
-        """CPU threads of a graph op on a device: `threads`; if it is 0, the cores that this process may use, and one
-        beside a GPU."""
-        return self.threads or (usable_cores() if device == "cpu" else 1)
+        """CPU threads of a graph op on a device: `threads`; if it is 0, the cores that this process may use, at most
+        16, and one beside a GPU."""
+        return self.threads or (min(usable_cores(), 16) if device == "cpu" else 1)
 
     @property
     def model_threads(self) -> int:

@@ -79,7 +79,7 @@ def test_what_a_tile_allocates_is_counted(
 
     monkeypatch.setattr(reference, "ppr_step", as_the_kernel)
     monkeypatch.setattr(matrix_tiles, "proved_columns", lambda n: proved)
-    counted = job.bytes(0)
+    counted = job.bytes(0, 1)
     with found:
         job.solve(0, 64, result, 0)
     assert found.most == pytest.approx(counted, rel=0.1)

@@ -17,7 +17,7 @@ from gpu_rag.graph.common.segments import are_first, lexsort, offsets_of
 from gpu_rag.graph.common.threads import check_threads, run_parts
 from gpu_rag.graph.common.trusted import is_trusted
 from gpu_rag.graph.csr import check_csr, row_of_entry, transpose
-from gpu_rag.graph.memory import check_memory
+from gpu_rag.graph.memory import check_memory, threads_that_fit
 from gpu_rag.graph.ragged import (
     EXPAND_AT_ONCE,
     arrays_of,
@@ -85,8 +85,8 @@ def ego_balls(
     check_threads(threads)
     allowed, radius = node_mask(graph, include), min(radius, graph.n)  # no shortest path is longer
     if pick_implementation(graph.indptr.device, implementation, "ego_balls") == "numba":
-        n_bytes = 36 * graph.n * min(threads, -(-seeds.batch // WORD))
-        check_memory(n_bytes, graph.indptr.device, "marks of nodes", "ask with fewer threads")
+        threads = threads_that_fit(min(threads, -(-seeds.batch // WORD)), lambda threads: 36 * graph.n * threads)
+        check_memory(36 * graph.n, graph.indptr.device, "marks of nodes", "ask a smaller graph")
         return _balls_by_numba(graph, seeds, radius, limit, allowed, threads)
     if limit is None and pick_implementation(graph.indptr.device, family="loops") == "triton":
         return balls_by_words(graph, seeds, radius, allowed)

@@ -18,7 +18,7 @@ from gpu_rag_kernels.dispatch import chosen, is_cpu
 
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.graph.common.threads import check_threads, run_parts
-from gpu_rag.graph.memory import check_memory, fits, halve
+from gpu_rag.graph.memory import check_memory, fits, halve, threads_that_fit
 from gpu_rag.graph.pagerank.inputs import PageRankGraph, Restarts, Teleport, prepare, prepared, teleport_of
 from gpu_rag.graph.pagerank.plan import Array, Tile, plan_of, solve_questions
 from gpu_rag.lazy import torch
@@ -170,17 +170,16 @@ class Job:
         """Raise BadInput if a result of `result` bytes and the state of one tile cannot fit. First tiles are made
         narrower on a GPU, and fewer are solved at once on a CPU, until they fit."""
         if is_cpu(self.graph.device):
-            while self.threads > 1 and not fits(self.bytes(result), self.graph.device):
-                self.threads //= 2
+            self.threads = threads_that_fit(self.threads, lambda threads: self.bytes(result, threads))
         else:
-            while self.width > 1 and not fits(self.bytes(result), self.graph.device):
+            while self.width > 1 and not fits(self.bytes(result, self.threads), self.graph.device):
                 self.width, self.new_tile = self._tile_maker(self.width // 2)
         do = "ask fewer questions, or in a smaller block"
-        check_memory(self.bytes(result), self.graph.device, f"{self.graph.n:,} nodes", do)
+        check_memory(self.bytes(result, self.threads), self.graph.device, f"{self.graph.n:,} nodes", do)
 
-    def bytes(self, result: int) -> int:
+    def bytes(self, result: int, threads: int) -> int:
         """Bytes needed, with a result of `result` bytes: all allocations on a GPU, only the states on the CPU."""
-        tiles = min(self.threads, -(-self.teleport.batch // self.width))
+        tiles = min(threads, -(-self.teleport.batch // self.width))
         if self.implementation == "numba":
             return result + tiles * self.graph.n * self.width * self.dtypes[0].itemsize
         from gpu_rag.graph.pagerank.matrix import tile_bytes
