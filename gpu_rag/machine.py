@@ -1,16 +1,33 @@
-"""Cores and memory that this process may use: those of the machine, within its control groups (containers, SLURM); and
-processes beside it."""
+"""Cores and memory that this process may use: those of the machine, within its control groups (containers, SLURM);
+processes beside it, and the environment of libraries."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import subprocess
 
 _ROOT, _OWN, _MEMORY = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/meminfo")
+
+
+ENVIRONMENT = {
+    "OMP_WAIT_POLICY": "PASSIVE",  # waiting threads do not spin
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
+
+
+def prepare_environment() -> None:
+    """Set the variables that libraries of models read at import, and that are not set yet."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
 
 
 def usable_cores() -> int:
@@ -42,6 +59,8 @@ def free_host_bytes() -> int:
 def start_module(module: str, *words: str, **pipes: Any) -> subprocess.Popen[bytes]:
     """Start a module of this package with these arguments, by this interpreter and with its import path, whatever the
     working directory is. pipes: of `subprocess.Popen`, as the OSError it may raise."""
+    import subprocess
+
     root = os.fspath(Path(__file__).resolve().parents[1])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys([*filter(None, sys.path), root]))}
     return subprocess.Popen([sys.executable, "-P", "-m", module, *words], env=environment, **pipes)

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from gpu_rag import __version__
 from gpu_rag.cli.terminal import Visible, keep_stderr, show, visible
 from gpu_rag.errors import GpuRagError, UsageError
-from gpu_rag.models.library_environment import prepare_environment
+from gpu_rag.machine import prepare_environment
 from gpu_rag.settings.check import unknown_name
 
 COMMANDS = (

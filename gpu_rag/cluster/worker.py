@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from gpu_rag import errors
-from gpu_rag.models.library_environment import prepare_environment
+from gpu_rag.machine import prepare_environment
 from gpu_rag.models.llm.own_server import end_with_parent
 
 TRIES = 4  # maximum starts of one task, if its workers die

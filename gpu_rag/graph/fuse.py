@@ -11,6 +11,8 @@ from gpu_rag.graph.nearest.best import topk_of
 from gpu_rag.lazy import torch
 from gpu_rag.types import TopK
 
+_WIDE = 1 << 20  # numbers that are in f64 at a time
+
 
 def rrf(rankings: Sequence[TopK], k: int, *, constants: Sequence[float]) -> TopK:
     """Reciprocal rank fusion (Cormack, Clarke and Buettcher, 2009): score(i) = sum over r of 1 / (constants[r] + rank).
@@ -81,6 +83,11 @@ def minmax_rows(x: torch.Tensor) -> torch.Tensor:
     """
     if x.numel() == 0:
         return x.clone()
-    lowest, highest = torch.aminmax(x.double(), dim=1, keepdim=True)
-    span = highest - lowest
-    return torch.where(span > 0, (x.double() - lowest) / torch.where(span > 0, span, 1.0), 0.0).float()
+    lowest, highest = (bound.double() for bound in torch.aminmax(x, dim=1, keepdim=True))
+    span, result = highest - lowest, torch.empty(x.shape, device=x.device)
+    step = len(x) if x.device.type != "cpu" else max(_WIDE // x.shape[1], 1)
+    for first in range(0, len(x), step):  # in f64, a CPU has a cache for few rows
+        rows = slice(first, first + step)
+        share = x[rows].double().sub_(lowest[rows]).div_(torch.where(span[rows] > 0, span[rows], 1.0))
+        result[rows] = share.masked_fill_(~(span[rows] > 0), 0.0)
+    return result

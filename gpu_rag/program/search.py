@@ -82,7 +82,7 @@ def nearest_of(index: Index, stages: Sequence[str], queries: torch.Tensor, k: in
 
 def stage_rows(index: Index, stage: str) -> NearestRows:
     """The vectors of a stage, prepared for search."""
-    return index.loaded(f"rows of {stage}", lambda _: NearestRows(index.vectors(stage)))
+    return index.loaded(f"rows of {stage}", lambda _: NearestRows(index.vectors(stage), index.threads))
 
 
 def rankings(top: TopK) -> list[Ranking]:

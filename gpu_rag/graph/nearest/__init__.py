@@ -6,6 +6,7 @@ from gpu_rag_kernels.dispatch import loaded, pick_implementation
 
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.common.arrays import FLOATS, check_form
+from gpu_rag.graph.common.threads import check_threads
 from gpu_rag.graph.memory import check_memory
 from gpu_rag.graph.nearest.best import MAX_K, QUERY_TILE, on_host, tile_of, topk_rows
 from gpu_rag.lazy import torch
@@ -17,8 +18,9 @@ COMPILED = "gpu_rag.graph.nearest.numba_path"
 
 
 def nearest(
-    queries: torch.Tensor, base: torch.Tensor, k: int, *, tile: int | None = None, implementation: str = "auto"
-) -> TopK:
+    queries: torch.Tensor, base: torch.Tensor, k: int, *, tile: int | None = None, implementation: str = "auto",
+    threads: int = 1,
+) -> TopK:  # fmt: skip
     """The k rows of `base` with the largest dot product with each query, by (-score, row).
 
     score: the products are taken in f64, where a product of two f32 numbers is exact. They are added in f64 in 32 sums
@@ -28,8 +30,8 @@ def nearest(
 
     queries: f32[B, D]; base: f16 or f32[N, D], on the same device; both finite (NaN and infinity are errors). tile:
     maximum base rows in a product (None: 65,536; on a GPU more for few queries). implementation: numba | torch | auto.
-    Fast scores come from products of any shape with a proved error (in bf16 if the CPU has instructions for it); rows
-    that remain in doubt are scored exactly. Returns TopK(i32[B, k], f32[B, k]), padded with (-1, -inf). Time: B N D
+    threads: ranges of rows at once (numba). Fast scores come from products of any shape with a proved error (in bf16 if
+    the CPU has instructions for it); rows that remain in doubt are scored exactly. Returns TopK(i32[B, k], f32[B, k]), padded with (-1, -inf). Time: B N D
     multiply-adds. Additional memory: a few tiles, at most 256 queries by `tile` rows (numba: by 4,096), and in torch 12
     bytes for each of k + 32 rows a query, k + 1,024 if more than 32 others are close to the k-th; a base that is not
     contiguous is copied. More than k rows with equal scores (torch: k + 1,024) are slow: all of them are scored
@@ -38,6 +40,7 @@ def nearest(
 
     Rows [1, 0], [0, 1], [0.6, 0.8] and the query [0, 1] with k = 2 give rows [1, 2] with 1 and 0.8.
     """
+    check_threads(threads)
     tile = tile_of(queries) if tile is None else tile
     _check_vectors(queries, base, k, tile)
     check_memory(8 * k * queries.shape[0], base.device, "the result", "ask for fewer rows or queries at a time")
@@ -47,7 +50,7 @@ def nearest(
     if not queries.shape[0] or not base.shape[0] or not k:
         return topk_rows(queries.new_zeros(queries.shape[0], 0), k)
     if chosen == "numba":
-        return loaded(COMPILED).nearest_by_numba(queries, base, k, tile)
+        return loaded(COMPILED).nearest_by_numba(queries, base, k, tile, threads)
     from gpu_rag.graph.nearest.torch_path import nearest_by_torch
 
     return nearest_by_torch(queries, base, k, tile)

@@ -32,11 +32,12 @@ class NearestRows:
     """Rows prepared for search: every exact search of a whole table of vectors uses this class.
 
     It uses `nearest`, or a faiss index, made at the first search, if faiss is preferred for `neighbours`
-    (`dispatch.preferring`). base: f16/f32[N, D], for faiss of length 1 (to 1 %) or 0. Memory: faiss keeps an f32 copy.
+    (`dispatch.preferring`). base: f16/f32[N, D], for faiss of length 1 (to 1 %) or 0. threads: of `nearest`. Memory:
+    faiss keeps an f32 copy.
     """
 
-    def __init__(self, base: torch.Tensor):
-        self.base = base
+    def __init__(self, base: torch.Tensor, threads: int = 1):
+        self.base, self._threads = base, threads
         self._faiss: FaissIndex | None = None
 
     def search(self, queries: torch.Tensor, k: int, *, implementation: str = "auto") -> TopK:
@@ -46,7 +47,7 @@ class NearestRows:
         Raises BadInput, UsageError, MissingBackend.
         """
         if pick_index() != "faiss":
-            return nearest(queries, self.base, k, implementation=implementation)
+            return nearest(queries, self.base, k, implementation=implementation, threads=self._threads)
         chosen("nearest_index", "faiss")  # recorded at every search, because a later run reuses the index
         if self._faiss is None:
             check_unit_rows(self.base, "base")

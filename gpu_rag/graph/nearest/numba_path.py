@@ -8,7 +8,9 @@ reading rows.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -22,75 +24,71 @@ from gpu_rag.graph.nearest.best import QUERY_TILE, best_of_two, refuse_infinite
 from gpu_rag.types import TopK
 
 Array = np.ndarray[Any, Any]
+Search: TypeAlias = "Callable[[int, int], TopK]"
 
 FEW = 16  # queries: up to here, products row by row cost less than rounding rows
 SCORES = 1 << 18  # scores of a product, so that they stay in a cache of 1 MB
 MIN_ROWS, MAX_ROWS = 1024, 4096  # per product
 PART = 16384  # minimum rows for a thread
-QUERY_PART = 32  # minimum queries for a thread
 
 
 def nearest_by_numba(
-    queries: torch.Tensor, base: torch.Tensor, k: int, tile: int, dtype: torch.dtype | None = None
+    queries: torch.Tensor, base: torch.Tensor, k: int, tile: int, threads: int, dtype: torch.dtype | None = None
 ) -> TopK:
-    """`nearest` of checked vectors, k >= 1. dtype: data type of the products, f32 or bf16; None: the fastest."""
-    base = base.contiguous()
+    """`nearest` of checked vectors, k >= 1. dtype: data type of the products, f32 or bf16; None: the fastest. Threads
+    take ranges of rows."""
+    base, n = base.contiguous(), base.shape[0]
+    threads = max(1, min(threads, n // PART))
     if queries.shape[0] <= FEW and dtype is None:
-        return _alone(queries, base, k)
-    return _by_products(queries, base, k, tile, dtype or fastest_dtype())
-
-
-def _alone(queries: torch.Tensor, base: torch.Tensor, k: int) -> TopK:
-    """Search with every row multiplied once; threads take ranges of rows."""
-    questions, rows, n = queries.contiguous().numpy(), component_bits(base), base.shape[0]
-    threads, unit = max(1, min(torch.get_num_threads(), n // PART)), unit_of(base.shape[1])
-
-    def search(t: int) -> TopK:
-        bad, scores, ids = search_rows(questions, rows, n * t // threads, n * (t + 1) // threads, k, unit)
-        if bad >= 0:
-            refuse_infinite(queries, "queries")
-            refuse_infinite(base[bad : bad + 1], "base", bad)
-        return TopK(torch.from_numpy(ids), torch.from_numpy(scores))
-
-    if threads == 1:
-        return search(0)
-    best, *others = run_parts(search, range(threads), threads)
+        search = _alone(queries, base, k)
+    else:
+        search = _by_products(queries, base, k, tile, dtype or fastest_dtype())
+    bounds = [n * t // threads for t in range(threads + 1)]
+    best, *others = run_parts(lambda rows: search(*rows), pairwise(bounds), threads)
     for other in others:
         best = best_of_two(best, other, k)
     return best
 
 
-def _by_products(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int, dtype: torch.dtype) -> TopK:
-    n_queries, n, threads = queries.shape[0], base.shape[0], torch.get_num_threads()
+def _alone(queries: torch.Tensor, base: torch.Tensor, k: int) -> Search:
+    """Search of a range of rows, with every row multiplied once."""
+    questions, rows, unit = queries.contiguous().numpy(), component_bits(base), unit_of(base.shape[1])
+
+    def search(low: int, high: int) -> TopK:
+        bad, scores, ids = search_rows(questions, rows, low, high, k, unit)
+        if bad >= 0:
+            refuse_infinite(queries, "queries")
+            refuse_infinite(base[bad : bad + 1], "base", bad)
+        return TopK(torch.from_numpy(ids), torch.from_numpy(scores))
+
+    return search
+
+
+def _by_products(queries: torch.Tensor, base: torch.Tensor, k: int, tile: int, dtype: torch.dtype) -> Search:
+    """Search of a range of rows by fast products."""
+    n_queries = queries.shape[0]
     wide = queries.double().contiguous().numpy()  # torch aligns memory to cache lines, so no load crosses one
-    scores, ids = np.full((n_queries, k), -np.inf, np.float32), np.full((n_queries, k), NOBODY, np.int32)
-    bits, relative = component_bits(base), rounding_of(dtype)
-
-    def update(approx: Array, first: int, j0: int, slack: Array) -> None:
-        """Update the heaps of queries from `first` on with fast scores of rows from j0 on, within `slack` f64[B]."""
-        size = -(-len(approx) // max(1, min(threads, len(approx) // QUERY_PART)))
-
-        def search(start: int) -> None:
-            own = slice(first + start, first + min(start + size, len(approx)))
-            part = approx[start : start + size]
-            search_tile(part, j0, slack[own], relative, wide[own], bits, scores[own], ids[own])
-
-        run_parts(search, range(0, len(approx), size), threads)
-
-    left = low_precision_rows(queries, dtype)
+    bits, relative, left = component_bits(base), rounding_of(dtype), low_precision_rows(queries, dtype)
     if not left.is_finite:
         refuse_infinite(queries, "queries")
-    step = min(tile, n, max(MIN_ROWS, min(MAX_ROWS, SCORES // n_queries)))
-    buffer = torch.empty(min(n_queries, QUERY_TILE) * step, dtype=dtype)
-    for j0 in range(0, n, step):
-        rows = low_precision_rows(base[j0 : j0 + step], dtype)
-        if not rows.is_finite:
-            refuse_infinite(base[j0 : j0 + step], "base", j0)
-        slack = slack_of(left, rows)
-        for first in range(0, n_queries, QUERY_TILE):
-            part = left.rows[first : first + QUERY_TILE]
-            tile_scores = buffer[: len(part) * len(rows.rows)].view(len(part), len(rows.rows))
-            torch.mm(part, rows.rows.T, out=tile_scores)
-            update(score_bits(tile_scores), first, j0, slack)
-    sort_heaps(scores, ids)
-    return TopK(torch.from_numpy(ids), torch.from_numpy(scores))
+    step = min(tile, max(MIN_ROWS, min(MAX_ROWS, SCORES // n_queries)))
+
+    def search(low: int, high: int) -> TopK:
+        scores, ids = np.full((n_queries, k), -np.inf, np.float32), np.full((n_queries, k), NOBODY, np.int32)
+        buffer = torch.empty(min(n_queries, QUERY_TILE) * min(step, high - low), dtype=dtype)
+        for j0 in range(low, high, step):
+            vectors = base[j0 : min(j0 + step, high)]
+            rows = low_precision_rows(vectors, dtype)
+            if not rows.is_finite:
+                refuse_infinite(vectors, "base", j0)
+            slack = slack_of(left, rows)
+            for first in range(0, n_queries, QUERY_TILE):
+                own = slice(first, first + QUERY_TILE)
+                part = left.rows[own]
+                fast = buffer[: len(part) * len(rows.rows)].view(len(part), len(rows.rows))
+                torch.mm(part, rows.rows.T, out=fast)
+                search_tile(score_bits(fast), j0, slack[own], relative, wide[own], bits, scores[own], ids[own])
+        sort_heaps(scores, ids)
+        return TopK(torch.from_numpy(ids), torch.from_numpy(scores))
+
+    return search

@@ -17,7 +17,7 @@ from gpu_rag.lazy import torch
 from gpu_rag.types import CSR, Ragged
 
 Array = np.ndarray[Any, Any]
-SUMMED = 1 << 25  # numbers of a restart that are in f64 at a time
+SUMMED, CPU_SUMMED = 1 << 25, 1 << 22  # numbers of a restart that are in f64 at a time; a CPU has a cache for few
 
 
 @dataclass(frozen=True)
@@ -172,8 +172,8 @@ def teleport_of_prior(graph: PageRankGraph, prior: torch.Tensor | Restarts) -> T
 
 def _sums_of_rows(rows: torch.Tensor) -> torch.Tensor:
     """Sums f64[B] in an order that does not depend on the number of rows, as a device's own sum may."""
-    width = rows.shape[1]
-    parts = rows.split(max(SUMMED // max(width, 1), 1))
+    width, most = rows.shape[1], CPU_SUMMED if rows.device.type == "cpu" else SUMMED
+    parts = rows.split(max(most // max(width, 1), 1))
     sums = [
         SegmentSum(torch.full((len(part),), width, device=rows.device), part.numel())(part.double().reshape(-1))
         for part in parts
