@@ -31,12 +31,12 @@ def nearest(
     queries: f32[B, D]; base: f16 or f32[N, D], on the same device; both finite (NaN and infinity are errors). tile:
     maximum base rows in a product (None: 65,536; on a GPU more for few queries). implementation: numba | torch | auto.
     threads: ranges of rows at once (numba). Fast scores come from products of any shape with a proved error (in bf16 if
-    the CPU has instructions for it); rows that remain in doubt are scored exactly. Returns TopK(i32[B, k], f32[B, k]), padded with (-1, -inf). Time: B N D
-    multiply-adds. Additional memory: a few tiles, at most 256 queries by `tile` rows (numba: by 4,096), and in torch 12
-    bytes for each of k + 32 rows a query, k + 1,024 if more than 32 others are close to the k-th; a base that is not
-    contiguous is copied. More than k rows with equal scores (torch: k + 1,024) are slow: all of them are scored
-    exactly. The host waits for a device once, a second time for such close rows, and with so many equal ones once more
-    for each tile. Raises BadInput, UsageError, MissingBackend.
+    the CPU has instructions for it); rows that remain in doubt are scored exactly. Returns TopK(i32[B, k], f32[B, k]),
+    padded with (-1, -inf). Time: B N D multiply-adds. Additional memory: a few tiles, at most 256 queries by `tile`
+    rows (numba: by 4,096), and in torch 12 bytes for each of k + 32 rows a query, k + 1,024 if more than 32 others are
+    close to the k-th; a base that is not contiguous is copied. More than k rows with equal scores (torch: k + 1,024)
+    are slow: all of them are scored exactly. The host waits for a device once, a second time for such close rows, and
+    with so many equal ones once more for each tile. Raises BadInput, UsageError, MissingBackend.
 
     Rows [1, 0], [0, 1], [0.6, 0.8] and the query [0, 1] with k = 2 give rows [1, 2] with 1 and 0.8.
     """
