@@ -19,7 +19,7 @@ from gpu_rag.methods.hydrarag.batched.subgraphs import Order
 from gpu_rag.methods.hydrarag.graphs import answer_place, orders_of
 from gpu_rag.methods.hydrarag.replies import chain_of
 from gpu_rag.methods.hydrarag.rules import mentions_by_rules
-from gpu_rag.methods.hydrarag.state import Chain, Match, Mention
+from gpu_rag.methods.hydrarag.state import Chain, Match, Mention, Params
 from gpu_rag.settings import merge
 from gpu_rag.sources.web.cached import FAILED_S, MAX_AGE_S, CachedProvider
 from gpu_rag.sources.web.types import WebPage, WebResult
@@ -167,6 +167,25 @@ def test_without_an_accepted_answer_all_paths_are_pruned_together(index: Any, fa
     assert found(answer, "together found") >= found(answer, "initial found")
     answer, _, names = tried(index, fast, {"answer": NO, "answer_last": NO}, phases=1)
     assert (answer.text, answer.status) == (None, "unsupported") and names.count("answer") == 1
+
+
+def test_switches_of_the_paper_reach_the_requests(index: Any, fast: Any) -> None:
+    _, _, names = tried(index, fast, refinement=False, selector=False)
+    assert "refine" not in names and "sources" not in names
+    answer, _, names = tried(index, fast, {"sources": {"chosen": ["A"]}})
+    assert "refine" in names and names.count("sources") == 1
+    assert {p.source for p in answer.paths} <= {"facts", "extraction", "facts+extraction", "extraction+facts"}
+
+
+def test_hydrarag_e_keeps_one_of_parallel_relations(index: Any, fast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def between(method: str, seed: int) -> set[str]:
+        monkeypatch.setattr(Params, "seed", seed)
+        answer = retrieve(index, fast, method=method, sources="facts", w_max=20)
+        return {r for p in answer.paths for s, r, o, _ in p.edges if (s, o) == ("Halden Bridge", "Marta Orlo")}
+
+    assert between("hydrarag", 0) == {"designed by", "planned by"}
+    drawn = [between("hydrarag-e", seed) for seed in range(5)]
+    assert all(len(one) == 1 for one in drawn) and set.union(*drawn) == {"designed by", "planned by"}
 
 
 def test_a_source_that_fails_is_missing_and_the_others_answer(
