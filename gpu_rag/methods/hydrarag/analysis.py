@@ -34,12 +34,11 @@ SOURCE_WORDS = {
 
 
 def graph_sources(search: Search, *, of_documents: bool = False) -> tuple[int, ...]:
-    """Row numbers of the knowledge graphs that `sources` allows. of_documents: also of what was extracted from allowed
-    documents, since they keep their topics without that graph. Raises UsageError for an unknown name."""
+    """Row numbers of the graphs that `sources` allows. of_documents: also of the one extracted from allowed documents,
+    which keep their topics without it. Raises UsageError for an unknown name."""
     allowed, sources = allowed_sources(search.kb, search.params), enumerate(search.kb.sources)
-    extraction = ("extraction",) if of_documents and "documents" in allowed else ()
-    graphs = ((row, source) for row, source in sources if source.kind in GRAPH_KINDS)
-    return tuple(row for row, source in graphs if source.name in allowed or source.kind in extraction)
+    also = {"extraction"} if of_documents and "documents" in allowed else set()
+    return tuple(row for row, s in sources if s.kind in GRAPH_KINDS and (s.name in allowed or s.kind in also))
 
 
 def allowed_sources(kb: KnowledgeBase, params: Params) -> list[str]:

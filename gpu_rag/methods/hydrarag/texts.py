@@ -74,7 +74,7 @@ async def explore_texts(
         documents += await _pages(analysis, search)
     if not documents:
         return ()
-    sentences = await _sentences(documents, analysis, query, search.params)
+    sentences = await _sentences(documents, analysis.sought, query, search.params)
     search.run.note("sentences", len(documents), tuple(sentence.text for sentence in sentences))
     return await _linked(await _paths(analysis, sentences, search), graph, search)
 
@@ -117,14 +117,12 @@ async def _pages(analysis: Analysis, search: Search) -> list[Document]:
     return [Document(page.url, page.title, page.text, "web", "web") for page in pages if page.text]
 
 
-async def _sentences(
-    documents: Sequence[Document], analysis: Analysis, query: np.ndarray, params: Params
-) -> list[Sentence]:
+async def _sentences(documents: Sequence[Document], sought: str, query: np.ndarray, params: Params) -> list[Sentence]:
     """The w_max best sentences of each document, in text order. The score is the sum of the cosine to the indicator and
     (unless sentences=cosine) the BM25 score, each divided by the best in the document."""
     spans = ((d.text[lo:hi].split() for lo, hi in split_sentences(d.text)) for d in documents)
     texts = [[" ".join(words) for words in runs if words] for runs in spans]
-    by_words = Bm25.build([text for own in texts for text in own]).scores(analysis.sought).astype(np.float64)
+    by_words = Bm25.build([text for own in texts for text in own]).scores(sought).astype(np.float64)
     parts = np.split(by_words, np.cumsum([len(own) for own in texts])[:-1])
     read = [np.argsort(-words, kind="stable")[:MAX_EMBEDDED] for words in parts]
     vectors = await embed([own[i] for own, rows in zip(texts, read) for i in rows])
