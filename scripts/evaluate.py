@@ -10,7 +10,7 @@ usage: python scripts/evaluate.py CASE INDEX=QUESTIONS [...] --run METHOD[:key=v
        python scripts/evaluate.py prompts ask REQUESTS.jsonl RESULT.json [--model M] [--each 8] [--tokens 1024]
        python scripts/evaluate.py prompts table NAME=RESULT.json ... [--csv FILE]
 
-CASE names the measures, see CASES: passages (ranking.md), nodes (hybgrag.md), paths (hydrarag.md). Each
+CASE names the measures, see CASES: passages and depths (ranking.md), nodes (hybgrag.md), paths (hydrarag.md). Each
 run, a method with its parameters, is made on all sets. Tables show all questions together and each set: means with 95 %
 bootstrap intervals, and differences to --against, paired by question. No language model takes part; DECIDER is oracle:P
 or oracle:P:NAME (oracle.md). --half: even and odd are by sha1 of the question's id; first and second take every second
@@ -131,6 +131,10 @@ def of_paths(answer: Answer, row: QuestionRow) -> dict[str, float]:
 
 CASES = {
     "passages": Case(("recall@2", "recall@5", "recall@10"), lambda row: row.gold_ids, (2, 5, 10)),
+    "depths": Case(
+        ("recall@5", "recall@10", "recall@15", "recall@20", "retrieval_f1@5", "retrieval_f1@10", "retrieval_f1@20"),
+        lambda row: row.gold_ids, (5, 10, 15, 20),
+    ),
     "nodes": Case(
         ("hit@1", "hit@5", "recall@20", "mrr", "said", "said, wrong"), lambda row: row.meta.get("answer_ids"),
         of_answer=of_nodes,

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 import gpu_rag
+from gpu_rag.methods.higra.settings import AlignmentSettings
+from gpu_rag.methods.hoprag.settings import HopSettings
 from gpu_rag.methods.registry import load_method, profiles
 from gpu_rag.settings import read_profile
-from gpu_rag.settings.check import checked
+from gpu_rag.settings.check import Declared, checked, section_class
+from gpu_rag.settings.sections import ReaderSettings
 
 QUESTION = "Where was the designer of the Halden Bridge born?"
 TEXTS = {
@@ -31,8 +34,8 @@ PAPERS: dict[str, dict[str, dict[str, Any]]] = {
     "bubblerag-paper": {
         "bubblerag": {
             "budget": 10, "alpha": 1.0, "depth": 6, "n_trees": 3, "n_passages": 15, "n_before": 5, "n_anchors": 10,
-            "hops": 6, "n_neighbours": 40, "max_picks": 5, "intra_penalty": 0.9, "rank": "score", "passages": "trees",
-            "cover_first": False, "specialise": True, "relax": True,
+            "hops": 6, "max_local": 20_000, "n_neighbours": 40, "max_picks": 5, "intra_penalty": 0.9, "rank": "score",
+            "passages": "trees", "cover_first": False, "specialise": True, "relax": True,
         }
     },
     "higra-paper": {
@@ -41,13 +44,23 @@ PAPERS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "hybgrag-paper": {
         "hybgrag": {"iterations": 4, "n_nodes": 20, "radius": 2, "order": "cosine", "paths": True, "n_examples": 30,
-                    "examples": "random", "feedback": "corrective"}
+                    "examples": "random", "feedback": "corrective", "validator": "yes_no", "chains": False},
+        "hybgrag-crag": {"iterations": 4, "batch": 5, "context": True},
     },
     "hydrarag-paper": {
         "hydrarag": {"d_max": 3, "w1": 100, "w2": 20, "w_max": 3, "gamma": 0.8,
                      "shares": {"kg": 1.0, "document": 0.8, "web": 0.7}, "threshold": 0.75, "matches": 3,
                      "phases": 3, "temperature": 0.4,
-                     "pruning": "verified", "selector": True, "refinement": True, "chains": False}
+                     "pruning": "verified", "selector": True, "refinement": True, "chains": False,
+                     "sentences": "cosine"}
+    },
+}  # fmt: skip
+SECTIONS: dict[str, dict[type[Declared], dict[str, Any]]] = {  # how the index is made, and read
+    "hoprag-paper": {HopSettings: {"simulate": "llm", "edge_budget": 1.0}, ReaderSettings: {"passages": 20}},
+    "higra-paper": {
+        AlignmentSettings: {"tau": 0.15, "windows": "clusters", "min_samples": 2, "max_cluster": 20, "aliases": "all",
+                            "link_radius": 0.3, "confidence": 0.8, "theta": 100, "top_words": 1000, "refine": True,
+                            "decider": "llm"}
     },
 }  # fmt: skip
 
@@ -63,6 +76,9 @@ def test_a_profile_holds_the_constants_of_its_paper(profile: str) -> None:
         params: Any = checked(load_method(name).Params, given, f"method.{name}")
         expected = PAPERS[profile].get(name, {})
         assert {key: getattr(params, key) for key in expected} == expected
+    for cls, expected in SECTIONS.get(profile, {}).items():
+        section = next(checked(cls, given, "") for name, given in chosen.items() if section_class(name) is cls)
+        assert {key: getattr(section, key) for key in expected} == expected
 
 
 @pytest.mark.slow

@@ -71,10 +71,11 @@ async def started(run: Run, text: str, params: Params) -> Begun:
 async def _seeds(run: Run, text: str, vector: np.ndarray, similar: HigraFound, params: Params) -> list[int]:
     """Rows of the seed entities: the decider's choice among the candidates, else the rule's or the first entities.
 
-    In a walk on the whole graph a model is also offered the rarest entities of the passages that the walk without a
-    model ranks first, and a choice is not trusted if it shares no entity with the rule's, or is the nearest ones.
+    In a walk on the whole graph named entities come first, a model is also offered the rarest ones of the passages that
+    the walk without a model ranks first, and a choice is not trusted if it has none of the rule's, or just the nearest.
     """
-    candidates = list(dict.fromkeys(chain(similar.named, similar.entities.rows)))[: params.n_entities]
+    named = similar.named if params.walk == "whole" else ()
+    candidates = list(dict.fromkeys(chain(named, similar.entities.rows)))[: params.n_entities]
     by_rank = dict(zip(similar.entities.rows, similar.entities.scores))
     score = {row: by_rank.get(row, 0.0) + params.named_bonus * (row in similar.named) for row in candidates}
     near = best(list(score.values()), params.max_seeds, params.seed_threshold)

@@ -33,10 +33,12 @@ SOURCE_WORDS = {
 }
 
 
-def graph_sources(search: Search) -> tuple[int, ...]:
-    """Row numbers of the knowledge graphs that `sources` allows. Raises UsageError for an unknown name."""
+def graph_sources(search: Search, *, of_documents: bool = False) -> tuple[int, ...]:
+    """Row numbers of the graphs that `sources` allows. of_documents: also of the one extracted from allowed documents,
+    which keep their topics without it. Raises UsageError for an unknown name."""
     allowed, sources = allowed_sources(search.kb, search.params), enumerate(search.kb.sources)
-    return tuple(row for row, source in sources if source.kind in GRAPH_KINDS and source.name in allowed)
+    also = {"extraction"} if of_documents and "documents" in allowed else set()
+    return tuple(row for row, s in sources if s.kind in GRAPH_KINDS and (s.name in allowed or s.kind in also))
 
 
 def allowed_sources(kb: KnowledgeBase, params: Params) -> list[str]:
@@ -80,7 +82,7 @@ def available(analysis: Analysis, search: Search) -> Sources:
 
 async def matches_of(names: Sequence[str], limit: int, search: Search) -> list[list[Match]]:
     """The nodes that each of one or more names may denote: at most `limit` per source, best first."""
-    vectors, sources = await embed(names), graph_sources(search)
+    vectors, sources = await embed(names), graph_sources(search, of_documents=True)
     if not sources:
         return [[] for _ in names]
     return await match_mentions((tuple(names), vectors), sources, search.params.threshold, limit)

@@ -115,13 +115,12 @@ def _ended(tried: Attempt, chosen: list[FoundPath], phase: str, sources: Sources
     query, names = search.asked, search.kb.node_names
     barred = tuple(f"{names[node]}: {reason}" for node, reason in sorted(query.barred.items()))[:MAX_ANSWERS]
     remarks: dict[str, Any] = {"missing": lines, "unread": query.unread, "sought": query.sought, "barred": barred}
-    remarks["count"] = query.count
     paths, pools = tuple(_path(path, search.kb) for path in chosen), tuple(search.pools)
     if query.query is not None and query.count:
         paths = (count_path(query.query, len(query.nodes)), *paths)
     ids = {search.kb.node_ids[node] for node in query.barred}
     nodes = tuple(node for node in tried.nodes if node.id not in ids)  # a reader may name one
-    return Draft(tried.text, evidence, paths, status, nodes, pools, **remarks)
+    return Draft(tried.text, evidence, paths, status, nodes, pools, count=query.count, **remarks)
 
 
 def _path(path: FoundPath, kb: KnowledgeBase) -> Path:

@@ -50,6 +50,9 @@ class Params(Declared):
     pruning: Annotated[
         Literal["verified", "relevance"], "ranking of paths: with agreement of other sources, or by relevance alone"
     ] = "verified"
+    sentences: Annotated[
+        Literal["both", "cosine"], "ranking of sentences of a document: BM25 and cosine, or cosine (the paper's choice)"
+    ] = "both"
     w1: Annotated[int, COUNT, "number of paths kept by relevance, after each hop and at the end"] = 100
     w_max: Annotated[
         int, COUNT, "number of paths kept by the decider, of sentences per document, and of web results opened"

@@ -20,7 +20,7 @@ from gpu_rag.methods.hydrarag.asks import TEXT_PATHS, WEB_RESULTS
 from gpu_rag.methods.hydrarag.batched.names import passages_of, stated_triples
 from gpu_rag.methods.hydrarag.batched.subgraphs import QuestionGraph
 from gpu_rag.methods.hydrarag.batched.web import web_read, web_search
-from gpu_rag.methods.hydrarag.state import Analysis, FoundPath, Search, Sources
+from gpu_rag.methods.hydrarag.state import Analysis, FoundPath, Params, Search, Sources
 from gpu_rag.program.decide import decide
 from gpu_rag.program.embed import embed
 from gpu_rag.program.search import search_dense
@@ -74,7 +74,7 @@ async def explore_texts(
         documents += await _pages(analysis, search)
     if not documents:
         return ()
-    sentences = await _sentences(documents, analysis, query, search.params.w_max)
+    sentences = await _sentences(documents, analysis.sought, query, search.params)
     search.run.note("sentences", len(documents), tuple(sentence.text for sentence in sentences))
     return await _linked(await _paths(analysis, sentences, search), graph, search)
 
@@ -117,12 +117,12 @@ async def _pages(analysis: Analysis, search: Search) -> list[Document]:
     return [Document(page.url, page.title, page.text, "web", "web") for page in pages if page.text]
 
 
-async def _sentences(documents: Sequence[Document], analysis: Analysis, query: np.ndarray, k: int) -> list[Sentence]:
-    """The k best sentences of each document, in text order. The score is the sum of the cosine to the indicator and the
-    BM25 score, each divided by the best in the document."""
+async def _sentences(documents: Sequence[Document], sought: str, query: np.ndarray, params: Params) -> list[Sentence]:
+    """The w_max best sentences of each document, in text order. The score is the sum of the cosine to the indicator and
+    (unless sentences=cosine) the BM25 score, each divided by the best in the document."""
     spans = ((d.text[lo:hi].split() for lo, hi in split_sentences(d.text)) for d in documents)
     texts = [[" ".join(words) for words in runs if words] for runs in spans]
-    by_words = Bm25.build([text for own in texts for text in own]).scores(analysis.sought).astype(np.float64)
+    by_words = Bm25.build([text for own in texts for text in own]).scores(sought).astype(np.float64)
     parts = np.split(by_words, np.cumsum([len(own) for own in texts])[:-1])
     read = [np.argsort(-words, kind="stable")[:MAX_EMBEDDED] for words in parts]
     vectors = await embed([own[i] for own, rows in zip(texts, read) for i in rows])
@@ -131,8 +131,9 @@ async def _sentences(documents: Sequence[Document], analysis: Analysis, query: n
     for document, own, words, rows in zip(documents, texts, parts, read):
         near = np.full(len(own), -1.0)
         near[rows] = [next(cosine) for _ in rows]
-        score = sum(values / max(values.max(initial=0.0), 1e-9) for values in (near, words))
-        best = np.argsort(-score, kind="stable")[:k].tolist()
+        counted = (near,) if params.sentences == "cosine" else (near, words)
+        score = sum(values / max(values.max(initial=0.0), 1e-9) for values in counted)
+        best = np.argsort(-score, kind="stable")[: params.w_max].tolist()
         sentences += [Sentence(own[i], document, best.index(i)) for i in sorted(best)]
     return sentences
 

@@ -95,6 +95,22 @@ def test_a_dependent_step_is_asked_with_the_answer_in_it(index: gpu_rag.Index, f
     assert answer.evidence and answer.usage.malformed == 0
 
 
+def test_parallel_steps_are_one_batch_and_several_answers_are_all_kept(index: gpu_rag.Index, fast: Any) -> None:
+    first = ["Who designed the Halden Bridge?", "Who designed the Ves Bridge?"]
+    then = ["Where was Marta Orlo born?", "Where was Piet Ruyven born?", "Where was Anna Stroud born?"]
+    script = Script(
+        {first[0]: ["Marta Orlo", "Piet Ruyven"], first[1]: ["Anna Stroud"], then[0]: ["Tamsin"], then[2]: ["Loss"]},
+        plan=plan("bridges", (1, first[0], []), (2, first[1], []), (3, "Where were #1 and #2 born?", [1, 2])),
+        seeker=[ask(*then), done("Tamsin; Loss", 3, 5)],
+    )
+    llm = ScriptedLLM(script)
+    answer = run(index, fast, script, "Where were the designers of both bridges born?", llm=llm)
+    assert llm.batches == [1, 2, 1, 3, 1]  # the plan; librarians and Seeker in turn
+    assert script.asked == [*first, *then] and answer.text == "Tamsin; Loss"
+    assert "answers: Marta Orlo; Piet Ruyven\n" in script.seen["seeker"][0]
+    assert [line[1] for line in noted(answer, "librarian")[3:]] == ["answer: none", "answer: Loss"]
+
+
 def test_references_are_sent_back_once_and_then_left_out(index: gpu_rag.Index, fast: Any) -> None:
     resolved = Script(
         {}, plan=TWO_STEPS, seeker=[ask("Where was #1 born?"), ask("Where was Marta Orlo born?"), done("Tamsin", 2)]

@@ -13,7 +13,7 @@ import gpu_rag
 from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
 from gpu_rag.methods.higra import batched, retriever
-from gpu_rag.methods.higra.batched import Params, Walked, higra_walk
+from gpu_rag.methods.higra.batched import Params, Walked, higra_search, higra_walk
 from gpu_rag.methods.higra.graph import HigraGraph, entity_options, higra_graph, passages_of_entities
 from gpu_rag.methods.higra.rules import short_answer
 from gpu_rag.models.embed.hashing import HashEmbedder
@@ -202,6 +202,20 @@ def test_a_model_is_also_offered_the_rarest_entity_of_each_passage_that_the_walk
         assert ([option[0] for option in options] == list(dict.fromkeys(whole[:2] + names))) is is_right
         shown = {name: titles[row] for name, row in reversed([*zip(names, passages)])}
         assert (options == [[o[0], *([shown[o[0]]] if o[0] in shown else [])] for o in options]) is is_right
+
+
+def test_the_candidates_of_the_paper_are_the_nearest_by_rank(index: gpu_rag.Index, fast: Any) -> None:
+    """The names in the question come first in the walk on the whole graph alone."""
+    text = "Did Piet Ruyven, the Piet Ruyven of Loss, teach Marta Orlo?"
+    (similar,) = higra_search.run(index, [(text, HashEmbedder().embed([text])[0].astype(np.float32))], ("hybrid",))
+    by_rank, named = similar.entities.rows, similar.named
+    assert by_rank[: len(named)] != named and len(named) == 2
+    for walk, expected in (("subgraph", by_rank), ("whole", named)):
+        llm = ScriptedLLM(lambda request: by_model(request, []))
+        settings = merge(fast, {"method": {"higra-retriever": {"walk": walk}}})
+        index.answer(text, method="higra-retriever", settings=settings, llm=llm)
+        listed = [line[3:].split(" | ")[0] for line in llm.calls[0].prompt.splitlines() if line[1:3] == ". "]
+        assert listed[: len(expected)] == entity_options(index, expected, {})
 
 
 def test_picks_of_a_model_are_all_seeds_if_one_is_the_rules(

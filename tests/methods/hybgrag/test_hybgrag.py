@@ -166,6 +166,15 @@ def test_paths_can_be_left_out_of_the_validator(index: gpu_rag.Index) -> None:
     assert "path: " not in script.prompts("validate")[0]
 
 
+def test_the_ways_of_the_paper_a_verdict_of_yes_or_no_and_feedback_that_only_rejects(index: gpu_rag.Index) -> None:
+    for simple, kind in (("corrective", MISSING), ("simple", REJECTED)):
+        script = Script(route(MARTA), route(COMEDY), valid=["no, ", "yes, "], comment=["an entity is missing"])
+        answer = run(index, script, validator="yes_no", chains=False, order="cosine", feedback=simple)
+        assert feedback(answer) == [kind] and script.calls.count("validate_yes_no") == 2
+        assert names(answer)[0] == "Night Ferry" and ("comment" in script.calls) == (kind == MISSING)
+        assert ("Try again." in script.prompts("route")[1]) == (kind == REJECTED)
+
+
 def test_the_reference_that_fits_becomes_the_first(index: gpu_rag.Index) -> None:
     kept, moved = (run(index, Script(route(MARTA), valid=valid)) for valid in ("[1]", "[2]"))
     first, second, *others = names(kept)
@@ -404,7 +413,7 @@ def test_what_the_oracle_says(index: gpu_rag.Index, gold: list[str], topics: Any
 def test_packaged_examples() -> None:
     routes = read_examples("", "routes", False)
     experiences = read_examples("", "experiences", True)
-    assert len(routes) == 8 and len(experiences) == 30
+    assert len(routes) == 10 and len(experiences) == 30  # as many as the paper shows
     kinds = {e.feedback.kind for e in experiences if e.feedback}
     assert kinds == {*Fault} - {REJECTED}
     for e in experiences:

@@ -104,7 +104,7 @@ def test_what_the_question_says_is_shown(index: gpu_rag.Index) -> None:
     assert [node.name for node in answer.nodes] == ["Ysop"]
 
 
-@pytest.mark.parametrize("context_tokens", [2700, 3000, 5000])
+@pytest.mark.parametrize("context_tokens", [3000, 3300, 5000])
 def test_no_more_is_shown_than_the_context_takes(index: gpu_rag.Index, shown: Shown, context_tokens: int) -> None:
     shown(1000, 1000)
     answer, request = routed(index, context_tokens)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from gpu_rag.cli.trace_text import trace_text
 from gpu_rag.errors import BadInput, RequestFailed, UsageError
 from gpu_rag.evaluation.verify_answers import AnswerChecker
 from gpu_rag.jobs import row_of
+from gpu_rag.methods.hydrarag import program
 from gpu_rag.methods.hydrarag.analysis import by_chain
 from gpu_rag.methods.hydrarag.batched.subgraphs import Order
 from gpu_rag.methods.hydrarag.graphs import answer_place, orders_of
 from gpu_rag.methods.hydrarag.replies import chain_of
 from gpu_rag.methods.hydrarag.rules import mentions_by_rules
-from gpu_rag.methods.hydrarag.state import Chain, Match, Mention
+from gpu_rag.methods.hydrarag.state import Chain, FoundPath, Match, Mention, Params
+from gpu_rag.program.knowledge_base.views import kb_of
 from gpu_rag.settings import merge
 from gpu_rag.sources.web.cached import FAILED_S, MAX_AGE_S, CachedProvider
 from gpu_rag.sources.web.types import WebPage, WebResult
@@ -111,6 +114,30 @@ def test_sources_can_be_left_out_and_the_others_find_the_same(index: Any, fast: 
             index.retrieve([BORN], method=method, settings=settings)
 
 
+def test_a_source_left_out_leaves_the_unpruned_paths_of_the_others(
+    index: Any, fast: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a path over several graphs what is left is what they state alone; documents keep their topics."""
+    names, joined = kb_of(index).node_names, {frozenset((s, o)) for s, _, o in GRAPH}
+
+    async def unpruned(analysis: Any, paths: Any, query: Any, name: str, search: Any) -> list[FoundPath]:
+        found.extend(paths)
+        return await pruned(analysis, paths, query, name, search)
+
+    def paths_of(kind: str, sources: str) -> set[tuple[str, ...]]:
+        found.clear()
+        retrieve(index, fast, w1=10_000, phases=1, sources=sources)
+        return {tuple(names[v] for v in p.nodes) if kind == "facts" else (p.text,) for p in found if kind in p.sources}
+
+    pruned, found = program.pruned, list[FoundPath]()
+    monkeypatch.setattr(program, "pruned", unpruned)
+    graph = {path for path in paths_of("facts", "all") if all(frozenset(p) in joined for p in pairwise(path))}
+    assert len(graph) > 2 and paths_of("facts", "facts") == graph == paths_of("facts", "facts,documents,web")
+    for kind in ("documents", "web"):
+        texts = paths_of(kind, "all")
+        assert texts and all(paths_of(kind, sources) == texts for sources in (f"facts,{kind}", kind)), kind
+
+
 CHAIN = {"entities": ["Halden Bridge", "designer", "ANSWER"], "relations": ["designed by", "born in"]}
 REPLIES: dict[str, Any] = {
     "topics": {"topics": ["Halden Bridge"]},
@@ -167,6 +194,25 @@ def test_without_an_accepted_answer_all_paths_are_pruned_together(index: Any, fa
     assert found(answer, "together found") >= found(answer, "initial found")
     answer, _, names = tried(index, fast, {"answer": NO, "answer_last": NO}, phases=1)
     assert (answer.text, answer.status) == (None, "unsupported") and names.count("answer") == 1
+
+
+def test_switches_of_the_paper_reach_the_requests(index: Any, fast: Any) -> None:
+    _, _, names = tried(index, fast, refinement=False, selector=False)
+    assert "refine" not in names and "sources" not in names
+    answer, _, names = tried(index, fast, {"sources": {"chosen": ["A"]}})
+    assert "refine" in names and names.count("sources") == 1
+    assert {p.source for p in answer.paths} <= {"facts", "extraction", "facts+extraction", "extraction+facts"}
+
+
+def test_hydrarag_e_keeps_one_of_parallel_relations(index: Any, fast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def between(method: str, seed: int) -> set[str]:
+        monkeypatch.setattr(Params, "seed", seed)
+        answer = retrieve(index, fast, method=method, sources="facts", w_max=20)
+        return {r for p in answer.paths for s, r, o, _ in p.edges if (s, o) == ("Halden Bridge", "Marta Orlo")}
+
+    assert between("hydrarag", 0) == {"designed by", "planned by"}
+    drawn = [between("hydrarag-e", seed) for seed in range(5)]
+    assert all(len(one) == 1 for one in drawn) and set.union(*drawn) == {"designed by", "planned by"}
 
 
 def test_a_source_that_fails_is_missing_and_the_others_answer(

@@ -168,11 +168,13 @@ def test_each_document_gives_its_w_max_best_sentences_in_the_order_of_the_text(i
 
 
 def test_every_sentence_of_a_long_page_is_searched(tiny_corpus: Path, tmp_path: Path, fast: Any, facts: Any) -> None:
-    wanted = "Marta Orlo was baptised in Kerling."
-    text = " ".join([*(f"Line {i} says nothing of her." for i in range(1500)), wanted, "This is the end."])
+    wanted, near = "In Kerling she was baptised.", "Where was Marta Orlo?"  # has the rare word; is nearest by cosine
+    text = " ".join([*(f"Line {i} says nothing of Marta Orlo." for i in range(1500)), wanted, near])
     index = build(tiny_corpus, tmp_path, facts, [("Marta Orlo", "lived in", "Tamsin")], {"Long": text}, fast)
-    answer = ask(index, fast, "Where was Marta Orlo baptised?", sources="web", phases=1, w_max=1)
-    assert noted(answer, "sentences") == [(wanted,)]
+    for by, expected in (("both", wanted), ("cosine", near)):
+        given: dict[str, Any] = {"sources": "web", "phases": 1, "w_max": 1, "sentences": by}
+        answer = ask(index, fast, "Where was Marta Orlo baptised?", **given)
+        assert noted(answer, "sentences") == [(expected,)]
 
 
 def test_sentences_of_all_documents_share_one_request(index: Any, fast: Any) -> None:
@@ -212,6 +214,16 @@ REPLIES: dict[str, Any] = {  # of a model that is never content
     "answer": {"reason": "", "settled": [False], "sufficient": False, "answer": ""},
     "answer_last": {"reason": "", "settled": [False], "sufficient": False, "answer": ""},
 }  # fmt: skip
+
+
+def test_the_model_picks_web_results_by_title_and_snippet(index: Any, fast: Any) -> None:
+    llm, names = scripted(REPLIES)
+    answer = ask(index, fast, "Where was Marta Orlo born, in Tamsin?", llm, sources="web", phases=1, w_max=1)
+    (request,) = [call for name, call in zip(names, llm.calls) if name == "web"]
+    assert all(f"Tamsin {name}: Tamsin" in request.prompt for name in ("one", "two", "three"))
+    second = re.search(r"^B\. Tamsin (\w+):", request.prompt, re.MULTILINE)
+    (read,) = noted(answer, "web_pages")
+    assert second and len(read) == 1 and read[0].endswith(f"{second[1]}.html")
 
 
 def test_a_follow_up_brings_new_documents_beside_the_old_ones_and_keeps_the_topics_of_the_graph(

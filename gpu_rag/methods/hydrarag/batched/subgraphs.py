@@ -22,7 +22,7 @@ from gpu_rag.graph.common.trusted import trusted
 from gpu_rag.graph.csr import row_of_entry
 from gpu_rag.graph.ego import CheckedGraph, ego_balls, induced_subgraphs, part_of_blocks
 from gpu_rag.graph.paths import Ends, PathGraph, are_on_paths
-from gpu_rag.graph.ragged import expand, ragged_of_lists, row_of_value
+from gpu_rag.graph.ragged import expand, part_of, ragged_of_lists, row_of_value
 from gpu_rag.index.index import Index
 from gpu_rag.index.knowledge_base import KnowledgeBase
 from gpu_rag.methods.hydrarag.batched import TILE, each_alone
@@ -230,14 +230,6 @@ def _tiles(sizes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
             first, used = b, 0
         used += need
     return [*tiles, (first, len(sizes))] if sizes else tiles
-
-
-def part_of(lists: Ragged, first: int, last: int) -> Ragged:
-    """The lists from `first` to `last`, exclusive."""
-    if last - first == lists.batch:
-        return lists
-    offsets = lists.offsets[first : last + 1]
-    return Ragged(lists.values[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0])
 
 
 def _subgraphs(
