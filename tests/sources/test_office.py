@@ -122,6 +122,12 @@ def test_what_a_sheet_shows_as_percent_is_percent(tmp_path, first, letters):
     (tmp_path / "a.xlsx").write_bytes(xlsx(rows))
     (document,), rejects = read(tmp_path / "a.xlsx")
     assert (document.text.split("\n"), rejects) == (["Bridges", "7%\t31.5%\t0.5\t0.25", "100%\t2021-03-04"], [])
+    with ZipFile(tmp_path / "a.xlsx") as package:
+        parts = {name: package.read(name) for name in package.namelist()}
+    styles = parts["xl/styles.xml"].replace(b"<numFmts>", b"<numFmts><!-- -- -->")  # no XML, but calamine reads it
+    (tmp_path / "a.xlsx").write_bytes(zipped({**parts, "xl/styles.xml": styles}))
+    (document,), (reject,) = read(tmp_path / "a.xlsx")
+    assert "0.07\t0.315\t0.5\t0.25" in document.text and "percents are read as numbers" in reject.reason
 
 
 RTF = r"""{\rtf1\ansi\ansicpg1252{\fonttbl{\f0 Arial;}}{\info{\title Old Br\'fccken}{\author Ann}}

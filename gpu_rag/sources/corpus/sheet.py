@@ -12,7 +12,7 @@ from gpu_rag.sources.corpus.package import Package, beside
 from gpu_rag.sources.corpus.parser import Parsed
 from gpu_rag.sources.rows import Limits, RowError, one_line
 
-_BOOK = "xl/workbook.xml"
+_BOOK, _LINKS, _STYLES = "xl/workbook.xml", "xl/_rels/workbook.xml.rels", "xl/styles.xml"
 _QUOTED = re.compile(r'"[^"]*"|[\\_*].')  # in a number format: characters that are shown as they are, or as blanks
 
 
@@ -34,13 +34,13 @@ def read_sheet(data: bytes, limits: Limits) -> Parsed:
     tables: list[tuple[str, list[list[str]]]] = []
     problems: list[str] = []
     size, has_rows = 0, False
-    percents = _Percents(data, limits)
+    percents = _Percents(data, limits, problems)
     for sheet in (sheet for sheet in book.sheets_metadata if sheet.visible == SheetVisibleEnum.Visible):
         rows: list[list[str]] = []
         try:
             table = book.get_sheet_by_name(sheet.name)
             _, left = table.start or (0, 0)
-            shown = percents.of(sheet.name, problems)
+            shown = percents.of(sheet.name)
             for number, cells in enumerate(table.iter_rows(), 1):  # from the first row, but from the first used column
                 row = [*map(_shown, cells)]
                 for i in range(len(row)) if shown else ():
@@ -73,30 +73,24 @@ def read_sheet(data: bytes, limits: Limits) -> Parsed:
 
 
 class _Percents:
-    """Cells of a workbook that are shown as percent. Rows that become documents keep their numbers, for filters."""
+    """Cells of a workbook that are shown as percent. Rows that become documents keep their numbers, for filters. What
+    cannot be read is a problem, and its percents stay numbers."""
 
-    def __init__(self, data: bytes, limits: Limits) -> None:
-        self._styles, self._members = set[str](), dict[str, str]()
+    def __init__(self, data: bytes, limits: Limits, problems: list[str]) -> None:
+        self._styles, self._members, self._problems = set[str](), dict[str, str](), problems
         if not data.startswith(b"PK") or limits.columns:
             return
-        self._package = package = Package(data, limits)
-        links, styles = "xl/_rels/workbook.xml.rels", "xl/styles.xml"
-        if not all(name in package for name in (_BOOK, links, styles)):
-            return
-        percents, in_cells, n = {"9", "10"}, False, 0  # the two formats of percent that no file declares
-        for tag, attributes, _ in package.elements(styles):
-            if tag == "numFmt" and "%" in _QUOTED.sub("", attributes.get("formatCode", "")):
-                percents.add(attributes.get("numFmtId", ""))
-            elif tag == "xf" and in_cells:
-                self._styles |= {str(n)} if attributes.get("numFmtId") in percents else set()
-                n += 1
-            elif tag in ("cellXfs", "cellStyles"):
-                in_cells = tag == "cellXfs"
-        targets = {a.get("Id"): beside(_BOOK, a.get("Target", "")) for _, a, _ in package.elements(links)}
-        sheets = (attributes for tag, attributes, _ in package.elements(_BOOK) if tag == "sheet")
-        self._members = {a.get("name", ""): targets.get(a.get("id"), "") for a in sheets}
+        try:
+            self._package = package = Package(data, limits)
+            if all(name in package for name in (_BOOK, _LINKS, _STYLES)):
+                self._styles = _percent_styles(package)
+                targets = {a.get("Id"): beside(_BOOK, a.get("Target", "")) for _, a, _ in package.elements(_LINKS)}
+                sheets = (attributes for tag, attributes, _ in package.elements(_BOOK) if tag == "sheet")
+                self._members = {a.get("name", ""): targets.get(a.get("id"), "") for a in sheets}
+        except RowError as error:
+            problems.append(one_line(f"percents are read as numbers: {error}"))
 
-    def of(self, sheet: str, problems: list[str]) -> set[str]:
+    def of(self, sheet: str) -> set[str]:
         """Names of these cells of a sheet, such as "B2"."""
         cells = set[str]()
 
@@ -108,9 +102,24 @@ class _Percents:
             try:
                 self._package.walk(self._members[sheet], start, lambda _: None, lambda _: None)
             except RowError as error:
-                problems.append(one_line(f"the percents of the sheet {sheet} are read as numbers: {error}"))
+                self._problems.append(one_line(f"percents of the sheet {sheet} are read as numbers: {error}"))
                 cells.clear()
         return cells
+
+
+def _percent_styles(package: Package) -> set[str]:
+    """Numbers of the styles of cells whose number format has a % that is not quoted."""
+    formats, is_of_cells, n = {"9", "10"}, False, 0  # the two formats of percent that no file declares
+    styles = set[str]()
+    for tag, attributes, _ in package.elements(_STYLES):
+        if tag == "numFmt" and "%" in _QUOTED.sub("", attributes.get("formatCode", "")):
+            formats.add(attributes.get("numFmtId", ""))
+        elif tag in ("cellXfs", "cellStyles"):
+            is_of_cells = tag == "cellXfs"
+        elif tag == "xf" and is_of_cells:
+            styles |= {str(n)} if attributes.get("numFmtId") in formats else set()
+            n += 1
+    return styles
 
 
 def _letters(column: int) -> str:
