@@ -43,9 +43,9 @@ def read_sheet(data: bytes, limits: Limits) -> Parsed:
             shown = percents.of(sheet.name)
             for number, cells in enumerate(table.iter_rows(), 1):  # from the first row, but from the first used column
                 row = [*map(_shown, cells)]
-                for i in range(len(row)) if shown else ():
-                    if isinstance(cells[i], float) and f"{_letters(left + i)}{number}" in shown:
-                        row[i] = f"{100 * cells[i]:.15g}%"
+                for i, cell in enumerate(cells) if shown else ():
+                    if isinstance(cell, float) and f"{_letters(left + i)}{number}" in shown:
+                        row[i] = f"{100 * cell:.15g}%"
                 while row and not row[-1]:
                     row.pop()
                 rows += [row] if row else []
