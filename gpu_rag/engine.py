@@ -19,6 +19,7 @@ from gpu_rag.errors import BadInput, GpuRagError, RequestFailed, UsageError
 from gpu_rag.index.folder import canonical_json, checksums, sha256_text
 from gpu_rag.index.index import Index
 from gpu_rag.methods.registry import (
+    ALL,
     AUTO,
     best_method,
     check_passages,
@@ -27,6 +28,7 @@ from gpu_rag.methods.registry import (
     method_names,
     method_of,
     needs,
+    served,
     stage_narrowers,
 )
 from gpu_rag.methods.registry import Program as ProgramModule
@@ -94,6 +96,11 @@ def method_for(index: Index, name: str) -> str:
         return best_method(index)
     stands_for = getattr(load_method(name), "stands_for", None)
     return name if stands_for is None else str(stands_for(index))
+
+
+def methods_for(index: Index, names: Sequence[str]) -> list[str]:
+    """The methods to compare: "all" alone means all that the index serves but `auto`, which is one of them."""
+    return [name for name in served(index.stages) if name != AUTO] if list(names) == [ALL] else list(names)
 
 
 def checked_method(index: Index, name: str) -> str:

@@ -89,6 +89,11 @@ def test_models_stay_open_until_other_settings_are_named_or_the_block_ends(folde
     assert index.ask(QUESTION, settings=FAST, llm=second).text == "Piet", "it opens them again"
 
 
+def test_an_unknown_keyword_is_named_with_the_nearest_one(folder: Path) -> None:
+    with pytest.raises(UsageError, match="unknown keyword; given methd; .*did you mean method"):
+        gpu_rag.Index.open(folder).retrieve(QUESTION, methd="bm25")  # type: ignore[call-overload]
+
+
 def test_models_end_with_the_index_that_opened_them(folder: Path) -> None:
     llm = says("Anna Stroud")
     gpu_rag.Index.open(folder).ask(QUESTION, settings=FAST, llm=llm)

@@ -86,7 +86,9 @@ def update(index: IndexLike, sources: PathLike | Sequence[PathLike] = (), **keyw
     moved = {source.name: path for source in known.named for path in paths if source.path.name == path.name}
     named = tuple(replace(source, path=moved.get(source.name, source.path)) for source in known.named)
     kept = tuple(path for path in known.corpus if path.name not in names)
-    return rebuild(folder, _with_files(replace(known, corpus=kept, named=named), paths), **keywords)
+    updated = _with_files(replace(known, corpus=kept, named=named), paths)
+    check_sources_exist(updated)
+    return rebuild(folder, updated, **keywords)
 
 
 def checked_folder(index: object) -> Path:

@@ -19,7 +19,7 @@ from gpu_rag.api.arguments import (
 )
 from gpu_rag.api.indexes import Index
 from gpu_rag.api.questions import checked_rows, load_questions
-from gpu_rag.engine import Engine, checked_method
+from gpu_rag.engine import Engine, checked_method, methods_for
 from gpu_rag.errors import RequestFailed, UsageError
 from gpu_rag.evaluation.compare import DEFAULT_AT, Comparison, compare
 from gpu_rag.evaluation.judge import Judge, open_judge
@@ -67,7 +67,7 @@ def evaluate(
     given, model = checked_settings(settings, chosen.manifest.defaults(), llm=llm, embedder=embedder)
     given = given.changed("models", decider=decider) if decider else given
     rows, rejects = _rows(questions, limit)
-    names = checked_names(AUTO if methods is None else methods)
+    names = methods_for(chosen, checked_names(AUTO if methods is None else methods))
     for name in names:  # check all methods before the first one runs
         checked_method(chosen, name)
     if judge and retrieval_only:

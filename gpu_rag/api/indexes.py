@@ -36,6 +36,7 @@ from gpu_rag.program.decide import RULE
 from gpu_rag.report.answers import Result, Results
 from gpu_rag.runtime.tasks import Outcome
 from gpu_rag.settings import Settings
+from gpu_rag.settings.check import unknown_name
 from gpu_rag.types import Evidence
 
 if TYPE_CHECKING:
@@ -294,8 +295,11 @@ class Index(opened.Index):
         llm: Any = None,
         api_key: ApiKeys = None,
         support: bool = False,
+        **unknown: object,
     ) -> tuple[Models, dict[str, Any]]:
         """The checked keyword arguments of a call: the models that it names, and options of `Engine.run`."""
+        for name in unknown:
+            raise unknown_name("keyword", name, [*Asking.__annotations__])
         if os.getpid() != self._process:  # its threads and locks stayed in the parent
             do = "open it in this process: gpu_rag.Index.open(path); or start processes by spawn"
             raise UsageError("an index does not outlive a fork", given=repr(self), do=do)

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     add_index(parser)
     parser.add_argument("questions", type=Path, metavar="QUESTIONS", help="with gold_ids, answers or answer_ids")
-    words = "methods to compare (default auto: what tune found, else the best that the index has)"
+    words = "methods to compare; all: all that the index serves (default auto: what tune found, else the best)"
     parser.add_argument("--method", default=AUTO, metavar="M[,M...]", help=words)
     parser.add_argument("--retrieval-only", action="store_true", help="no reader: em and f1 are null")
     parser.add_argument("--judge", action="store_true", help="a model judges answers too (eval.judge, or models.llm)")
@@ -58,15 +58,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     """Run every method on every question, and score it."""
     from gpu_rag import Index, evaluate, load_questions
-    from gpu_rag.engine import method_for
+    from gpu_rag.engine import method_for, methods_for
     from gpu_rag.evaluation.judge import unread
     from gpu_rag.sources.questions import n_questions_lost
 
     if options.report and options.report.is_dir():
         raise UsageError("--report is a folder", given=options.report, expected="a file such as eval.html")
     rows, rejects = load_questions(options.questions, options.limit)
-    at, methods = numbers(options.at), names(options.method)
-    index = Index.open(options.index)
+    at, index = numbers(options.at), Index.open(options.index)
+    methods = methods_for(index, names(options.method))
     settings = settings_of(options, index.manifest.defaults())
     for method in methods:
         say_method(method, method_for(index, method))

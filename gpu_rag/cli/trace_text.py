@@ -151,7 +151,8 @@ def _answer(row: dict[str, Any]) -> str:
 
 def _place(item: dict[str, Any]) -> str:
     """The place of the quoted span: passage, file and page or line, characters of the document."""
-    parts = [item["passage_id"], " ".join(filter(None, [item.get("file"), item.get("place")]))]
+    where = " ".join(filter(None, [item.get("file"), item.get("place")]))
+    parts = [item["passage_id"] if item["passage_id"] != item.get("file") else "", where]
     return ", ".join([*filter(None, parts), f"characters {item['start']}-{item['end']}"])
 
 

@@ -240,7 +240,7 @@ def check_stages(method: str, present: Sequence[str], folder: str, sources: Mapp
     missing = lacks(method, present)
     if missing:
         names = ", ".join(name for name in all_stages() if name in missing)
-        able = [name for name in method_names() if not lacks(name, present)]
+        able = served(present)
         raise MissingLayer(
             f"the index lacks what {method} needs",
             given=f"{folder} without {names}",
@@ -261,6 +261,11 @@ def build_line(method: str, folder: str, sources: Mapping[str, Any]) -> str:
     given += [words for kind, words in (("kg", "--kg FILE"), ("skb", "--skb DIR")) if kind in kinds]
     given += [f"--source NAME={kind}:PATH" for kind in ("documents", "web") if kind in kinds]
     return f"gpu-rag index {' '.join(given)} --out {folder} --for {method}"
+
+
+def served(present: Sequence[str]) -> list[str]:
+    """The methods that lack none of their stages."""
+    return [name for name in method_names() if not lacks(name, present)]
 
 
 def lacks(method: str, present: Sequence[str]) -> set[str]:

@@ -74,14 +74,16 @@ class Explore:
         return Json({"total": total, "entities": [{"name": name, "n_facts": n} for name, n in listed]})
 
     def entity(self, request: Request) -> Response:
-        """A name: the spellings that were merged with it, the facts around it, and the documents that state them."""
+        """A name: spellings that were merged with it, facts around it, what states them. Raises Refusal (404)."""
         facts, limit = self._facts, _number(request, "limit", 30, MAX_ITEMS)
-        nodes = facts.nodes(request.path_params["name"])
+        nodes = facts.lookup(name := request.path_params["name"])
+        if not nodes:
+            raise Refusal(404, "no such name in the index", given=name[:80], expected="a name of GET /v1/entities?q=")
         rows = facts.rows_around(nodes)
         stated = some_lists(facts.stated, torch.from_numpy(rows)).values.numpy()
         stating, first = np.unique(self._index.passage_documents[stated], return_index=True)
         documents = pa.array(stating[np.argsort(first)[:limit]])  # in the order of the facts
-        (name,) = _take(facts.names, nodes) if len(nodes) == 1 else (request.path_params["name"],)
+        (name,) = _take(facts.names, nodes) if len(nodes) == 1 else (name,)
         merged = {alias: None for node in nodes for alias in facts.aliases[node] if alias != name}
         titles = self._index.loaded("titles of documents", _titles_of_documents)
         return Json(
@@ -173,7 +175,7 @@ def _number(request: Request, name: str, default: int, high: int, low: int = 0) 
     """A parameter of the request that is a whole number from `low` to `high`. Raises Refusal (400)."""
     given = request.query_params.get(name, str(default))
     if not (given.isascii() and given.isdecimal() and len(given) < 12 and low <= int(given) <= high):
-        raise Refusal(400, f"not a number for {name}", given=given[:40], expected=f"{low} to {high}")
+        raise Refusal(400, f"{name} is no whole number in its range", given=given[:40], expected=f"{low} to {high}")
     return int(given)
 
 

@@ -228,19 +228,22 @@ async def read_body(request: Request, settings: ServeSettings) -> bytes:
 
     Raises Refusal: 413 if it is too large, 408 if it arrives too slowly. Raises ClientGone if the client disconnects.
     """
+    limit, size = settings.max_body_kib * 1024, 0
     body, ends = bytearray(), {"Connection": "close"}
     try:
         async with asyncio.timeout(settings.client_seconds):
             async for part in request.stream():
-                body += part
-                if len(body) > settings.max_body_kib * 1024:
-                    expected = f"at most {settings.max_body_kib} KiB"
-                    raise Refusal(413, "the body is too large", expected=expected, headers=ends)
+                size += len(part)
+                body += part if size <= limit else b""
+                if size > 64 * limit:  # up to here it is read and dropped: a client that still sends sees no reply
+                    break
     except TimeoutError as error:
         expected = f"the whole within serve.client_seconds = {settings.client_seconds:g}"
         raise Refusal(408, "the body came too slowly", expected=expected, headers=ends) from error
     except ClientDisconnect as error:
         raise ClientGone from error
+    if size > limit:
+        raise Refusal(413, "the body is too large", expected=f"at most {limit // 1024} KiB", headers=ends)
     return bytes(body)
 
 

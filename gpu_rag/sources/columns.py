@@ -12,7 +12,7 @@ from gpu_rag.errors import UsageError
 
 ROLES = ("id", "title", "text")
 _NAME_CHARS, _MAX_NUMBERS, MAX_HEAD = 200, 32, 60
-NUMBER = re.compile(r"[-+.,\d]*")
+NUMBER = re.compile(r"[-+.,\d]*%?")
 _FIGURE = re.compile(r"\d")
 Columns = Sequence[Sequence[str]]  # pairs of a role and a column
 

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+import gpu_rag
+
 HOMES = ["Kerling", "Tamsin", "Loss", "Ves", "Brandt"]
 
 
@@ -100,6 +102,14 @@ def test_recall_equals_brute_force(method, run, cli, people, asked):
         low, high = entry["ci95"][name]
         assert low <= value <= high
     assert len({round(v, 6) for v in expected.values()}) > 3  # numbers that can tell right from wrong
+
+
+def test_all_is_each_method_that_the_index_serves(run, cli, corpus, asked, tmp_path):
+    assert run("index", corpus, "--out", tmp_path / "ix", "--for", "bm25", *cli.NO_LLM).ok
+    made = run("eval", tmp_path / "ix", asked, "--method", "all", "--retrieval-only", *cli.NO_LLM, "--json").document
+    served = gpu_rag.Index.open(tmp_path / "ix")
+    assert "bm25" in made["methods"] and not {"dense", "auto", "hybgrag"} & {*made["methods"]}
+    assert [*gpu_rag.evaluate(served, asked, methods="all").document["methods"]] == [*made["methods"]]
 
 
 def test_cut_offs_of_ones_own(run, cli, index, questions):

@@ -56,6 +56,8 @@ def test_a_line_feed_in_a_name_does_not_break_a_line():
     path = {"text": "A - r -> B", "edges": [edge]}
     text = trace_text(row_of(evidence=[{**held, "file": "a\nb.csv", "place": "row 2"}], nodes=[node], paths=[path]))
     assert r"1. a\nb   [p\n1, a\nb.csv row 2, characters 0-1]  score" in text
+    whole = trace_text(row_of(evidence=[{**held, "passage_id": "a.txt", "file": "a.txt", "place": "line 2"}]))
+    assert "1. a\\nb   [a.txt line 2, characters 0-1]" in whole  # a file of one passage is named once
     assert r"1. N\n   [n\t, town]" in text and r"A - r -> B   [facts\n.tsv:1]" in text
     assert kinds_of_rejects([Reject("a\nb.png", 0, "not read", "")]) == [r"        1  not read: a\nb.png"]
 

@@ -152,6 +152,9 @@ def test_files_that_are_added_changed_and_gone_are_counted(corpus: Path, tmp_pat
     assert (made.added, made.changed, made.removed) == (1, 1, 1)
     assert made.index.manifest.digest() == from_nothing(tmp_path, corpus, methods="bm25")
     assert all(stage.skipped for stage in gpu_rag.update(out, settings=FAST).index.report.stages.values())
+    corpus.rename(tmp_path / "elsewhere")
+    with pytest.raises(BadInput, match="bring it back; or name its new place"):
+        gpu_rag.update(out, settings=FAST)
 
 
 def test_a_removed_file_stays_out_until_it_is_added(corpus: Path, tmp_path: Path) -> None:

@@ -409,7 +409,7 @@ def test_routes_that_look_into_the_index_are_bounded(site):
         ("/v1/entities", {"q": "x" * 401}),
     ):
         assert get(path, **query).status_code == 400
-    assert get("/v1/entities/nobody at all").status_code == 400
+    assert get("/v1/entities/nobody at all").status_code == 404
     assert get("/v1/documents/nobody").status_code == 404
 
 

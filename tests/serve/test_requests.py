@@ -338,6 +338,8 @@ def test_sizes(here, monkeypatch):
     assert post(server, "/v1/retrieve", question="x" * 4000, passages=100, method="bm25").status_code == 200
     assert "length <= 4000 - at questions[0].question" in message(post(server, question="x" * 4001))
     assert "int <= 100 - at passages" in message(post(server, "/v1/retrieve", question="x", passages=101))
+    sent = server.ask("POST", "/v1/answer", content=b" " * 30_000_000, headers=JSON)  # longer than a socket holds
+    assert sent.status_code == 413 and "at most 1024 KiB" in message(sent)
     monkeypatch.setattr(ServeSettings, "max_body_kib", 2)
     big = json.dumps({"question": "x" * 3000}).encode()
     assert server.ask("POST", "/v1/answer", content=big, headers=JSON).status_code == 413

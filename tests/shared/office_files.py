@@ -59,8 +59,10 @@ def xlsx(rows, hidden="<row r='1'><c r='A1' t='inlineStr'><is><t>secret</t></is>
             "xl/_rels/workbook.xml.rels": relations(
                 a=("worksheet", "worksheets/a.xml"), b=("worksheet", "worksheets/b.xml"), s=("styles", "styles.xml")
             ),
-            "xl/styles.xml": f'<styleSheet xmlns="{_MAIN}"><cellXfs count="2"><xf numFmtId="0"/><xf numFmtId="14"/>'
-            "</cellXfs></styleSheet>",
+            "xl/styles.xml": f'<styleSheet xmlns="{_MAIN}"><numFmts><numFmt numFmtId="164" formatCode="0.0%"/>'
+            '<numFmt numFmtId="165" formatCode="0.0&quot;%&quot;\\%"/></numFmts>'
+            '<cellStyleXfs><xf numFmtId="9"/></cellStyleXfs><cellXfs><xf numFmtId="0"/><xf numFmtId="14"/>'
+            '<xf numFmtId="9"/><xf numFmtId="164"/><xf numFmtId="165"/></cellXfs></styleSheet>',
             "xl/worksheets/a.xml": sheet % rows,
             "xl/worksheets/b.xml": sheet % hidden,
         }

@@ -111,6 +111,25 @@ def test_sheets_keep_their_rows(tmp_path):
     assert (document.title, document.pages, rejects) == ("a", (0,), [])
 
 
+@pytest.mark.parametrize("first", [1, 7])
+@pytest.mark.parametrize("letters", ["ABCD", ("Y", "Z", "AA", "AB")])
+def test_what_a_sheet_shows_as_percent_is_percent(tmp_path, first, letters):
+    def line(number, *values):
+        cells = (f"<c r='{c}{number}' s='{s}'><v>{v}</v></c>" for c, (v, s) in zip(letters, values))
+        return f"<row r='{number}'>{''.join(cells)}</row>"
+
+    rows = line(first, (0.07, 2), (0.315, 3), (0.5, 4), (0.25, 0)) + line(first + 2, (1, 2), (44259, 1))
+    (tmp_path / "a.xlsx").write_bytes(xlsx(rows))
+    (document,), rejects = read(tmp_path / "a.xlsx")
+    assert (document.text.split("\n"), rejects) == (["Bridges", "7%\t31.5%\t0.5\t0.25", "100%\t2021-03-04"], [])
+    with ZipFile(tmp_path / "a.xlsx") as package:
+        parts = {name: package.read(name) for name in package.namelist()}
+    styles = parts["xl/styles.xml"].replace(b"<numFmts>", b"<numFmts><!-- -- -->")  # no XML, but calamine reads it
+    (tmp_path / "a.xlsx").write_bytes(zipped({**parts, "xl/styles.xml": styles}))
+    (document,), (reject,) = read(tmp_path / "a.xlsx")
+    assert "0.07\t0.315\t0.5\t0.25" in document.text and "percents are read as numbers" in reject.reason
+
+
 RTF = r"""{\rtf1\ansi\ansicpg1252{\fonttbl{\f0 Arial;}}{\info{\title Old Br\'fccken}{\author Ann}}
 {\*\generator Secret;}The bridge is \b old\b0 . Caf\'e9 \u8364?\par It crosses the Ves.\par
 \trowd\cellx1000\cellx2000 Year\cell Span\cell\row 1902\cell 30 m\cell\row The end.}"""

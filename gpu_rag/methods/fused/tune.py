@@ -22,7 +22,7 @@ from gpu_rag.methods.fused.batched import Candidates
 from gpu_rag.methods.fused.model import Learnt, Model, fit
 from gpu_rag.methods.fused.program import Dated, Params, candidates, dated_first, model, without_dates
 from gpu_rag.methods.method import Shown, Tuned
-from gpu_rag.methods.registry import lacks, method_names, method_of
+from gpu_rag.methods.registry import method_of, served
 from gpu_rag.program.decide import RULE
 from gpu_rag.program.run import Run, content
 from gpu_rag.program.search import Ranking
@@ -135,7 +135,7 @@ def tune_fused(engine: Engine, rows: Sequence[QuestionRow], among: Sequence[str]
 def tune_auto(engine: Engine, rows: Sequence[QuestionRow], among: Sequence[str] | None) -> Tuned:
     """Tune the weights, and choose the best of `among` and `fused`. The default of `among` is all methods over passages
     that the index serves and that have their own ranking. Raises BadInput as `fitted`."""
-    able = (name for name in method_names() if not lacks(name, engine.index.stages))
+    able = served(engine.index.stages)
     own = (name for name in able if name not in ("fused", "auto") and not method_of(name).ranks_as)
     methods = among or [name for name in own if "kb" not in method_of(name).needs]
     outcome = fitted(engine, rows, methods)
