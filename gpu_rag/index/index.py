@@ -152,8 +152,7 @@ class Index:
 
     def _entries(self, stage: str, name: str, schema: pa.Schema, column: str) -> TextColumn[Any]:
         """One column of the table `name`, read by row group."""
-        read = partial(self._column, stage, name, schema, column)
-        return tables.StoredColumn(self.folder(stage) / f"{name}.parquet", schema, column, read)
+        return tables.StoredColumn(self.folder(stage) / f"{name}.parquet", schema, column)
 
     def arrays(self, stage: str, file: str = "vectors.safetensors", *names: str) -> dict[str, np.ndarray]:
         """The arrays of a file of a stage, by name. Raises MissingLayer, IndexCorrupt, IndexMismatch without one of

@@ -9,7 +9,7 @@ import json
 import math
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -223,14 +223,14 @@ class StoredColumn(TextColumn[T]):
     """A column of a table in a file. Its row groups are read when an entry of them is asked for, and the whole column
     when more entries than row groups are. Memory: what was read."""
 
-    def __init__(self, path: Path, schema: pa.Schema, name: str, read: Callable[[], pa.ChunkedArray]):
-        """read: reads the whole column."""
-        self._groups, self._name, self._read = RowGroups(path, schema, [name], None), name, read
+    def __init__(self, path: Path, schema: pa.Schema, name: str):
+        self._path, self._schema, self._name = path, schema, name
+        self._groups = RowGroups(path, schema, [name], None)
         self._n = len(self._groups)
 
     @cached_property
     def _whole(self) -> TextColumn[T]:
-        return TextColumn(self._read())
+        return TextColumn(read_table(self._path, self._schema, [self._name])[self._name])
 
     @cached_property
     def column(self) -> pa.ChunkedArray:

@@ -179,7 +179,7 @@ def test_nearest_rows_of_two_tables_come_at_once(waits: Waits, n_equal: int, mos
     queries = torch.nn.functional.normalize(torch.randn(5, 8, generator=drawn))
     first[900 : 900 + n_equal] = queries[3]
     tables: dict[str, Any] = {"a": waits.device.put(first), "b": waits.device.put(second)}
-    index: Any = SimpleNamespace(device="cuda", vectors=tables.get, loaded=lambda _, load: load(index))
+    index: Any = SimpleNamespace(device="cuda", threads=1, vectors=tables.get, loaded=lambda _, load: load(index))
     found = nearest_of(index, ["a", "b"], waits.device.put(queries), 7)
     assert len(waits.device.syncs) <= most
     for top, base in zip(found, (first, second)):
