@@ -599,7 +599,7 @@ def test_a_kill_leaves_the_old_index_or_the_new_one(corpus: Path, tmp_path: Path
         index = gpu_rag.Index.open(out)
         assert len(index.retrieve("Who designed the bridge?", method="ppr", settings=FAST).evidence) >= 3
         assert gpu_rag.verify(out).ok
-        if index.manifest.digest() != old:
+        if is_done := index.manifest.digest() != old:  # it may have been killed at its very end
             break
     assert n_killed
     del index
@@ -610,8 +610,8 @@ def test_a_kill_leaves_the_old_index_or_the_new_one(corpus: Path, tmp_path: Path
     else:
         try:
             gpu_rag.remove(out, documents="d2.txt", settings=FAST)
-        except GpuRagError:  # the last of these commands had ended
-            assert n_killed < 3
+        except GpuRagError:  # the last of these commands had done it
+            assert is_done
         (corpus / "d2.txt").unlink()
         assert digest(out) == from_nothing(tmp_path, corpus, methods="ppr")
         assert not files_with(out, re.compile(rb"(?i)orlo2|ves2|d2\.txt"))
