@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _ROOT, _OWN, _MEMORY = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/meminfo")
 
 
+MAX_CORES = 16  # used unless a setting says more: each worker or thread takes memory
 ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",  # waiting threads do not spin
     "HF_HUB_OFFLINE": "1",

@@ -24,14 +24,13 @@ import pyarrow as pa
 
 from gpu_rag.errors import GpuRagError
 from gpu_rag.index.work import Work
-from gpu_rag.machine import start_module, usable_cores
+from gpu_rag.machine import MAX_CORES, start_module, usable_cores
 from gpu_rag.settings import Settings
 
 Rule = Callable[..., pa.RecordBatch]
 TEXTS = pa.schema([("text", pa.string())])  # of a rule that reads texts
 
 START_S = 3.0  # work of this process before others are started: one takes about a second to start
-MAX_WORKERS = 16  # chosen for a machine: each takes some 70 MB, and this process must feed them
 PARTS = 4  # parts for each process: none of them waits long for the slowest one
 MIN_ROWS, MAX_ROWS, PART_BYTES = 32, 512, 1 << 20  # of a part
 STOP_S = 5.0  # for a process that failed to end by itself
@@ -41,7 +40,7 @@ _log = logging.getLogger(__name__)
 def n_workers(settings: Settings) -> int:
     """The number of workers of a build: `index.workers`; if it is 0, the cores that this process may use, at most
     16."""
-    return settings.index.workers or min(usable_cores(), MAX_WORKERS)
+    return settings.index.workers or min(usable_cores(), MAX_CORES)
 
 
 def embedding_workers(settings: Settings) -> int:

@@ -29,12 +29,12 @@ from gpu_rag.graph.fuse import minmax_rows
 from gpu_rag.graph.memory import free_bytes
 from gpu_rag.graph.nearest.best import selected, topk_of
 from gpu_rag.graph.pagerank import Restarts
+from gpu_rag.graph.pagerank.plan import LANES
 from gpu_rag.index.index import Index
 from gpu_rag.program.search import Ranking, best_by_words, rankings, stage_rows
 from gpu_rag.types import TopK
 
 TILE = 64  # questions that are ranked together on a CPU, and rows of a product of fixed shape
-A_THREAD = 32  # questions of which a thread computes the PageRank together
 PAIR_BYTES = 160  # free memory for each question and passage of a larger tile, which takes a quarter of it
 GPU_TILE = 128  # the same on a GPU, where a tile has about 500 launches whatever its size
 N_WORDS = 20  # passages by BM25 in the restart
@@ -60,11 +60,11 @@ class Seeds:
 
 
 def walk_tile(index: Index) -> int:
-    """The number of questions that are ranked together on the device of the index. On a CPU A_THREAD for each thread,
-    if the matrices of questions and passages fit, and at least TILE."""
+    """The number of questions that are ranked together on the device of the index. On a CPU as many as its
+    threads compute the PageRank of at once, if the matrices of questions and passages fit, and at least TILE."""
     if not is_cpu(torch.device(index.device)):
         return GPU_TILE
-    tiles = index.threads * A_THREAD // TILE
+    tiles = index.threads * LANES[-1] // TILE
     if tiles > 1:  # free memory is a file of the system
         tiles = min(tiles, free_bytes(torch.device("cpu")) // (TILE * PAIR_BYTES * max(index.n_passages, 1)))
     return TILE * max(tiles, 1)

@@ -32,6 +32,7 @@ BELOW = "/w/{index}"  # before the paths of an index that is not the first one
 _BELOW = re.compile("^/w/[^/]*(?=/)")
 CLIENT_GONE = 499  # in audit lines: the client left before its response began
 DEADLINE = "x-deadline-seconds"
+DROPPED = 64  # times the limit that is read of a body: a client that still sends sees no reply
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
@@ -235,7 +236,7 @@ async def read_body(request: Request, settings: ServeSettings) -> bytes:
             async for part in request.stream():
                 size += len(part)
                 body += part if size <= limit else b""
-                if size > 64 * limit:  # up to here it is read and dropped: a client that still sends sees no reply
+                if size > DROPPED * limit:
                     break
     except TimeoutError as error:
         expected = f"the whole within serve.client_seconds = {settings.client_seconds:g}"

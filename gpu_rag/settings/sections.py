@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from gpu_rag.errors import UsageError
-from gpu_rag.machine import usable_cores
+from gpu_rag.machine import MAX_CORES, usable_cores
 from gpu_rag.settings.check import Declared
 from gpu_rag.settings.ranges import COSINE, COUNT, NATURAL, SEED, SHARE, Range, check_filled
 
@@ -61,7 +61,7 @@ class ModelSettings(Declared):
     def op_threads(self, device: str) -> int:
         """CPU threads of a graph op on a device: `threads`; if it is 0, the cores that this process may use, at most
         16, and one beside a GPU."""
-        return self.threads or (min(usable_cores(), 16) if device == "cpu" else 1)
+        return self.threads or (min(usable_cores(), MAX_CORES) if device == "cpu" else 1)
 
     @property
     def model_threads(self) -> int:

@@ -25,6 +25,6 @@ def test_names_near_a_type_include_nodes_without_a_type(
 ) -> None:
     kb = knowledge_base(NODES, [("b", "r", "c")], embed=HashEmbedder().embed)
     monkeypatch.setattr(names, "kb_of", lambda index: kb)
-    index = SimpleNamespace(loaded=lambda part, load: load(None))
+    index = SimpleNamespace(loaded=lambda part, load: load(index), threads=1)
     monkeypatch.setattr(kb.__class__, "may_be", lambda *_: pytest.fail("a list of all nodes"))
     assert node_names(index, type)[0].tolist() == rows

@@ -16,9 +16,8 @@ from gpu_rag_kernels.pagerank.numba import finish, order_by_document, reorder, s
 
 from gpu_rag.graph.common.threads import run_parts
 from gpu_rag.graph.pagerank.inputs import PageRankGraph, Teleport, restart_rows
-from gpu_rag.graph.pagerank.plan import COARSE_GAP, ROUNDING, Array, Plan
+from gpu_rag.graph.pagerank.plan import COARSE_GAP, LANES, ROUNDING, Array, Plan
 
-LANES = (1, 8, 32)  # questions that a row of the state can hold
 REORDERED = 1 << 18  # nodes from which on rows are reordered: smaller states are in a cache in any order
 _CACHE_LINE = 64
 _VIEWING = Lock()

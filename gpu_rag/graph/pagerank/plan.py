@@ -37,6 +37,7 @@ F32_GAP = 5e-8  # about the L1 gap that remains when steps over an f32 state are
 COARSE_GAP = 5e-7  # a few times that gap if they are summed in f32
 SUM_ERROR = 5e-6  # allowed error of a row's sum of 1
 F16_ERROR = 2.0**-10  # L1 error that steps over an f16 state surely reach: they end at about a tenth of it
+LANES = (1, 8, 32)  # questions that a row of the state can hold (numba)
 MARGIN = 0.8  # a column is checked when its predicted gap is below this part of the allowed gap
 
 

@@ -27,7 +27,7 @@ class DocumentSearch:
     nodes of each text, from `_offsets`.
     """
 
-    def __init__(self, kb: KnowledgeBase):
+    def __init__(self, kb: KnowledgeBase, threads: int):
         passages, shown = kb.node_passages, shown_passages(kb)
         counts = passages.offsets.diff()
         node = torch.repeat_interleave(torch.arange(kb.n, device=kb.device), counts)
@@ -39,7 +39,7 @@ class DocumentSearch:
         n_passages = base[0].shape[0] if base else 0
         base += [kb.vectors("kb_text_vectors")] if standing_in.numel() else []
         self._base = torch.cat([part.to(base[0].dtype) for part in base]) if base else torch.zeros(0, 1)
-        self._rows, self._n = NearestRows(self._base), kb.n
+        self._rows, self._n = NearestRows(self._base, threads), kb.n
         pairs = torch.cat(
             [passages.values[kept].long() * kb.n + node[kept], (n_passages + standin[standing_in]) * kb.n + standing_in]
         )
@@ -95,5 +95,5 @@ class DocumentSearch:
 @trusted()
 def search_documents(index: Index, queries: list[np.ndarray], k: int) -> list[Ranking]:
     """The k nodes whose document, or its substitute, has the highest cosine to each unit vector."""
-    search = index.loaded("documents of nodes", lambda index: DocumentSearch(kb_of(index)))
+    search = index.loaded("documents of nodes", lambda index: DocumentSearch(kb_of(index), index.threads))
     return rankings(search.best(stacked(queries, index.device), k))

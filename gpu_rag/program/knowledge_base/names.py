@@ -108,7 +108,8 @@ def node_names(index: Index, type: str | None = None, source: int | None = None)
         elif source is not None:
             rows = np.flatnonzero(kb.node_sources[:, source])
         whole = len(rows) == kb.n  # no copy needed
-        return rows, NearestRows(vectors if whole else vectors[torch.from_numpy(rows).to(vectors.device)])
+        chosen = vectors if whole else vectors[torch.from_numpy(rows).to(vectors.device)]
+        return rows, NearestRows(chosen, index.threads)
 
     return index.loaded(f"names of nodes {type!r} {source}", load)
 
