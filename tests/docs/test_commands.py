@@ -119,7 +119,7 @@ def test_commands_run_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     converted = packaged.packaged_llm_folder()  # test_packaged.py looks at a conversion
     monkeypatch.setattr(packaged, "_convert", lambda source, folder: shutil.copytree(converted, folder))
-    few = probe.passages()[:2]
+    few = probe.passages()[:1]
     monkeypatch.setattr(probe, "passages", lambda: few)
     monkeypatch.setattr(probe, "keep_probe", lambda *_: None)  # a part is no probe of the model
     run_page("README.md", capsys)

@@ -4,6 +4,10 @@ enough.
 When the heap pops, a hole sinks to the bottom along the smaller child, chosen without a branch (no misprediction). The
 last key then rises from there; mostly it stays. Functions that are called for every node are inlined: numba counts
 references of every array argument, which costs as much as a few entries.
+
+The first call on a machine waits for the compiler. So there are loops in place of NumPy's functions, of which
+`concatenate` or `unique` takes seconds to compile; and a number that a loop changes starts as np.int64, since numba
+compiles what it is passed to a second time for a literal.
 """
 
 from __future__ import annotations
@@ -17,10 +21,17 @@ ONE, TWO, FOUR, GROUP = np.uint64(1), np.uint64(2), np.uint64(4), np.uint64(15)
 _NODE = (1 << 28) - 1  # a key is distance << 32 | node << 4 | group: 31, 28 and 4 bits
 
 
+FIELDS = 6  # of an event: distance, node, group, node met inside the group or -1, groups whose paths make the tree,
+# groups covered; events lie one after the other in i64[FIELDS * n]
+
+
 @numba.njit(cache=True, nogil=True)
 def grown(array):
-    """A copy of the array, twice as long in its first axis."""
-    return np.concatenate((array, np.empty_like(array)))
+    """A copy of the array, twice as long."""
+    longer = np.empty(2 * array.shape[0], array.dtype)
+    for i in range(array.shape[0]):
+        longer[i] = array[i]
+    return longer
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
@@ -55,10 +66,21 @@ def pop(heap, size):
 
 
 @numba.njit(cache=True, nogil=True)
-def tree_of(event, pred, m, stamp, mark, tree):
-    """Write the nodes of an event's tree into tree i64[n], ascending; return their number. stamp: i64[n]."""
-    v, u, arrived = event[1], event[3], event[4]
-    size = 0
+def sort(keys, n):
+    """Sort keys[:n], ascending, by a heap in the same place."""
+    for i in range(1, n):
+        push(keys, i, keys[i])
+    for size in range(n, 1, -1):
+        keys[size - 1] = pop(keys, size)
+    for i in range(n // 2):
+        keys[i], keys[n - 1 - i] = keys[n - 1 - i], keys[i]
+
+
+@numba.njit(cache=True, nogil=True)
+def tree_of(events, e, pred, m, stamp, mark, tree):
+    """Write the nodes of the tree of event e into tree i64[n], ascending; return their number. stamp: i64[n]."""
+    v, u, arrived = events[FIELDS * e + 1], events[FIELDS * e + 3], events[FIELDS * e + 4]
+    size = np.int64(0)
     for k in range(m):
         if not (arrived >> k) & 1:
             continue
@@ -73,7 +95,7 @@ def tree_of(event, pred, m, stamp, mark, tree):
                 if before == node:
                     break
                 node = before
-    tree[:size].sort()
+    sort(tree, size)
     return size
 
 
@@ -100,14 +122,15 @@ def take(events, order, limit, m, state, rows, ends, kept, count):
         if count == limit:
             break
         marks[0] += 1
-        size = tree_of(events[e], pred, m, stamp, marks[0], tree)
+        size = tree_of(events, e, pred, m, stamp, marks[0], tree)
         if not is_new(tree, size, rows, ends, count):
             continue
         while ends[count] + size > rows.shape[0]:
             rows = grown(rows)
         if count + 1 == ends.shape[0]:
             ends, kept = grown(ends), grown(kept)
-        rows[ends[count] : ends[count] + size] = tree[:size]
+        for i in range(size):
+            rows[ends[count] + i] = tree[i]
         ends[count + 1] = ends[count] + size
         kept[count] = e
         count += 1
@@ -117,25 +140,32 @@ def take(events, order, limit, m, state, rows, ends, kept, count):
 @numba.njit(cache=True, nogil=True)
 def by_cover(events, n_events):
     """The event numbers, by descending number of covered groups, then in order."""
-    missing = np.empty(n_events, np.int64)
+    order = np.empty(n_events, np.int64)
     for e in range(n_events):
-        covered, n_covered = events[e, 5], 0
+        covered, n_covered = events[FIELDS * e + 5], np.int64(0)
         while covered:
             covered &= covered - 1
             n_covered += 1
-        missing[e] = ((64 - n_covered) << 48) | e
-    return np.argsort(missing)
+        order[e] = ((64 - n_covered) << 48) | e
+    sort(order, n_events)
+    for e in range(n_events):
+        order[e] &= (1 << 48) - 1
+    return order
 
 
 @numba.njit(cache=True, nogil=True)
 def alone(nodes, lo, bits):
     """Every anchor as its own candidate, in ascending order."""
-    rows = np.unique(nodes)
-    n = rows.shape[0]
-    groups = np.empty(n, np.int64)
+    rows, n = nodes.copy(), np.int64(0)
+    sort(rows, rows.shape[0])
+    for i in range(rows.shape[0]):
+        if i == 0 or rows[i] != rows[n - 1]:
+            rows[n] = rows[i]
+            n += 1
+    ones, groups, kinds = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
     for i in range(n):
-        groups[i] = bits[rows[i] - lo]
-    return rows, np.ones(n, np.int64), groups, np.zeros(n, np.int64), np.full(n, ALONE)
+        ones[i], groups[i], kinds[i] = 1, bits[rows[i] - lo], ALONE
+    return rows[:n], ones, groups, np.zeros(n, np.int64), kinds
 
 
 @numba.njit(cache=True, nogil=True)
@@ -147,7 +177,9 @@ def space_for(n, m):
     of which it is an anchor), arrived (groups that have arrived), stamp (the last tree that contains it, counted by
     `marks`) and space for a tree.
     """
-    dist, on_path = np.full(n * m, FAR, np.int32), np.zeros(n * m, np.int32)
+    dist, on_path = np.empty(n * m, np.int32), np.zeros(n * m, np.int32)
+    for s in range(n * m):
+        dist[s] = FAR
     pred, root, owner = np.empty(n * m, np.int32), np.empty(n * m, np.int32), np.zeros(n * m, np.int32)
     reached = np.empty(n * m + 1, np.int64)
     bits, arrived, stamp = np.zeros(n, np.int32), np.zeros(n, np.int32), np.zeros(n, np.int64)
@@ -170,7 +202,7 @@ def clear(state, m, n_reached):
 def seed(nodes, kinds, lo, m, state, heap):
     """Start the bubbles; return the number of distinct (node, group). heap: with space for them."""
     dist, pred, root, _, _, reached, bits, _, _, _, _ = state
-    n_anchors = 0
+    n_anchors = np.int64(0)
     for a in range(nodes.shape[0]):
         v, g = nodes[a] - lo, kinds[a]
         s = v * m + g
@@ -234,17 +266,18 @@ def meets(v, m, arrived, pred, bits):
 @numba.njit(cache=True, nogil=True, inline="always")
 def note(events, row, d, v, g, u, arrived, covered):
     """Write an event at `row`; return the events, a longer copy if they were full."""
-    if row == events.shape[0]:
+    place = FIELDS * row
+    if place == events.shape[0]:
         events = grown(events)
-    events[row, 0], events[row, 1], events[row, 2] = d, v, g
-    events[row, 3], events[row, 4], events[row, 5] = u, arrived, covered
+    events[place], events[place + 1], events[place + 2] = d, v, g
+    events[place + 3], events[place + 4], events[place + 5] = u, arrived, covered
     return events
 
 
 @numba.njit(cache=True, nogil=True)
 def touching(near, n_near, s, g, m, root, on_path, touched, events, n_events, d, v):
     """Add an event for each pair of anchors whose parts of bubble g first touch at v, by (distance, node)."""
-    near[:n_near].sort()
+    sort(near, n_near)
     for i in range(n_near):
         u = near[i] & _NODE
         t = u * m + g
@@ -271,20 +304,20 @@ def expand_block(indptr, indices, costs, lo, hi, nodes, kinds, limit, cover_firs
     """The candidates of the block of rows lo..hi: their rows, sizes, groups, distances and kinds; and the heap, a
     longer copy if it was full. nodes: i64[A] rows of the anchors; kinds: i64[A] their groups; costs: i64, >= 1. state:
     from `space_for`, unchanged on return."""
-    m = 1
+    m = np.int64(1)
     for a in range(kinds.shape[0]):
         m = max(m, kinds[a] + 1)
     dist, pred, root, owner, on_path, reached, bits, arrived, _, _, _ = state
     near, kept = np.empty(16, np.int64), np.zeros(16, np.int64)
-    rows, ends, count = np.empty(64, np.int64), np.zeros(16, np.int64), 0
-    # columns: distance, node, group, node met inside the group or -1, groups whose paths make the tree, groups covered
-    events, n_events = np.empty((16, 6), np.int64), 0
+    rows, ends, count = np.empty(64, np.int64), np.zeros(16, np.int64), np.int64(0)
+    events, n_events = np.empty(16 * FIELDS, np.int64), np.int64(0)
     while heap.shape[0] < nodes.shape[0]:
         heap = grown(heap)
     sizes = np.zeros(3, np.int64)
-    sizes[:2] = seed(nodes, kinds, lo, m, state, heap)
-    touched = np.eye(sizes[0] + 1) > 0  # pairs of roots
-    touched[:, 0] = True
+    sizes[0] = sizes[1] = seed(nodes, kinds, lo, m, state, heap)
+    touched = np.zeros((sizes[0] + 1, sizes[0] + 1), np.bool_)  # pairs of roots
+    for r in range(sizes[0] + 1):
+        touched[r, r] = touched[r, 0] = True
     while sizes[0] > 0 and count < limit:
         key = pop(heap, sizes[0])
         sizes[0] -= 1
@@ -310,7 +343,9 @@ def expand_block(indptr, indices, costs, lo, hi, nodes, kinds, limit, cover_firs
         if sizes[2]:
             events, n_events = touching(near, sizes[2], s, g, m, root, on_path, touched, events, n_events, d, v)
         if n_events > before and not cover_first:
-            order = np.arange(before, n_events)
+            order = np.empty(n_events - before, np.int64)
+            for e in range(before, n_events):
+                order[e - before] = e
             rows, ends, kept, count = take(events, order, limit, m, state, rows, ends, kept, count)
     if cover_first:
         order = by_cover(events, n_events)
@@ -320,10 +355,15 @@ def expand_block(indptr, indices, costs, lo, hi, nodes, kinds, limit, cover_firs
         clear(state, m, sizes[1])
         return apart, heap
     clear(state, m, sizes[1])
-    chosen = events[kept[:count]]
-    kind = np.where(chosen[:, 3] >= 0, 1, 0)
-    candidates = (rows[: ends[count]] + lo, np.diff(ends[: count + 1]), chosen[:, 5].copy(), chosen[:, 0].copy(), kind)
-    return candidates, heap
+    tree_sizes, covers = np.empty(count, np.int64), np.empty(count, np.int64)
+    distances, inside = np.empty(count, np.int64), np.empty(count, np.int64)
+    for c in range(count):
+        place = FIELDS * kept[c]
+        tree_sizes[c], covers[c], distances[c] = ends[c + 1] - ends[c], events[place + 5], events[place]
+        inside[c] = events[place + 3] >= 0
+    for i in range(ends[count]):
+        rows[i] += lo
+    return (rows[: ends[count]], tree_sizes, covers, distances, inside), heap
 
 
 @numba.njit(cache=True, nogil=True)
@@ -331,7 +371,8 @@ def appended(array, size, values):
     """The array with `values` after array[:size]; a longer copy if they do not fit."""
     while size + values.shape[0] > array.shape[0]:
         array = grown(array)
-    array[size : size + values.shape[0]] = values
+    for i in range(values.shape[0]):
+        array[size + i] = values[i]
     return array
 
 
@@ -341,7 +382,7 @@ def expand_blocks(indptr, indices, costs, offsets, anchors, groups, bounds, firs
     counts = np.zeros(last - first, np.int64)
     rows, sizes = np.empty(64, np.int64), np.empty(16, np.int64)
     covered, distance, kind = np.empty(16, np.int64), np.empty(16, np.int64), np.empty(16, np.int64)
-    n_rows, count, most_n, most_m = 0, 0, 0, 1
+    n_rows, count, most_n, most_m = np.int64(0), np.int64(0), np.int64(0), np.int64(1)
     for b in range(first, last):
         most_n = max(most_n, offsets[b + 1] - offsets[b])
     for a in range(bounds[first], bounds[last]):

@@ -241,10 +241,13 @@ def order_by_document(indptr, indices, first):
     n = indptr.shape[0] - 1
     document, starts = np.empty(first, np.int32), np.zeros(n - first + 2, np.int64)
     for i in range(first):
-        e = indptr[i] + np.searchsorted(indices[indptr[i] : indptr[i + 1]], first)
+        e = indptr[i]
+        while e < indptr[i + 1] and indices[e] < first:
+            e += 1
         document[i] = indices[e] - first if e < indptr[i + 1] else n - first
         starts[document[i] + 1] += 1
-    starts = starts.cumsum()
+    for d in range(n - first + 1):
+        starts[d + 1] += starts[d]
     order = np.empty(first, np.int32)
     for i in range(first):
         order[starts[document[i]]] = i
