@@ -54,7 +54,8 @@ LEFT_OUT = {
 # Without a language model, and one question where it judges: `ask` of README runs with it, and README alone with the
 # packaged embedder. Plans of a small sample
 WITHOUT, HASH = ["--set", "models.llm=none"], ["--set", "models.embedder=hash"]
-SHORTER = {"answer": WITHOUT, "ask": WITHOUT, "eval": ["--limit", "1"], "tune": ["--among", "bm25,ppr"], "index": HASH}
+ONE = ["--set", "reader.passages=1"]  # a small model reads a passage in seconds
+SHORTER = {"answer": WITHOUT, "ask": WITHOUT, "eval": ["--limit", "1", *ONE], "tune": ["--among", "bm25,ppr"], "index": HASH}
 FEW, PLAN = ["--limit", "5"], ["--plan-sample", "64", *HASH]
 # Of the corpus those passages that the questions of the sample and of the pages are about: two in five
 NAMED = re.compile("Liszt|Salieri|Stephenson|Telford|Iron Bridge|Sax|uranium|Turandot|Fidelio")
@@ -91,7 +92,7 @@ def shorter(words: list[str], page: str) -> list[str]:
     if "--retrieval-only" in words:
         return FEW
     if page == "README.md" and words[0] in ("ask", "index"):
-        return []
+        return HASH if "--kg" in words else ONE if "models.llm=a-model" in words else []
     return PLAN if "--plan" in words else SHORTER.get(words[0], [])
 
 

@@ -138,7 +138,8 @@ def wide(nodes, size, space):
     if nodes.shape[0] >= space:
         return nodes
     more = np.empty(space, nodes.dtype)
-    more[:size] = nodes[:size]
+    for i in range(size):
+        more[i] = nodes[i]
     return more
 
 
@@ -153,7 +154,7 @@ def walk_questions(graph, starts, offsets, relations, directions, at, first, las
     n = graph[0][0].shape[0] - 1
     front, reached = np.empty(FEW, np.int32), np.empty(FEW, np.int32)
     mark = np.zeros(0, np.bool_)
-    nodes, n_found, ends = np.empty(4 * FEW, np.int32), 0, np.zeros(last - first + 1, np.int64)
+    nodes, n_found, ends = np.empty(4 * FEW, np.int32), np.int64(0), np.zeros(last - first + 1, np.int64)
     for b in range(first, last):
         n_front = offsets[b + 1] - offsets[b]
         front = wide(front, 0, n_front)
@@ -171,7 +172,8 @@ def walk_questions(graph, starts, offsets, relations, directions, at, first, las
             front, reached, n_front = reached, front, size
         if n_found + n_front > nodes.shape[0]:
             nodes = wide(nodes, n_found, max(2 * nodes.shape[0], n_found + n_front))
-        nodes[n_found : n_found + n_front] = front[:n_front]
+        for f in range(n_front):
+            nodes[n_found + f] = front[f]
         n_found += n_front
         ends[b - first + 1] = n_found
     return nodes[:n_found].copy(), ends
