@@ -55,7 +55,7 @@ LEFT_OUT = {
 # packaged embedder. Plans of a small sample
 WITHOUT, HASH = ["--set", "models.llm=none"], ["--set", "models.embedder=hash"]
 ONE = ["--set", "reader.passages=1"]  # a small model reads a passage in seconds
-SHORTER = {"answer": WITHOUT, "ask": WITHOUT, "eval": ["--limit", "1", *ONE], "tune": ["--among", "bm25,ppr"], "index": HASH}
+SHORTER = {"answer": WITHOUT, "ask": WITHOUT, "eval": ["--limit", "1"], "tune": ["--among", "bm25,ppr"], "index": HASH}
 FEW, PLAN = ["--limit", "5"], ["--plan-sample", "64", *HASH]
 # Of the corpus those passages that the questions of the sample and of the pages are about: two in five
 NAMED = re.compile("Liszt|Salieri|Stephenson|Telford|Iron Bridge|Sax|uranium|Turandot|Fidelio")
