@@ -133,8 +133,12 @@ def _terms(text: str) -> list[str]:
 
 def _near(terms: Sequence[str], text: _Words, window: int = _WINDOW) -> bool:
     """Whether a text has all terms, each within reach of one of them."""
-    nearby = [text.find(term, following) for term, following in pairwise([*terms, ""])]
-    if not nearby or not all(nearby):
+    nearby = list[list[int]]()
+    for term, following in pairwise([*terms, ""]):
+        nearby.append(text.find(term, following))
+        if not nearby[-1]:
+            return False
+    if not nearby:
         return False
     reach = 2 * len(terms) + window
     return any(
@@ -161,9 +165,10 @@ def _sentence_stated(words: _Words, asked: _Words, shown: Sequence[_Words]) -> b
     in_names = {term for name in names(words.text) for term in _terms(name)}
     sure = [term for term in words.terms if term in in_names or term[0].isdigit()]
     new = [term for term in words.terms if term not in asked.places or term in sure]
-    if len(words.terms) < 2 or not new or any(f"no{term}" in text.places for term in new for text in shown):
+    if len(words.terms) < 2 or not new or any(f"no{term}" in text.places for term in set(new) for text in shown):
         return False
-    missing = [term for term in new if not any(text.find(term) for text in shown)]
+    absent = {term for term in set(new) if not any(text.find(term) for text in shown)}
+    missing = [term for term in new if term in absent]
     in_one = any(all(text.find(term) for term in sure) for text in shown)
     return in_one and len(missing) <= len(new) // _WORDS_PER_SLIP
 
@@ -201,7 +206,7 @@ def _is_absent(words: _Words, asked: _Words, shown: Sequence[_Words]) -> bool:
 
     A number calculated from figures in the evidence, and a name in another script, do not count as absent.
     """
-    missing = [term for term in words.terms if not any(text.find(term) for text in shown)]
+    missing = [term for term in dict.fromkeys(words.terms) if not any(text.find(term) for text in shown)]
     translated = _is_translated(asked, shown)
     named = set() if translated else _capitalised(words.text)
     if any((term in named and not _begins_another(term, shown)) or _SCRIPT.search(term) for term in missing):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpu_rag.text import grounding as module
 from gpu_rag.text.figures import one_form
-from gpu_rag.text.grounding import MENTIONED, NONE, UNSUPPORTED, grounding
+from gpu_rag.text.grounding import MENTIONED, NONE, UNSUPPORTED, _Words, grounding
 
 DATA = Path(__file__).parent / "data"
 SETS = {
@@ -130,3 +130,12 @@ def test_wrong_rules_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
             test_of_the_labelled_pairs_few_are_judged_wrongly(4, 0.95, 0.05)
         monkeypatch.undo()
         module._words.cache_clear()
+
+
+def test_a_word_that_an_answer_repeats_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broken server may repeat a word a million times."""
+    find, looked_up = _Words.find, []
+    monkeypatch.setattr(_Words, "find", lambda words, term, *more: looked_up.append(term) or find(words, term, *more))
+    evidence = ["Marta Orlo was born in Tamsin."]
+    assert grounding("Where was Marta Orlo born?", "dusk " * 5000, evidence) == UNSUPPORTED
+    assert len(looked_up) < 50
