@@ -163,11 +163,12 @@ def _sentence_stated(words: _Words, asked: _Words, shown: Sequence[_Words]) -> b
     """Whether the evidence has the names, the numbers, and nearly all words of a sentence that are not in the
     question."""
     in_names = {term for name in names(words.text) for term in _terms(name)}
-    sure = [term for term in words.terms if term in in_names or term[0].isdigit()]
+    sure = {term for term in words.terms if term in in_names or term[0].isdigit()}
     new = [term for term in words.terms if term not in asked.places or term in sure]
-    if len(words.terms) < 2 or not new or any(f"no{term}" in text.places for term in set(new) for text in shown):
+    distinct = set(new)
+    if len(words.terms) < 2 or not new or any(f"no{term}" in text.places for term in distinct for text in shown):
         return False
-    absent = {term for term in set(new) if not any(text.find(term) for text in shown)}
+    absent = {term for term in distinct if not any(text.find(term) for text in shown)}
     missing = [term for term in new if term in absent]
     in_one = any(all(text.find(term) for term in sure) for text in shown)
     return in_one and len(missing) <= len(new) // _WORDS_PER_SLIP

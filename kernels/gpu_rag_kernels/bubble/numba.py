@@ -19,8 +19,6 @@ ALONE = 2  # kind of a candidate, as in `bubble.events`; 0 a meeting, 1 inside a
 FAR = (1 << 31) - 1  # no path costs as much
 ONE, TWO, FOUR, GROUP = np.uint64(1), np.uint64(2), np.uint64(4), np.uint64(15)
 _NODE = (1 << 28) - 1  # a key is distance << 32 | node << 4 | group: 31, 28 and 4 bits
-
-
 FIELDS = 6  # of an event: distance, node, group, node met inside the group or -1, groups whose paths make the tree,
 # groups covered; events lie one after the other in i64[FIELDS * n]
 

@@ -117,7 +117,7 @@ def test_sources_can_be_left_out_and_the_others_find_the_same(index: Any, fast: 
 def test_a_source_left_out_leaves_the_unpruned_paths_of_the_others(
     index: Any, fast: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What remains of a path over several graphs is what the others state alone; documents keep their topics."""
+    """The part of a path over several graphs that the others state alone remains; documents keep their topics."""
     names, joined = kb_of(index).node_names, {frozenset((s, o)) for s, _, o in GRAPH}
 
     async def unpruned(analysis: Any, paths: Any, query: Any, name: str, search: Any) -> list[FoundPath]:
