@@ -207,8 +207,11 @@ class Index:
         ids = tables.whole_text(self._column("passages", "documents", tables.DOCUMENTS, "id"))
         rows = rows_of(self._column("passages", "passages", tables.PASSAGES, "doc_id").cast(ids.type), ids)
         if (rows < 0).any():
-            raise IndexCorrupt("a passage belongs to no document", given=self.path, do="build the index again")
+            raise self._without_document()
         return rows
+
+    def _without_document(self) -> IndexCorrupt:
+        return IndexCorrupt("a passage belongs to no document", given=self.path, do="build the index again")
 
     @cached_property
     def passage_lines(self) -> np.ndarray:
@@ -286,21 +289,29 @@ class Index:
     def evidence(self, rows: Sequence[int], scores: Sequence[float], why: str | list[str]) -> tuple[Evidence, ...]:
         """Evidence records of passages, in the order given. why: the reason for all, or one for each."""
         part, whys = self.passage_rows(rows), [why] * len(rows) if isinstance(why, str) else why
+        documents = self._documents(rows, part)
+        places, more = self._places(rows, part, documents), metadata.rows_of(self.metadata, documents)
         return tuple(
             Evidence(row["id"], row["title"], row["text"], row["start"], row["end"], float(score), why, *place, more)
-            for row, score, why, place, more in zip(part, scores, whys, self._places(rows, part), self._metadata(rows))
+            for row, score, why, place, more in zip(part, scores, whys, places, more)
         )
 
     def places(self, rows: Sequence[int]) -> list[tuple[str, str]]:
         """(file, place in it) of each passage, such as ("report.pdf", "pages 3-4"); see `place_of`."""
-        return self._places(rows, self.passage_rows(rows))
+        part = self.passage_rows(rows)
+        return self._places(rows, part, self._documents(rows, part))
 
     def metadata_of(self, row: int) -> dict[str, Scalar]:
         """Metadata of a passage's document."""
-        return self._metadata([row])[0]
+        return metadata.rows_of(self.metadata, self._documents([row], self.passage_rows([row])))[0]
 
-    def _metadata(self, rows: Sequence[int]) -> list[dict[str, Scalar]]:
-        return metadata.rows_of(self.metadata, self.passage_documents[list(rows)].tolist())
+    def _documents(self, rows: Sequence[int], part: Sequence[dict[str, Any]]) -> list[int]:
+        """The rows of the documents of a few passages with table rows `part`, without `passage_documents`, which reads
+        the ids of all passages. Raises IndexCorrupt."""
+        try:
+            return [self.document_rows[row["doc_id"]] for row in part]
+        except KeyError as error:
+            raise self._without_document() from error
 
     def passage_rows(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """Rows of the table of passages; only their row groups are read."""
@@ -320,12 +331,13 @@ class Index:
 
         return self.loaded(f"groups of {stage}/{file}", groups).take(rows, columns)
 
-    def _places(self, rows: Sequence[int], part: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-        """(file, place) of the passages with table rows `part`."""
-        documents = self._document_rows(self.passage_documents[list(rows)].tolist())
+    def _places(
+        self, rows: Sequence[int], part: Sequence[dict[str, Any]], documents: Sequence[int]
+    ) -> list[tuple[str, str]]:
+        """(file, place) of the passages with table rows `part`, and rows of their documents."""
         return [
             (doc["file"], place_of(doc["file"], doc["line"], doc["pages"], int(line), row["start"], row["text"]))
-            for row, doc, line in zip(part, documents, self.passage_lines[list(rows)])
+            for row, doc, line in zip(part, self._document_rows(documents), self.passage_lines[list(rows)])
         ]
 
     def relation_text(self, row: int) -> tuple[str, str, str]:

@@ -121,6 +121,10 @@ class View(Index):
         of_kept: np.ndarray = self.new(DOCUMENTS)[self.base.passage_documents[self.kept(PASSAGES)]]
         return of_kept
 
+    def _documents(self, rows: Sequence[int], part: Sequence[dict[str, Any]]) -> list[int]:
+        documents: list[int] = self.passage_documents[list(rows)].tolist()
+        return documents
+
     def passage_rows(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """Rows of the table of passages."""
         return self.base.passage_rows(self.kept(PASSAGES)[list(rows)].tolist())
