@@ -19,7 +19,7 @@ from refusals import caught, refusals
 
 from gpu_rag.errors import GpuRagError
 from gpu_rag.graph.csr import csr_from_edges
-from gpu_rag.graph.pagerank import personalized_pagerank, prepare
+from gpu_rag.graph.pagerank import Restarts, personalized_pagerank, prepare
 from gpu_rag.types import CSR, Ragged
 
 Ppr = Callable[..., torch.Tensor]
@@ -375,6 +375,92 @@ def test_rows_by_document_are_in_that_order_and_their_check_finds_a_result_in_th
     check_order(by_document, case, 4, 2)
     with pytest.raises(AssertionError):
         check_order(unmapped, case, 4, 2)
+
+
+@no_numba
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.integers(0, 10**6), st.integers(4, 24), st.booleans(), st.sampled_from([0.3, 0.85, 0.99]))
+def test_solved_rows_leave_the_schur_complement(seed: int, n: int, weighted: bool, damping: float) -> None:
+    """S = M_cc - M_cf M_ff^-1 M_fc of M = D - d A, f the solved rows; no two of them are neighbours."""
+    from gpu_rag.graph.pagerank.numba_path import Rows
+
+    a, first = random_graph(n, 2 * n, seed, undirected=True, weighted=weighted), n - seed % 3 - 1
+    graph = replace(prepare(csr_of(a, weighted)), documents_from=first)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpu_rag.graph.pagerank.numba_path.REORDERED", 1)
+        rows = Rows(graph, damping, seed % 3 + 1)
+    starts, ends, columns, weights = rows.entries
+    got = np.diag(rows.diagonal[: rows.n_swept])
+    for i in range(rows.n_swept):
+        place = slice(starts[i], ends[i])
+        got[i, columns[place]] -= damping * weights[place]  # no column twice
+        assert len(set(columns[place])) == ends[i] - starts[i]
+    m = np.diag(graph.scale.numpy()) - damping * a
+    c, f = rows.node[: rows.n_swept], rows.node[rows.n_swept :]
+    near = (a > 0).sum(1)
+    assert (f < first).all() and (near[f] <= 2).all() and not a[np.ix_(f, f)].any()
+    assert len(f) or not ((near[:first] > 0) & (near[:first] <= 2)).any()
+    want = m[np.ix_(c, c)] - m[np.ix_(c, f)] @ np.linalg.solve(m[np.ix_(f, f)], m[np.ix_(f, c)])
+    assert np.allclose(got, want, rtol=1e-12, atol=1e-12)
+
+
+# Documents 3 and 4. Of the entities, 0 has the neighbours 1 and 3, 1 also 4, and 2 only 4: 0 and 2 are solved for.
+SOLVED = csr_from_edges(*torch.tensor([[0, 1], [0, 3], [1, 3], [1, 4], [2, 4]]).T, 5)
+
+
+@no_numba
+@pytest.mark.parametrize("wrong", ["", "what a solved seed passes on", "the part of its own"])
+def test_seeds_at_solved_rows_and_their_results(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpu_rag.graph.pagerank import numba_path
+
+    rows = numba_path.Rows
+    case = SOLVED, [[0], [2], [1, 3], [0, 2, 4]], 0.85
+    if wrong == "what a solved seed passes on":
+        monkeypatch.setattr(numba_path.NumbaTile, "_pass_on", lambda *_: None)
+    if wrong == "the part of its own":
+
+        def without(graph: Any, damping: float, threads: int) -> Any:
+            made = rows(graph, damping, threads)
+            made.own, made.diagonal = 0 * made.own, made.diagonal + made.own
+            return made
+
+        monkeypatch.setattr(numba_path, "Rows", without)
+    if not wrong:
+        check_order(by_document, case, 3, 1)
+        return
+    with pytest.raises((AssertionError, GpuRagError)):
+        check_order(by_document, case, 3, 1)
+
+
+@no_numba
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(st.integers(0, 10**6), st.integers(8, 30), st.sampled_from([0.5, 0.85]))
+def test_a_restart_everywhere_in_a_large_graph(seed: int, n: int, damping: float) -> None:
+    """Within the tolerance of the dense solve, from its own start; a row alone has the bits of its batch."""
+    csr, first = csr_of(random_graph(n, 2 * n, seed, undirected=True, weighted=True), True), n - 5
+    rng = np.random.default_rng(seed)
+    nodes, mass = np.sort(rng.integers(0, first, (3, 1)), 1), rng.random((3, 1))
+    last = rng.random((3, 5))
+    last[2], mass[2] = 0, 0  # this question restarts nowhere
+
+    def restarts(part: slice) -> Restarts:
+        return Restarts(
+            torch.from_numpy(nodes[part]), *(torch.from_numpy(x[part].astype(np.float32)) for x in (mass, last))
+        )
+
+    def ranks(part: slice) -> torch.Tensor:
+        graph = replace(prepare(csr), documents_from=first)
+        return personalized_pagerank(graph, prior=restarts(part), damping=damping, implementation="numba")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpu_rag.graph.pagerank.numba_path.REORDERED", 1)
+        p, alone = ranks(slice(3)), ranks(slice(1, 2))
+    prior = np.zeros((3, n), np.float32)
+    prior[:, first:] = last
+    prior[np.arange(3), nodes[:, 0]] += mass[:, 0].astype(np.float32)
+    want = solve_dense(dense(csr), teleports(n, None, None, torch.from_numpy(prior)), damping)
+    assert np.abs(p.double().numpy() - want).sum(1).max() <= 1e-6 + ROUNDING
+    assert torch.equal(alone, p[1:2]) and not p[2].any()
 
 
 def test_a_large_hub_and_strong_damping_stay_within_the_tolerance() -> None:

@@ -213,7 +213,7 @@ class Job:
         if self.implementation == "numba":
             from gpu_rag.graph.pagerank.numba_path import NumbaTile, lanes_for, view_of
 
-            view_of(graph, self.dtypes[0], self.threads)
+            view_of(graph, plan.damping, self.dtypes[0], self.threads)
             new_tile: Any = partial(NumbaTile, graph, plan, teleport)  # with `sweep_until` in place of `sweep`
             return lanes_for(teleport.batch), new_tile
         from gpu_rag.graph.pagerank.matrix import MatrixTile

@@ -1,5 +1,5 @@
 """The numba kernels of PageRank: a sweep over all rows, the pass that checks and writes the result, and a better order
-of rows.
+of rows, with fewer of them to sweep.
 
 Each row of the state holds as many questions as the tuple argument `lanes` has elements; this number is part of its
 type. numba would unroll a loop over them into scalars, or store its accumulator once per edge. Here two intrinsics emit
@@ -102,7 +102,7 @@ class _Row:
         if not isinstance(self.signature.args[weight], types.NoneType):
             w = b.load(b.gep(self.pointer(weight), [e]))
             if kind.element != w.type:
-                w = b.fpext(w, kind.element)
+                w = (b.fpext if kind.element == ir.DoubleType() else b.fptrunc)(w, kind.element)
             term = b.fmul(term, self.splat(w, kind))
         grown = b.fadd(total, term)
         following = b.add(e, _I64(1))
@@ -148,20 +148,24 @@ def sweep_row(
 
 
 @intrinsic
-def finish_row(typing, x, source, p, gap, mass, indices, weight, row, at, slot, first, last, damping, scale, lanes):
-    """In f64: q = damping sum_e weight[e] x[indices[e]] + source[at]; adds to gap and mass; p[slot] = q in f32."""
+def finish_row(
+    typing, x, source, p, gap, mass, indices, weight, row, at, slot, first, last, damping, scale, own, lanes,
+):  # fmt: skip
+    """In f64: y = damping sum_e weight[e] x[indices[e]] + source[at], gap += |y - scale x[row]|, q = y + own x[row],
+    mass += q, and p[slot] = q in f32."""
     signature = types.void(
         x, source, p, gap, mass, indices, weight, types.int64, types.int64, types.int64, types.int64, types.int64,
-        types.float64, types.float64, lanes,
+        types.float64, types.float64, types.float64, lanes,
     )  # fmt: skip
 
     def emit(context, builder, signature, args):
         r = _Row(context, builder, signature, args)
-        row, at, slot, first, last, damping, scale = args[7:-1]
+        row, at, slot, first, last, damping, scale, own = args[7:-1]
         q = r.gather(0, 5, 6, first, last, r.f64)
         q = builder.fadd(builder.fmul(q, r.splat(damping, r.f64)), r.widen(r.load(1, at), r.f64))
-        node_of = builder.fmul(r.widen(r.load(0, row), r.f64), r.splat(scale, r.f64))
-        gap = r.absolute(builder.fsub(q, node_of))
+        before = r.widen(r.load(0, row), r.f64)
+        gap = r.absolute(builder.fsub(q, builder.fmul(before, r.splat(scale, r.f64))))
+        q = builder.fadd(q, builder.fmul(before, r.splat(own, r.f64)))
         r.store(builder.fadd(r.load(3, _I64(0)), gap), 3, _I64(0))
         r.store(builder.fadd(r.load(4, _I64(0)), q), 4, _I64(0))
         r.store(builder.fptrunc(q, ir.VectorType(ir.FloatType(), r.lanes)), 2, slot)
@@ -172,15 +176,16 @@ def finish_row(typing, x, source, p, gap, mass, indices, weight, row, at, slot, 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def sweep_until(
-    indptr, indices, weight, scale, inverse, at, damping, source, x, omegas, going, steps, last, predicted, enough,
-    lanes,
+    starts, ends, columns, weight, scale, inverse, at, damping, source, x, omegas, going, steps, last, predicted,
+    enough, lanes,
 ):  # fmt: skip
     """Sweep until no lane is `going`. A lane stops if predicted * last <= enough, or before omegas end.
 
-    A sweep is x = x + omega (z - x), z = (damping A x + source[at]) / scale, in place, rows in ascending order. Its
-    change is the sum over rows of scale |z - x|, the L1 size of the step before relaxation. Rows are summed in the
-    float type of damping, inverse and scale: f64 sums over an f32 state avoid the rounding errors of hubs. going:
-    bool[lanes]; steps, last: for each lane, the number of its sweeps and the change of the last one.
+    A sweep is x = x + omega (z - x), z = (damping A x + source[at]) / scale, in place, rows of x in ascending order.
+    Its change is the sum over rows of scale |z - x|, the L1 size of the step before relaxation. Rows are summed in the
+    float type of damping, inverse and scale: f64 sums over an f32 state avoid the rounding errors of hubs. Row i of A
+    has the entries starts[i]..ends[i]. going: bool[lanes]; steps, last: for each lane, the number of its sweeps and the
+    change of the last one.
     """
     max_iter = omegas.shape[0] - 1
     omega, change = np.empty(len(lanes), x.dtype), np.empty(len(lanes))
@@ -188,10 +193,10 @@ def sweep_until(
         for c in range(len(lanes)):
             omega[c] = omegas[steps[c]] if going[c] else 0.0
         change[:] = 0.0
-        for i in range(indptr.shape[0] - 1):
+        for i in range(x.shape[0]):
             sweep_row(
-                x, source, omega, change, indices, weight, i, at[i], indptr[i], indptr[i + 1], damping, inverse[i],
-                scale[i], lanes,
+                x, source, omega, change, columns, weight, i, at[i], starts[i], ends[i], damping, inverse[i], scale[i],
+                lanes,
             )  # fmt: skip
         for c in range(len(lanes)):
             if going[c]:
@@ -201,35 +206,41 @@ def sweep_until(
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def finish(indptr, indices, weight, scale, at, damping, source, x, order, lo, wanted, out, gap, mass, lanes):
-    """q = damping A x + source[at] in f64; gap = |q - scale x|_1 and mass = |q|_1 for each lane.
+def finish(
+    starts, ends, columns, weight, scale, own, at, damping, source, x, node, plain, lo, wanted, out, gap, mass, lanes
+):
+    """y = damping A x + source[at] in f64; gap = |y - scale x|_1 over the rows of x; q = y + own x, and y itself in
+    rows beyond those of x; mass = |q|_1; for each lane.
 
-    out f32[B, hi - lo]: q of the nodes from lo on; lane c goes to row wanted[c] if wanted[c] >= 0. Row i is node
-    order[i], or node i beyond the end of `order`.
+    out f32[B, hi - lo]: q of the nodes from lo on; lane c goes to row wanted[c] if wanted[c] >= 0. Row i is node[i];
+    rows plain[0]..plain[1] are consecutive nodes.
     """
-    n, width, moved = indptr.shape[0] - 1, out.shape[1], len(order)
+    width = out.shape[1]
     gap[:] = 0.0
     mass[:] = 0.0
-    panel = np.empty((PANEL, len(lanes)), np.float32)
-    for start in range(0, n, PANEL):
-        end = min(n, start + PANEL)
-        for i in range(start, end):
-            finish_row(
-                x, source, panel, gap, mass, indices, weight, i, at[i], i - start, indptr[i], indptr[i + 1], damping,
-                scale[i], lanes,
-            )  # fmt: skip
-        for c in range(len(lanes)):
-            b = wanted[c]
-            if b < 0:
-                continue
-            if start >= max(lo, moved) and start - lo + PANEL <= width and end - start == PANEL:
-                for k in range(PANEL):  # a constant count: compiled to vector moves
-                    out[b, start - lo + k] = panel[k, c]
-            else:
-                for i in range(start, end):
-                    node = order[i] if i < moved else i
-                    if lo <= node < lo + width:
-                        out[b, node - lo] = panel[i - start, c]
+    panel, unused = np.empty((PANEL, len(lanes)), np.float32), np.empty(len(lanes))
+    for first, last in ((0, x.shape[0]), (x.shape[0], len(node))):
+        for start in range(first, last, PANEL):
+            end = min(last, start + PANEL)
+            for i in range(start, end):
+                row, gap_of = (i, gap) if i < x.shape[0] else (0, unused)
+                finish_row(
+                    x, source, panel, gap_of, mass, columns, weight, row, at[i], i - start, starts[i], ends[i],
+                    damping, scale[i], own[i], lanes,
+                )  # fmt: skip
+            is_plain = plain[0] <= start and end <= plain[1] and end - start == PANEL
+            to = node[start] - lo
+            for c in range(len(lanes)):
+                b = wanted[c]
+                if b < 0:
+                    continue
+                if is_plain and to >= 0 and to + PANEL <= width:
+                    for k in range(PANEL):  # a constant count: compiled to vector moves
+                        out[b, to + k] = panel[k, c]
+                else:
+                    for i in range(start, end):
+                        if lo <= node[i] < lo + width:
+                            out[b, node[i] - lo] = panel[i - start, c]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -256,14 +267,54 @@ def order_by_document(indptr, indices, first):
 
 
 @numba.njit(cache=True, nogil=True)
-def reorder(indptr, indices, weight, order, place, first, last, starts, columns, weights):
-    """Write rows first..last of the CSR with nodes order[i] as rows and columns i. The edges of a row keep their order.
-    place: the inverse of order; starts: where each row begins; weight and weights: arrays, or None."""
-    moved = len(order)
+def solvable(indptr, indices, first, most):
+    """bool[n]: nodes before `first` with 1 to `most` neighbours, none of which is itself or is chosen, in ascending
+    order."""
+    chosen = np.zeros(indptr.shape[0] - 1, np.bool_)
+    for i in range(first):
+        free = 0 < indptr[i + 1] - indptr[i] <= most
+        e = indptr[i]
+        while free and e < indptr[i + 1]:
+            free = indices[e] != i and not chosen[indices[e]]
+            e += 1
+        chosen[i] = free
+    return chosen
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def reduce(
+    indptr, indices, weight, degree, damping, node, row, n_swept, first, last, at, starts, ends, columns, weights, own
+):
+    """Write rows first..last of the equations after the rows from `n_swept` on are solved for their unknowns.
+
+    Each row i, node[i], is degree x_i = damping sum_j a_ij x_j + source_i. An unknown x_f with f >= n_swept, put into
+    row i, adds damping a_if a_fj / degree_f to the weight of each j, and for j = i damping times that to own[i], by
+    which the degree falls. Rows from n_swept on are copied. Row i gets entries starts[i]..ends[i], from `at` on; first
+    those of i in their order, then others. weight: an array or None; weights f64. row: the inverse of node.
+    """
+    slot = np.empty(n_swept, np.int64)
+    slot[:] = -1
     for i in range(first, last):
-        node, at = order[i] if i < moved else i, starts[i]
-        for e in range(indptr[node], indptr[node + 1]):
-            columns[at] = place[indices[e]] if indices[e] < moved else indices[e]
-            if weight is not None:
-                weights[at] = weight[e]
-            at += 1
+        starts[i], is_plain = at, True
+        for e in range(indptr[node[i]], indptr[node[i] + 1]):
+            j = row[indices[e]]
+            if j < n_swept:
+                columns[at], weights[at], slot[j] = j, 1.0 if weight is None else weight[e], at
+                at += 1
+            else:
+                is_plain = False
+        if not is_plain:
+            for e in range(indptr[node[i]], indptr[node[i] + 1]):
+                f = indices[e]
+                if row[f] >= n_swept:
+                    part = damping * (1.0 if weight is None else weight[e]) / degree[f]
+                    for g in range(indptr[f], indptr[f + 1]):
+                        j, value = row[indices[g]], part * (1.0 if weight is None else weight[g])
+                        if j == i:
+                            own[i] += damping * value
+                        elif slot[j] >= starts[i]:
+                            weights[slot[j]] += value
+                        else:
+                            columns[at], weights[at], slot[j] = j, value, at
+                            at += 1
+        ends[i] = at
