@@ -74,15 +74,16 @@ class Rows:
     ) -> None:
         """Write the entries, on `threads` threads. A row has at most as many as before: one that is solved for leaves a
         place for its other neighbour."""
-        n, begins = len(self.node), np.append(0, np.diff(indptr)[self.node].cumsum())
+        n, sizes = len(self.node), np.diff(indptr)
+        begins, longest = np.append(0, sizes[self.node].cumsum()), int(sizes.max())
         starts, ends = np.empty(n, np.int64), np.empty(n, np.int64)
         self.entries = starts, ends, np.empty(begins[-1], np.int32), np.empty(begins[-1])
         bounds = np.searchsorted(begins, np.linspace(0, begins[-1], 4 * threads + 1)[1:-1])
 
         def write(rows: tuple[int, int]) -> None:
             reduce(
-                indptr, indices, weight, degree, damping, self.node, self.row, self.n_swept, *rows, begins[rows[0]],
-                *self.entries, self.own,
+                indptr, indices, weight, degree, damping, self.node, self.row, self.n_swept, *rows, longest,
+                begins[rows[0]], *self.entries, self.own,
             )  # fmt: skip
 
         run_parts(write, pairwise([0, *bounds.tolist(), n]), threads)

@@ -283,38 +283,53 @@ def solvable(indptr, indices, first, most):
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def reduce(
-    indptr, indices, weight, degree, damping, node, row, n_swept, first, last, at, starts, ends, columns, weights, own
-):
+    indptr, indices, weight, degree, damping, node, row, n_swept, first, last, longest, at, starts, ends, columns,
+    weights, own,
+):  # fmt: skip
     """Write rows first..last of the equations after the rows from `n_swept` on are solved for their unknowns.
 
     Each row i, node[i], is degree x_i = damping sum_j a_ij x_j + source_i. An unknown x_f with f >= n_swept, put into
     row i, adds damping a_if a_fj / degree_f to the weight of each j, and for j = i damping times that to own[i], by
     which the degree falls. Rows from n_swept on are copied. Row i gets entries starts[i]..ends[i], from `at` on; first
-    those of i in their order, then others. weight: an array or None; weights f64. row: the inverse of node.
+    those of i in their order, then others. weight: an array or None; weights f64. row: the inverse of node. longest:
+    the maximum number of entries of a row, whose columns ascend.
     """
-    slot = np.empty(n_swept, np.int64)
-    slot[:] = -1
+    kept, solved = np.empty(longest, np.int32), np.empty(longest, np.int64)
     for i in range(first, last):
-        starts[i], is_plain = at, True
+        n_kept, n_solved = 0, 0
         for e in range(indptr[node[i]], indptr[node[i] + 1]):
             j = row[indices[e]]
             if j < n_swept:
-                columns[at], weights[at], slot[j] = j, 1.0 if weight is None else weight[e], at
-                at += 1
+                columns[at + n_kept], weights[at + n_kept] = j, 1.0 if weight is None else weight[e]
+                kept[n_kept] = indices[e]
+                n_kept += 1
             else:
-                is_plain = False
-        if not is_plain:
-            for e in range(indptr[node[i]], indptr[node[i] + 1]):
-                f = indices[e]
-                if row[f] >= n_swept:
-                    part = damping * (1.0 if weight is None else weight[e]) / degree[f]
-                    for g in range(indptr[f], indptr[f + 1]):
-                        j, value = row[indices[g]], part * (1.0 if weight is None else weight[g])
-                        if j == i:
-                            own[i] += damping * value
-                        elif slot[j] >= starts[i]:
-                            weights[slot[j]] += value
-                        else:
-                            columns[at], weights[at], slot[j] = j, value, at
-                            at += 1
-        ends[i] = at
+                solved[n_solved] = e
+                n_solved += 1
+        end = at + n_kept
+        for s in range(n_solved):
+            f = indices[solved[s]]
+            part = damping * (1.0 if weight is None else weight[solved[s]]) / degree[f]
+            for g in range(indptr[f], indptr[f + 1]):
+                value = part * (1.0 if weight is None else weight[g])
+                if indices[g] == node[i]:
+                    own[i] += damping * value
+                    continue
+                low, high = 0, n_kept
+                while low < high:
+                    middle = (low + high) // 2
+                    if kept[middle] < indices[g]:
+                        low = middle + 1
+                    else:
+                        high = middle
+                to = at + low
+                if low == n_kept or kept[low] != indices[g]:
+                    to = at + n_kept
+                    while to < end and columns[to] != row[indices[g]]:
+                        to += 1
+                    if to == end:
+                        columns[to], weights[to] = row[indices[g]], 0.0
+                        end += 1
+                weights[to] += value
+        starts[i], ends[i] = at, end
+        at = end
