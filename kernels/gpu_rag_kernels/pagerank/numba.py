@@ -95,9 +95,8 @@ class _Row:
         e.add_incoming(first, before)
         total.add_incoming(zero, before)
         node = b.sext(b.load(b.gep(self.pointer(indices), [e])), _I64)
-        if self.lanes > 1:
-            with b.if_then(is_large):
-                self.prefetch(state, indices, e)
+        with b.if_then(is_large):
+            self.prefetch(state, indices, e)
         term = self.widen(self.load(state, node), kind)
         if not isinstance(self.signature.args[weight], types.NoneType):
             w = b.load(b.gep(self.pointer(weight), [e]))
@@ -172,6 +171,18 @@ def finish_row(
         return context.get_dummy_value()
 
     return signature, emit
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def begin(rows, pi, begun, diagonal, damping, source, x):
+    """Write (1 - damping) pi to source[1:], and add begun pi / diagonal to the rows of x. rows: i64[S]; pi: f64[S,
+    lanes]; begun: f64[S]; a row that x does not have is left out."""
+    for s in range(len(rows)):
+        for c in range(pi.shape[1]):
+            source[s + 1, c] = (1 - damping) * pi[s, c]
+        if rows[s] < x.shape[0]:
+            for c in range(pi.shape[1]):
+                x[rows[s], c] += begun[s] * pi[s, c] / diagonal[rows[s]]
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
