@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_rag.errors import BadInput
-from gpu_rag.graph.common.arrays import ANY_FLOAT, INTEGERS, check_form
+from gpu_rag.graph.common.arrays import ANY_FLOAT, INTEGERS, are_masses, check_form
 from gpu_rag.graph.common.segments import offsets_of
 from gpu_rag.graph.common.trusted import is_trusted
 from gpu_rag.graph.memory import check_memory
@@ -82,15 +82,10 @@ def check_range(nodes: torch.Tensor, n: int, what: str, kind: str = "node") -> N
 
 def _check_weights(weight: torch.Tensor, edges: torch.Tensor) -> None:
     check_form(weight, "weights do not match the edges", ANY_FLOAT, edges.shape, edges.device)
-    bad = _are_no_weights(weight)
-    if bool(bad.any()):
-        position = int(bad.nonzero()[0, 0])
+    if not bool(are_masses(weight)):
+        position = int((~(torch.isfinite(weight) & (weight >= 0))).nonzero()[0, 0])
         given = f"{float(weight[position])} at position {position}"
         raise BadInput("a weight is negative or not finite", given=given, expected="finite and >= 0")
-
-
-def _are_no_weights(weight: torch.Tensor) -> torch.Tensor:
-    return ~(torch.isfinite(weight) & (weight >= 0))
 
 
 def _merged(key: torch.Tensor, values: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -131,7 +126,7 @@ def check_csr(csr: CSR) -> None:
         low, high = indices.aminmax()
         broken |= (low < 0) | (high >= n)
     if csr.weight is not None:
-        broken |= _are_no_weights(csr.weight).any()
+        broken |= ~are_masses(csr.weight)
     if not bool(broken):
         return
     if int(indptr[0]) != 0 or int(indptr[-1]) != m:

@@ -88,6 +88,5 @@ def minmax_rows(x: torch.Tensor) -> torch.Tensor:
     step = len(x) if x.device.type != "cpu" else max(_WIDE // x.shape[1], 1)
     for first in range(0, len(x), step):  # in f64, a CPU has a cache for few rows
         rows = slice(first, first + step)
-        share = x[rows].double().sub_(lowest[rows]).div_(torch.where(span[rows] > 0, span[rows], 1.0))
-        result[rows] = share.masked_fill_(~(span[rows] > 0), 0.0)
+        result[rows] = x[rows].double().sub_(lowest[rows]).div_(torch.where(span[rows] > 0, span[rows], 1.0))
     return result

@@ -62,6 +62,14 @@ def shortened(array: Array, size: int) -> Array:
     return array
 
 
+def are_masses(values: torch.Tensor) -> torch.Tensor:
+    """Whether all values are finite and at least 0: bool[] on their device. One pass, and no wait."""
+    if not values.numel():
+        return torch.ones((), dtype=torch.bool, device=values.device)
+    low, high = values.aminmax()  # both are NaN if any value is
+    return (low >= 0) & (high < torch.inf)
+
+
 def to_device(device: str | torch.device, *arrays: Array) -> tuple[torch.Tensor, ...]:
     """Move arrays to a device as tensors, in one copy."""
     device, parts = torch.device(device), [torch.from_numpy(np.ascontiguousarray(a)) for a in arrays]

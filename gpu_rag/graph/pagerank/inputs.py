@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpu_rag.errors import BadInput, UsageError
-from gpu_rag.graph.common.arrays import ANY_FLOAT, check_form, to_device, to_host
+from gpu_rag.graph.common.arrays import ANY_FLOAT, are_masses, check_form, to_device, to_host
 from gpu_rag.graph.common.segments import SegmentSum, row_sums
 from gpu_rag.graph.csr import check_csr, degrees, transpose
 from gpu_rag.graph.ragged import check_ragged
@@ -151,7 +151,7 @@ def teleport_of_prior(graph: PageRankGraph, prior: torch.Tensor | Restarts) -> T
     check_form(nodes, what, ["i64"], [last.shape[0], "S"], graph.device)
     check_form(mass, what, ANY_FLOAT, nodes.shape, graph.device)
     first = graph.n - last.shape[1]
-    sound = (torch.isfinite(last) & (last >= 0)).all() & (torch.isfinite(mass) & (mass >= 0)).all()
+    sound = are_masses(last) & are_masses(mass)
     inside = ((nodes >= 0) & (nodes < first)).all()
     total = row_sums(mass.double()) + _sums_of_rows(last)
     lost = torch.zeros_like(total)
@@ -298,7 +298,7 @@ def prepared(csr: CSR, degree: torch.Tensor, documents_from: int = 0) -> PageRan
     see `PageRankGraph`. Raises BadInput as `check_csr`, and if a degree is negative or not finite."""
     check_csr(csr)
     check_form(degree, "the degrees do not fit the graph", ["f64"], [csr.n], csr.indptr.device)
-    if not bool((torch.isfinite(degree) & (degree >= 0)).all()):
+    if not bool(are_masses(degree)):
         raise BadInput("a degree is negative or not finite", expected="finite and >= 0")
     return _graph_of(csr, degree, True, documents_from)
 
