@@ -323,13 +323,13 @@ class Index:
     def take(
         self, stage: str, file: str, schema: pa.Schema, rows: Iterable[int], columns: Sequence[str] = ()
     ) -> list[dict[str, Any]]:
-        """Rows of a table, in the order given; only their row groups are read. columns: the wanted ones, by default
-        all. Raises MissingLayer, IndexCorrupt."""
+        """Rows of a table, in the order given; only their row groups are read, and these columns, by default all.
+        Raises MissingLayer, IndexCorrupt."""
 
         def groups(index: Index) -> tables.RowGroups:
-            return tables.RowGroups(index.folder(stage) / file, schema)
+            return tables.RowGroups(index.folder(stage) / file, schema, columns or None)
 
-        return self.loaded(f"groups of {stage}/{file}", groups).take(rows, columns)
+        return self.loaded(f"groups of {stage}/{file} {columns}", groups).take(rows)
 
     def _places(
         self, rows: Sequence[int], part: Sequence[dict[str, Any]], documents: Sequence[int]

@@ -208,14 +208,14 @@ class RowGroups:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    def take(self, rows: Iterable[int], columns: Sequence[str] = ()) -> list[dict[str, Any]]:
-        """The rows of these numbers, in the order given. columns: the wanted ones, by default all."""
+    def take(self, rows: Iterable[int]) -> list[dict[str, Any]]:
+        """The rows of these numbers, in the order given."""
         result: list[dict[str, Any]] = []
         for row in map(int, rows):
             number = bisect_right(self._starts, row) - 1
             place = row - self._starts[number]  # an entry of a column costs a tenth of a slice of a table
             group = self._group(number)
-            result.append({name: group[name][place] for name in columns or self._names})
+            result.append({name: group[name][place] for name in self._names})
         return result
 
 
