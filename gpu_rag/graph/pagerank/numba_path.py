@@ -49,14 +49,16 @@ class Rows:
         pull = graph.pull
         indptr, indices = pull.indptr.contiguous().numpy(), pull.indices.contiguous().numpy()
         weight = None if pull.weight is None else pull.weight.contiguous().numpy()
-        n, degree = graph.n, graph.scale.numpy()
+        n = graph.n
         self.n_swept, self.plain, self.own = n, (0, n), np.zeros(n)
         self.node = self.row = np.arange(n, dtype=np.int32)
         self.entries: tuple[Array, Array, Array, Any] = indptr[:-1], indptr[1:], indices, weight
         if reordered(graph):
             self._reorder(graph, indptr, indices)
+        degree = graph.scale.numpy()[self.node]
+        if reordered(graph):
             self._solve(indptr, indices, weight, degree, damping, threads)
-        self.diagonal, self.even = degree[self.node] - self.own, damping / degree.sum() if n else 0.0
+        self.diagonal, self.even = degree - self.own, damping / degree.sum() if n else 0.0
 
     def _reorder(self, graph: PageRankGraph, indptr: Array, indices: Array) -> None:
         """Choose the rows to be solved for, and the order of rows."""
@@ -78,7 +80,6 @@ class Rows:
         begins, longest = np.append(0, sizes[self.node].cumsum()), int(sizes.max())
         starts, ends = np.empty(n, np.int64), np.empty(n, np.int64)
         self.entries = starts, ends, np.empty(begins[-1], np.int32), np.empty(begins[-1])
-        bounds = np.searchsorted(begins, np.linspace(0, begins[-1], 4 * threads + 1)[1:-1])
 
         def write(rows: tuple[int, int]) -> None:
             reduce(
@@ -86,7 +87,9 @@ class Rows:
                 begins[rows[0]], *self.entries, self.own,
             )  # fmt: skip
 
-        run_parts(write, pairwise([0, *bounds.tolist(), n]), threads)
+        for first, last in ((self.n_swept, n), (0, self.n_swept)):  # the others read solved rows
+            bounds = np.searchsorted(begins, np.linspace(begins[first], begins[last], 4 * threads + 1)[1:-1])
+            run_parts(write, pairwise([first, *bounds.clip(first, last).tolist(), last]), threads)
 
 
 def reordered(graph: PageRankGraph) -> bool:

@@ -301,45 +301,43 @@ def reduce(
 
     Each row i, node[i], is degree x_i = damping sum_j a_ij x_j + source_i. An unknown x_f with f >= n_swept, put into
     row i, adds damping a_if a_fj / degree_f to the weight of each j, and for j = i damping times that to own[i], by
-    which the degree falls. Rows from n_swept on are copied. Row i gets entries starts[i]..ends[i], from `at` on; first
-    those of i in their order, then others. weight: an array or None; weights f64. row: the inverse of node. longest:
-    the maximum number of entries of a row, whose columns ascend.
+    which the degree falls. Rows from n_swept on are copied, and must be written before the others. Row i gets entries
+    starts[i]..ends[i], from `at` on; first those of i in their order, then others. weight: an array or None; degree,
+    weights: f64, degree by row. row: the inverse of node. longest: the maximum number of entries of a row, whose
+    columns ascend.
     """
-    kept, solved = np.empty(longest, np.int32), np.empty(longest, np.int64)
+    kept, solved, factor = np.empty(longest, np.int32), np.empty(longest, np.int32), np.empty(longest)
     for i in range(first, last):
         n_kept, n_solved = 0, 0
         for e in range(indptr[node[i]], indptr[node[i] + 1]):
-            j = row[indices[e]]
+            j, w = row[indices[e]], 1.0 if weight is None else weight[e]
             if j < n_swept:
-                columns[at + n_kept], weights[at + n_kept] = j, 1.0 if weight is None else weight[e]
-                kept[n_kept] = indices[e]
+                columns[at + n_kept], weights[at + n_kept], kept[n_kept] = j, w, indices[e]
                 n_kept += 1
             else:
-                solved[n_solved] = e
+                solved[n_solved], factor[n_solved] = j, damping * w / degree[j]
                 n_solved += 1
         end = at + n_kept
         for s in range(n_solved):
-            f = indices[solved[s]]
-            part = damping * (1.0 if weight is None else weight[solved[s]]) / degree[f]
-            for g in range(indptr[f], indptr[f + 1]):
-                value = part * (1.0 if weight is None else weight[g])
-                if indices[g] == node[i]:
+            for g in range(starts[solved[s]], ends[solved[s]]):
+                j, value = columns[g], factor[s] * weights[g]
+                if j == i:
                     own[i] += damping * value
                     continue
                 low, high = 0, n_kept
                 while low < high:
                     middle = (low + high) // 2
-                    if kept[middle] < indices[g]:
+                    if kept[middle] < node[j]:
                         low = middle + 1
                     else:
                         high = middle
                 to = at + low
-                if low == n_kept or kept[low] != indices[g]:
+                if low == n_kept or kept[low] != node[j]:
                     to = at + n_kept
-                    while to < end and columns[to] != row[indices[g]]:
+                    while to < end and columns[to] != j:
                         to += 1
                     if to == end:
-                        columns[to], weights[to] = row[indices[g]], 0.0
+                        columns[to], weights[to] = j, 0.0
                         end += 1
                 weights[to] += value
         starts[i], ends[i] = at, end
