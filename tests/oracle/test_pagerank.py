@@ -436,12 +436,13 @@ def test_seeds_at_solved_rows_and_their_results(wrong: str, monkeypatch: pytest.
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(st.integers(0, 10**6), st.integers(8, 30), st.sampled_from([0.5, 0.85]))
 def test_a_restart_everywhere_in_a_large_graph(seed: int, n: int, damping: float) -> None:
-    """Within the tolerance of the dense solve, from its own start; a row alone has the bits of its batch."""
+    """Within the tolerance of the dense solve, from its own start; a row alone has the bits of its batch. Question 3
+    restarts at one document alone."""
     csr, first = csr_of(random_graph(n, 2 * n, seed, undirected=True, weighted=True), True), n - 5
     rng = np.random.default_rng(seed)
-    nodes, mass = np.sort(rng.integers(0, first, (3, 1)), 1), rng.random((3, 1))
-    last = rng.random((3, 5))
-    last[2], mass[2] = 0, 0  # this question restarts nowhere
+    nodes, mass = np.sort(rng.integers(0, first, (4, 1)), 1), rng.random((4, 1))
+    last = rng.random((4, 5))
+    last[2], mass[2], last[3, 1:] = 0, 0, 0  # question 2 restarts nowhere
 
     def restarts(part: slice) -> Restarts:
         return Restarts(
@@ -454,13 +455,28 @@ def test_a_restart_everywhere_in_a_large_graph(seed: int, n: int, damping: float
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gpu_rag.graph.pagerank.numba_path.REORDERED", 1)
-        p, alone = ranks(slice(3)), ranks(slice(1, 2))
-    prior = np.zeros((3, n), np.float32)
+        p, alone = ranks(slice(4)), [ranks(slice(i, i + 1)) for i in range(4)]
+    prior = np.zeros((4, n), np.float32)
     prior[:, first:] = last
-    prior[np.arange(3), nodes[:, 0]] += mass[:, 0].astype(np.float32)
+    prior[np.arange(4), nodes[:, 0]] += mass[:, 0].astype(np.float32)
     want = solve_dense(dense(csr), teleports(n, None, None, torch.from_numpy(prior)), damping)
     assert np.abs(p.double().numpy() - want).sum(1).max() <= 1e-6 + ROUNDING
-    assert torch.equal(alone, p[1:2]) and not p[2].any()
+    assert torch.equal(torch.cat(alone), p) and not p[2].any()
+
+
+@no_numba
+def test_what_a_walk_does_not_reach_in_a_large_graph_has_no_rank() -> None:
+    """Entities 0, 1 and documents 6, 7 are apart from entities 2..5 and documents 8, 9."""
+    ends = torch.tensor(
+        [[0, 6], [0, 7], [1, 6], [1, 7], [2, 8], [2, 9], [3, 8], [3, 9], [4, 8], [5, 4], [5, 9], [5, 3]]
+    ).T
+    last = torch.tensor([[0.5, 0.5, 0, 0], [0.25, 0.25, 0.25, 0.25]])
+    prior = Restarts(torch.zeros(2, 1, dtype=torch.int64), torch.zeros(2, 1), last)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpu_rag.graph.pagerank.numba_path.REORDERED", 1)
+        graph = replace(prepare(csr_from_edges(ends[0], ends[1], 10)), documents_from=6)
+        p = personalized_pagerank(graph, prior=prior, implementation="numba")
+    assert not p[0, [2, 3, 4, 5, 8, 9]].any() and (p[1] > 0).all()
 
 
 def test_a_large_hub_and_strong_damping_stay_within_the_tolerance() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_rag_kernels.pagerank.numba import begin, finish, order_by_document, reduce, solvable, sweep_until
+from gpu_rag_kernels.pagerank.numba import begin, finish, order_by_document, pass_on, reduce, solvable, sweep_until
 
 from gpu_rag.graph.common.threads import run_parts
 from gpu_rag.graph.pagerank.inputs import PageRankGraph, Teleport, restart_rows
@@ -141,35 +141,36 @@ class NumbaTile:
         self.at = np.zeros(whole.n, np.int32)  # the row of `source` for each row; row 0 serves all others
         self.at[rows] = np.arange(1, len(rows) + 1)
         self.source = np.zeros((len(rows) + 1, self.width), graph.dtype)
-        begun = np.where(graph.dangling[nodes] & plan.known_mass, 1 - plan.damping, 1.0)  # a fixpoint of such a node
+        of_row = np.where(graph.dangling[nodes] & plan.known_mass, 1 - plan.damping, 1.0)  # a fixpoint of such a node
+        of_lane = np.ones(self.width)
         if teleport.spread is not None and reordered(whole):
             # The walk of a question that restarts everywhere ends near this: what it restarts with, and the rest by
             # degree. From there it takes a fifth fewer sweeps.
-            begun[:] = 1 - plan.damping
-            self.x[:] = graph.rows.even
-        begin(rows, pi, begun, graph.rows.diagonal, plan.damping, self.source, self.x)
+            everywhere = np.zeros(self.width, bool)
+            everywhere[: len(questions)] = (teleport.shares(questions)[0].last > 0).all(1).numpy()
+            of_lane[everywhere], self.x[:] = 1 - plan.damping, np.where(everywhere, graph.rows.even, 0)
+        begin(rows, pi, of_row, of_lane, graph.rows.diagonal, plan.damping, self.source, self.x)
         self._pass_on(rows, pi)
 
     def _pass_on(self, rows: Array, pi: Array) -> None:
         """Add to the sources of the neighbours what the sources of solved rows contribute to them. pi: f64[S, width],
         the restarts of `rows`."""
-        of, parts = self.graph.rows, []
-        starts, ends, columns, weights = of.entries
-        for place in np.flatnonzero(rows >= of.n_swept).tolist():
-            edges = slice(starts[rows[place]], ends[rows[place]])
-            share = self.damping * weights[edges] / of.diagonal[rows[place]]
-            parts.append((columns[edges], share[:, None] * ((1 - self.damping) * pi[place])))
-        if not parts:
+        of, (starts, ends, columns, _) = self.graph.rows, self.graph.rows.entries
+        place = np.full(of.n_swept, -1, np.int32)
+        solved = rows[rows >= of.n_swept]
+        for nth in range(SOLVED):
+            has = ends[solved] - starts[solved] > nth
+            place[columns[starts[solved[has]] + nth]] = 0
+        found = np.flatnonzero(place >= 0)
+        if not len(found):
             return
-        to, more = (np.concatenate(column) for column in zip(*parts))
-        found = np.unique(to)
-        new = found[self.at[found] == 0]
-        self.at[new] = np.arange(len(self.source), len(self.source) + len(new))
+        place[found] = np.arange(len(found))
+        known = self.at[found] > 0
         total = np.zeros((len(found), self.width))
-        known = self.at[found] < len(self.source)
         total[known] = (1 - self.damping) * pi[self.at[found[known]] - 1]
-        np.add.at(total, np.searchsorted(found, to), more)
-        self.source = np.concatenate([self.source, np.zeros((len(new), self.width), self.source.dtype)])
+        pass_on(rows, pi, of.n_swept, *of.entries, of.diagonal, self.damping, place, total)
+        self.at[found[~known]] = np.arange(len(self.source), len(self.source) + int((~known).sum()))
+        self.source = np.concatenate([self.source, np.zeros((int((~known).sum()), self.width), self.source.dtype)])
         self.source[self.at[found]] = total
 
     def sweep_until(

@@ -174,15 +174,27 @@ def finish_row(
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def begin(rows, pi, begun, diagonal, damping, source, x):
-    """Write (1 - damping) pi to source[1:], and add begun pi / diagonal to the rows of x. rows: i64[S]; pi: f64[S,
-    lanes]; begun: f64[S]; a row that x does not have is left out."""
+def begin(rows, pi, of_row, of_lane, diagonal, damping, source, x):
+    """Write (1 - damping) pi to source[1:], and add the lesser of of_row and of_lane, times pi / diagonal, to the rows
+    of x. rows: i32[S]; pi: f64[S, lanes]; of_row: f64[S]; of_lane: f64[lanes]. A row that x does not have is left out.
+    """
     for s in range(len(rows)):
         for c in range(pi.shape[1]):
             source[s + 1, c] = (1 - damping) * pi[s, c]
         if rows[s] < x.shape[0]:
             for c in range(pi.shape[1]):
-                x[rows[s], c] += begun[s] * pi[s, c] / diagonal[rows[s]]
+                x[rows[s], c] += min(of_row[s], of_lane[c]) * pi[s, c] / diagonal[rows[s]]
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def pass_on(rows, pi, n_swept, starts, ends, columns, weights, diagonal, damping, place, total):
+    """total[place[j]] += damping a_fj / diagonal_f (1 - damping) pi_f for each entry j of each row f >= n_swept."""
+    for s in range(len(rows)):
+        if rows[s] >= n_swept:
+            for g in range(starts[rows[s]], ends[rows[s]]):
+                share = damping * weights[g] / diagonal[rows[s]]
+                for c in range(pi.shape[1]):
+                    total[place[columns[g]], c] += share * ((1 - damping) * pi[s, c])
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
