@@ -34,7 +34,7 @@ def walk_of(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     weight[places] = weights
     row = np.searchsorted(indptr, places.astype(np.int64), "right") - 1
     # f32 minus 1 is exact in f64, and so is the sum of weights of at least 2^-20
-    degree = counts + np.bincount(row, weights.astype(np.float64) - 1, len(counts))
+    degree = counts.astype(np.float64) + np.bincount(row, weights.astype(np.float64) - 1, len(counts))
     return {"indptr": indptr, "indices": indices, "weight": weight, "degree": degree}
 
 

@@ -148,6 +148,7 @@ def test_a_file_gives_the_graph_and_the_exact_sums_of_its_rows(rows: list[list[t
     assert np.array_equal(walk["weight"], weight) and walk["weight"].dtype == np.float32
     ends = zip(indptr.tolist(), indptr[1:].tolist())
     assert walk["degree"].tolist() == [math.fsum(weight[first:last].tolist()) for first, last in ends]
+    assert walk["degree"].dtype == np.float64
 
 
 NODE = st.integers(0, 4)
