@@ -437,7 +437,7 @@ def test_seeds_at_solved_rows_and_their_results(wrong: str, monkeypatch: pytest.
 @given(st.integers(0, 10**6), st.integers(8, 30), st.sampled_from([0.5, 0.85]))
 def test_a_restart_everywhere_in_a_large_graph(seed: int, n: int, damping: float) -> None:
     """Within the tolerance of the dense solve, from its own start; a row alone has the bits of its batch. Question 3
-    restarts at one document alone."""
+    restarts at one entity and one document."""
     csr, first = csr_of(random_graph(n, 2 * n, seed, undirected=True, weighted=True), True), n - 5
     rng = np.random.default_rng(seed)
     nodes, mass = np.sort(rng.integers(0, first, (4, 1)), 1), rng.random((4, 1))

@@ -20,7 +20,8 @@ from gpu_rag.graph.pagerank.inputs import PageRankGraph, Teleport, restart_rows
 from gpu_rag.graph.pagerank.plan import COARSE_GAP, LANES, ROUNDING, Array, Plan
 
 REORDERED = 1 << 18  # nodes from which on rows are reordered: smaller states are in a cache in any order
-SOLVED = 2  # neighbours of a node that is not swept: it joins them with one new entry, which they mostly have already
+SOLVED = 2  # neighbours of a node that is not swept. It leaves one entry in their rows, mostly one that they have: with
+# more neighbours it would leave several, for which `Rows` keeps no place
 _CACHE_LINE = 64
 _VIEWING = Lock()
 
@@ -143,12 +144,12 @@ class NumbaTile:
         self.source = np.zeros((len(rows) + 1, self.width), graph.dtype)
         of_row = np.where(graph.dangling[nodes] & plan.known_mass, 1 - plan.damping, 1.0)  # a fixpoint of such a node
         of_lane = np.ones(self.width)
-        if teleport.spread is not None and reordered(whole):
+        if reordered(whole) and (lanes := np.flatnonzero(teleport.is_everywhere(questions))).size:
             # The walk of a question that restarts everywhere ends near this: what it restarts with, and the rest by
             # degree. From there it takes a fifth fewer sweeps.
-            everywhere = np.zeros(self.width, bool)
-            everywhere[: len(questions)] = (teleport.shares(questions)[0].last > 0).all(1).numpy()
-            of_lane[everywhere], self.x[:] = 1 - plan.damping, np.where(everywhere, graph.rows.even, 0)
+            begun = np.zeros(self.width)
+            of_lane[lanes], begun[lanes] = 1 - plan.damping, graph.rows.even
+            self.x[:] = begun
         begin(rows, pi, of_row, of_lane, graph.rows.diagonal, plan.damping, self.source, self.x)
         self._pass_on(rows, pi)
 
@@ -156,14 +157,14 @@ class NumbaTile:
         """Add to the sources of the neighbours what the sources of solved rows contribute to them. pi: f64[S, width],
         the restarts of `rows`."""
         of, (starts, ends, columns, _) = self.graph.rows, self.graph.rows.entries
-        place = np.full(of.n_swept, -1, np.int32)
         solved = rows[rows >= of.n_swept]
+        if not len(solved):
+            return
+        place = np.full(of.n_swept, -1, np.int32)
         for nth in range(SOLVED):
             has = ends[solved] - starts[solved] > nth
             place[columns[starts[solved[has]] + nth]] = 0
         found = np.flatnonzero(place >= 0)
-        if not len(found):
-            return
         place[found] = np.arange(len(found))
         known = self.at[found] > 0
         total = np.zeros((len(found), self.width))

@@ -15,6 +15,8 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from gpu_rag_kernels.dots.numba import lower_bound
+
 PANEL = 16  # f32 rows that fill a cache line when the result is written transposed
 
 AHEAD = 16  # edges between the request for a row of the state and its use
@@ -336,15 +338,9 @@ def reduce(
                 if j == i:
                     own[i] += damping * value
                     continue
-                low, high = 0, n_kept
-                while low < high:
-                    middle = (low + high) // 2
-                    if kept[middle] < node[j]:
-                        low = middle + 1
-                    else:
-                        high = middle
-                to = at + low
-                if low == n_kept or kept[low] != node[j]:
+                place = lower_bound(kept, np.int64(0), n_kept, node[j])
+                to = at + place
+                if place == n_kept or kept[place] != node[j]:
                     to = at + n_kept
                     while to < end and columns[to] != j:
                         to += 1
