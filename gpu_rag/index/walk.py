@@ -14,25 +14,27 @@ from gpu_rag.index.tables import narrow, starts_of
 from gpu_rag.index.titles import TITLE_WEIGHT
 from gpu_rag.types import CSR
 
-STORED = ("counts", "indices", "places", "weights")
+STORED = ("counts", "indices", "gaps", "weights")
 _ROWS = 4096  # rows of the graph at a time: bounds memory
 
 
 def stored(indptr: np.ndarray, indices: np.ndarray, weight: np.ndarray) -> dict[str, np.ndarray]:
-    """The arrays of the file of a CSR: counts u8|u16|u32[N], entries of each row; indices i32[E]; places u8|u16|u32|u64
-    [W], ascending, and weights f32[W]: the entries whose weight is not 1."""
+    """The arrays of the file of a CSR: counts u8|u16|u32[N], entries of each row; indices i32[E]; weights f32[W], those
+    that are not 1, in order; gaps u8|u16|u32|u64[W], how many entries each lies behind the one before, or behind 0."""
     places = np.flatnonzero(weight != 1)
-    arrays = narrow(np.diff(indptr)), indices, narrow(places), np.asarray(weight[places], np.float32)
+    gaps = narrow(np.diff(places, prepend=0))
+    arrays = narrow(np.diff(indptr)), indices, gaps, np.asarray(weight[places], np.float32)
     return dict(zip(STORED, arrays))
 
 
 def walk_of(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """{"indptr" i64[N + 1], "indices" i32[E], "weight" f32[E], "degree" f64[N]} of a file: a CSR and the sums of its
     rows. Memory: 4 bytes an entry and 16 a node; the columns stay mapped."""
-    counts, indices, places, weights = (arrays[name] for name in STORED)
+    counts, indices, gaps, weights = (arrays[name] for name in STORED)
+    places = gaps.cumsum(dtype=np.int64)
     indptr, weight = starts_of(counts), np.ones(len(indices), np.float32)
     weight[places] = weights
-    row = np.searchsorted(indptr, places.astype(np.int64), "right") - 1
+    row = np.searchsorted(indptr, places, "right") - 1
     # f32 minus 1 is exact in f64, and so is the sum of weights of at least 2^-20
     degree = counts.astype(np.float64) + np.bincount(row, weights.astype(np.float64) - 1, len(counts))
     return {"indptr": indptr, "indices": indices, "weight": weight, "degree": degree}

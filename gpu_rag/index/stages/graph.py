@@ -26,7 +26,7 @@ Edges = tuple[np.ndarray, np.ndarray, np.ndarray | int]  # both ends, and the we
 _SORTED = 64  # bytes of memory an entry that is sorted
 
 
-@stage("graph", needs=("passages", "entities", "mentions", "synonyms"), version=3, size="links", graph=True)
+@stage("graph", needs=("passages", "entities", "mentions", "synonyms"), version=4, size="links", graph=True)
 def graph_stage(work: Work) -> dict[str, int]:
     """Undirected adjacency over the nodes [entities | passages], both directions stored, see `index.walk`.
 
@@ -50,7 +50,7 @@ def graph_stage(work: Work) -> dict[str, int]:
     return {"nodes": len(walk["indptr"]) - 1, "edges": len(walk["indices"])}
 
 
-@stage("relation_graph", needs=("passages", "entities", "mentions"), version=2, size="links", graph=True)
+@stage("relation_graph", needs=("passages", "entities", "mentions"), version=3, size="links", graph=True)
 def relation_graph_stage(work: Work) -> dict[str, int]:
     """Undirected adjacency over [entities | relations | passages], stored as in `graph_stage`.
 

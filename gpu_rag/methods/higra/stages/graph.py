@@ -129,7 +129,7 @@ def _advancing(work: Work, texts: TextRows, wanted: np.ndarray) -> Iterator[str]
 @stage(
     "higra_graph",
     needs=("passages", "entities", "higra_exact", "higra_merge", "higra_links", "higra_mentions"),
-    version=3,
+    version=4,
     size="links",
     graph=True,
 )

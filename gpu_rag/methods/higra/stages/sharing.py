@@ -16,6 +16,7 @@ from gpu_rag.methods.higra.stages.graph import same_exact
 from gpu_rag.text.rules.same_name import rule_keys
 
 PAIRS = 1 << 21  # pairs at a time, and those of one more row
+_BITS = 32  # of a key's hash; two keys with one hash only add pairs, which no rule joins
 
 
 def sharing_pairs(work: Work, entities: pa.Table) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -25,7 +26,7 @@ def sharing_pairs(work: Work, entities: pa.Table) -> Iterator[tuple[np.ndarray, 
     Keys of rows that an earlier run had too are kept. Time and memory grow with the names and the pairs of a part.
     """
     keys, rows = _keys(work, entities)
-    work.carry(np.concatenate([keys, rows]))
+    work.carry(np.concatenate([keys, np.diff(rows, prepend=0)]))  # smaller numbers need less disk
     order = np.argsort(keys, kind="stable")
     keys, rows = keys[order], rows[order]
     ends = np.flatnonzero(np.append(keys[1:] >> 1 != keys[:-1] >> 1, True)[: len(keys)])
@@ -59,7 +60,7 @@ def _keys(work: Work, entities: pa.Table) -> tuple[np.ndarray, np.ndarray]:
 
 def _hashes(ways: list[str]) -> list[int]:
     return [
-        xxhash.xxh3_64_intdigest(key.encode()) >> 3 << 1 | (not is_short)  # 62 bits
+        xxhash.xxh3_64_intdigest(key.encode()) >> (64 - _BITS) << 1 | (not is_short)
         for way in ways
         for key, is_short in rule_keys(way).items()
     ]
@@ -68,10 +69,11 @@ def _hashes(ways: list[str]) -> list[int]:
 def _earlier(work: Work, n: int) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
     """The keys that an earlier run carried for rows that are the same, and bool[n]: the other rows."""
     nothing = (np.zeros(0, np.int64), np.zeros(0, np.int32)), np.ones(n, bool)
-    carried = work.carried(np.int64, values=range(1 << 62))
+    carried = work.carried(np.int64, values=range(-(1 << 31), 2 << _BITS))
     if carried is None or len(carried) % 2 or not work.previous_inputs:
         return nothing
     keys, rows = carried.reshape(2, -1)
+    rows = rows.cumsum()
     before = work.previous_inputs["higra_exact"]
     n_before = tables.n_rows(before / "higra_exact_entities.parquet")
     if outside(rows, n_before):

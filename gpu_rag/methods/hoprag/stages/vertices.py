@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from gpu_rag.graph.ragged import row_of_value, some_lists
 from gpu_rag.index import tables
 from gpu_rag.index.checks import outside
+from gpu_rag.index.database import Database, database
 from gpu_rag.index.names import one_array, rows_of
 from gpu_rag.index.stage import stage, the_embedder
 from gpu_rag.index.stages.search import TextRows, embed_blocks, rows_by_key, text_hashes
@@ -133,31 +134,62 @@ def vertex_vectors_stage(work: Work) -> dict[str, int]:
 @stage("hop_keywords", needs=("passages", "hop_vertices", "hop_questions"), version=9)
 def keywords_stage(work: Work) -> dict[str, int]:
     """Write the table `keywords`, sorted, and for in-questions, out-questions and vertices ascending lists of its
-    rows. A text that an earlier run had keeps its list."""
-    texts, earlier, words = _texts(work.stage_folders), dict[str, TextRows](), list[str]()
+    rows. A text that an earlier run had keeps its list. Memory: `index.memory`, and 16 bytes a keyword of a text."""
+    texts, earlier, known = _texts(work.stage_folders), dict[str, TextRows](), pa.array([], pa.large_string())
     work.progress.start("hop_keywords", sum(map(len, texts.values())), "texts")
     if work.previous and work.previous_inputs:
         earlier = _texts(work.previous_inputs)
-        words = tables.read_table(work.previous / "keywords.parquet", KEYWORDS)["keyword"].to_pylist()
-    numbers = {word: number for number, word in enumerate(words)}  # new words follow, by first use
-    with Shared(keywords_batch, work.settings, work) as keywords_of:
-        lists = {
-            side: _numbered(work, side, rows, numbers, earlier.get(side), keywords_of) for side, rows in texts.items()
-        }
-    used, words = np.zeros(len(numbers), bool), [*numbers]
-    for side in lists:
-        used[lists[side].values] = True
-    order = sorted(np.flatnonzero(used).tolist(), key=words.__getitem__)
-    tables.write_table(work.out / "keywords.parquet", KEYWORDS, {"keyword": [words[number] for number in order]})
-    rank = np.zeros(len(numbers), np.int64)
-    rank[order] = np.arange(len(order))
+        known = one_array(tables.read_table(work.previous / "keywords.parquet", KEYWORDS)["keyword"])
+    with database(work) as db, Shared(keywords_batch, work.settings, work) as keywords_of:
+        words = _Words(db, known)
+        lists = {side: _placed(work, side, rows, words, earlier.get(side), keywords_of) for side, rows in texts.items()}
+        number, n = words.numbered(work, lists.values())
     for side, given in lists.items():
-        keys = row_of_value(given).numpy() << 32 | rank[given.values]
+        keys = row_of_value(given).numpy() << 32 | number[given.values]
         keys.sort()
         write_lists(work.out / f"{side}.parquet", Ragged(torch.from_numpy(keys & 0xFFFFFFFF), given.offsets))
-    return {"hop_keywords": len(order)}
+    return {"hop_keywords": n}
 
 
+class _Words:
+    """Words by place, in the table `seen` of a database: a word has a place for each batch of texts that has it.
+    known: those of an earlier run, which have the first places."""
+
+    def __init__(self, db: Database, known: pa.LargeStringArray):
+        self._db, self._known, self.n_known, self.n = db, known, len(known), len(known)
+        db.create("seen", _SEEN)
+        db.create("numbered", _NUMBERED)
+
+    def places(self, words: pa.StringArray) -> np.ndarray:
+        """i32: the place of each word, which is new."""
+        encoded, first = words.dictionary_encode(), self.n
+        self.n += len(encoded.dictionary)
+        self._db.add("seen", pa.table([np.arange(first, self.n, dtype=np.int32), encoded.dictionary], schema=_SEEN))
+        return encoded.indices.to_numpy() + np.int32(first)
+
+    def numbered(self, work: Work, used: Iterable[Ragged]) -> tuple[np.ndarray, int]:
+        """Write the table `keywords` of the words at the places in `used`. Returns i32[self.n], the row of each place,
+        and the number of rows."""
+        is_used = np.zeros(self.n, bool)
+        for lists in used:
+            is_used[lists.values] = True
+        place = np.flatnonzero(is_used[: self.n_known]).astype(np.int32)
+        self._db.add("seen", pa.table([place, self._known.take(pa.array(place)).cast(pa.string())], schema=_SEEN))
+        self._db.run("CREATE TABLE once AS SELECT DISTINCT word FROM seen")
+        n, number = 0, np.zeros(self.n, np.int32)
+        with tables.TableWriter(work.out / "keywords.parquet", KEYWORDS) as writer:
+            for batch in self._db.batches("SELECT word FROM once ORDER BY word"):
+                writer.add([batch["word"]])
+                row = np.arange(n, n + batch.num_rows, dtype=np.int32)
+                self._db.add("numbered", pa.table([batch["word"], row], schema=_NUMBERED))
+                n += batch.num_rows
+        for batch in self._db.batches("SELECT place, number FROM seen JOIN numbered USING (word)"):
+            number[batch["place"].to_numpy()] = batch["number"].to_numpy()
+        return number, n
+
+
+_SEEN = pa.schema([("place", pa.int32()), ("word", pa.string())])
+_NUMBERED = pa.schema([("word", pa.string()), ("number", pa.int32())])
 _KEYWORDS = pa.schema([("keywords", pa.list_(pa.string()))])
 
 
@@ -172,14 +204,14 @@ def _texts(folders: Mapping[str, Path]) -> dict[str, TextRows]:
     return {**questions, "vertex": vertex_texts(folders["passages"], folders["hop_vertices"])}
 
 
-def _numbered(
-    work: Work, side: str, texts: TextRows, numbers: dict[str, int], earlier: TextRows | None, keywords_of: Shared
+def _placed(
+    work: Work, side: str, texts: TextRows, words: _Words, earlier: TextRows | None, keywords_of: Shared
 ) -> Ragged:
-    """The keywords of each text, by their numbers. numbers: numbers of the known words; new words are added.
-    earlier: the texts of an earlier run; keywords_of: `keywords_batch`."""
+    """The keywords of each text, by their places in `words`. earlier: the texts of an earlier run; keywords_of:
+    `keywords_batch`."""
     rows, known = np.full(len(texts), -1), read_lists(work.previous / f"{side}.parquet") if work.previous else None
     values, sizes = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
-    if earlier and known and known.batch == len(earlier) and not outside(known.values.numpy(), len(numbers)):
+    if earlier and known and known.batch == len(earlier) and not outside(known.values.numpy(), words.n_known):
         if side == "vertex":
             rows = rows_by_key(text_hashes(texts), text_hashes(earlier))
         else:
@@ -192,11 +224,8 @@ def _numbered(
         new = [*compress(texts[first : first + len(mask)], mask)] if mask.any() else []
         asked, place = distinct(new)  # neighbouring vertices share many questions
         made = keywords_of(pa.record_batch([asked], TEXTS))["keywords"]
-        found = [numbers.setdefault(word, len(numbers)) for word in made.flatten().to_pylist()]
-        offsets = torch.from_numpy(made.offsets.to_numpy().astype(np.int64))
-        part = some_lists(
-            Ragged(torch.tensor(found, dtype=torch.int32), offsets), torch.tensor(place, dtype=torch.int64)
-        )
+        found = Ragged(*map(torch.from_numpy, (words.places(made.flatten()), made.offsets.to_numpy().astype(np.int64))))
+        part = some_lists(found, torch.tensor(place, dtype=torch.int64))
         values.append(part.values.numpy())
         sizes.append(np.diff(part.offsets.numpy()))
         work.progress.advance(len(mask))
