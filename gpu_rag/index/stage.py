@@ -29,10 +29,12 @@ def the_embedder(settings: Settings) -> tuple[str, ...]:
 @dataclass(frozen=True)
 class Pairs:
     """Pairs of vectors that a stage compares. name: what their number grows with, in words; number(settings, sizes):
-    their number, from the sizes of the index, which include each count of a stage."""
+    their number, from the sizes of the index, which include each count of a stage; are_all: whether `near_pairs`
+    compares all of so many vectors, which is faster than a search."""
 
     name: str
     number: Callable[[Settings, Mapping[str, float]], float]
+    are_all: Callable[[Mapping[str, float]], bool] = lambda sizes: False
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from gpu_rag.graph.nearest import nearest
-from gpu_rag.graph.nearest.pairs import EXACT_ROWS
+from gpu_rag.graph.nearest.pairs import EXACT_ROWS, near_pairs
 from gpu_rag.index.build import fingerprint_of, guard_folder, is_up_to_date
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.manifest import Manifest
@@ -55,7 +55,8 @@ _GROWTH: dict[str, tuple[str, float, float]] = {  # (size that it grows with, sm
     "kinds of relation": ("triples", 0.0, 1.0),
 }
 _COUNTS = ("llm_calls", "prompt_tokens", "cached_tokens", "generated_tokens", "failures")
-_QUERIES, _BASE = 1024, 65536  # vectors used to measure the rate of pairs; more are 5 % faster, and take longer
+# Vectors used to measure the rates of pairs, and results for each; more are 5 % faster, and take longer
+_QUERIES, _BASE, _ALL, _BEST = 1024, 65536, 16384, 21
 
 
 def on_line(size_a: float, cost_a: float, size_b: float, cost_b: float, size: float) -> float:
@@ -293,10 +294,11 @@ class _Plan:
         grown = full.peak_memory_bytes * (n / max(n_full, 1)) ** MEMORY_GROWTH
         pairs_s = [0.0, 0.0, 0.0]
         if stage.pairs is not None:
-            compared = [stage.pairs.number(settings, part) for part in (self.small, self.full, sizes)]
-            if compared[-1]:
-                rate = pairs_per_second(self.job.models.embedder().dim, settings.index.synonym_k + 1)
-                grows_with, pairs_s = stage.pairs.name, [n_pairs / rate for n_pairs in compared]
+            parts = self.small, self.full, sizes
+            compared = [(stage.pairs.number(settings, part), stage.pairs.are_all(part)) for part in parts]
+            if compared[-1][0]:
+                dim = self.job.models.embedder().dim
+                grows_with, pairs_s = stage.pairs.name, [n / pairs_per_second(dim, are_all) for n, are_all in compared]
         costs = (max(cost.s - of_pairs, 0.0) for cost, of_pairs in zip((small, full), pairs_s))
         seconds = on_line(n_small, next(costs), n_full, next(costs), n)
         shared_s = seconds * min(full.shared_s / max(full.s, 1e-9), 1.0)
@@ -338,15 +340,17 @@ class _Plan:
 
 
 @cache
-def pairs_per_second(dim: int, k: int) -> float:
-    """The pairs of random vectors that this machine compares per second, keeping the best k."""
-    generator = np.random.default_rng(0)
-    base = torch.from_numpy(generator.standard_normal((_BASE, dim), np.float32).astype(np.float16))
-    queries = base[:_QUERIES].float()
-    nearest(queries[:64], base, k)  # warm up
-    seconds = list[float]()
-    for _ in range(2):
+def pairs_per_second(dim: int, are_all: bool) -> float:
+    """The pairs of random vectors that this machine compares per second: all pairs of some vectors, counted twice, or
+    for a search of the best few."""
+    generator, seconds = np.random.default_rng(0), list[float]()
+    base = torch.nn.functional.normalize(torch.from_numpy(generator.standard_normal((_BASE, dim), np.float32))).half()
+    n = _ALL if are_all else _QUERIES
+    for rows in (64, n, n):  # the first loads what is needed
         started = time.perf_counter()
-        nearest(queries, base, k)
+        if are_all:
+            near_pairs(base[:rows], 0.9)
+        else:
+            nearest(base[:rows].float(), base, _BEST)
         seconds.append(time.perf_counter() - started)
-    return _QUERIES * _BASE / max(min(seconds), 1e-9)
+    return n * (n if are_all else _BASE) / max(min(seconds[1:]), 1e-9)

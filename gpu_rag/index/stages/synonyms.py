@@ -46,7 +46,7 @@ def _pairs(settings: Settings, sizes: Mapping[str, float]) -> float:
     version=2,
     params=_params,
     size="entities",
-    pairs=Pairs("entities squared", _pairs),
+    pairs=Pairs("entities squared", _pairs, lambda sizes: sizes["entities"] <= EXACT_ROWS),
 )
 def synonyms_stage(work: Work) -> dict[str, int]:
     """Table `synonyms`: pairs (left < right) of entities whose names have a cosine of at least the threshold.
