@@ -1,10 +1,10 @@
 """The cost of a build: tokens, seconds and memory by stage, and disk, predicted from samples that are really indexed.
 
 A cost is a straight line through the smaller and the larger sample, in the size that the stage grows with. Memory is
-that of the largest sample, grown by the power MEMORY_GROWTH, and the share KEPT of it stays until the end. The number
-of names grows by a power of the number of names written in the whole corpus: a sample does not show which names its
-passages share with others. The number of relations grows by a power of the passages (Heaps' law). Two stages compare
-all pairs; for them the number of pairs, divided by this machine's pairs per second, is added to the line. Work that
+that of the largest sample, grown by a power (MEMORY_GROWTH), and the share KEPT of the most memory stays until the end.
+The number of names grows by a power of the number of names written in the whole corpus: a sample does not show which
+names its passages share with others. The number of relations grows by a power of the passages (Heaps' law). Where a
+stage compares all pairs, their number, divided by this machine's pairs per second, is added to the line. Work that
 several workers may share is measured with one, and divided.
 """
 
@@ -43,8 +43,10 @@ LONG_S = 10.0  # a run on at least LEAST that takes longer is the last one, unle
 N_TRIPLES = 100_000  # triples of each knowledge base source that are really read, linked and written
 N_ASKED = 8  # passages of the sample when an LLM is used
 N_FRESH = 4  # new replies needed to measure the time of one
-MEMORY_GROWTH = 0.6  # exponent of memory above that before a stage, measured between 128 and 18,900 passages
-KEPT = 0.1  # share of the memory of a stage that allocators keep until the end, measured at 18,900 passages
+# Exponents of memory above that before a stage, for stages that embed (by windows of texts) and others; and the share
+# of it that allocators keep until the end. Measured between 2,048 and 1,001,700 passages.
+MEMORY_GROWTH = {True: 0.45, False: 0.7}
+KEPT = 0.15
 COUNTING = ("passages", "extraction", "entities")  # these stages always run on the whole sample, since they are quick
 MIN_SHARE = 0.2  # minimum share of a cost that grows, however flat two noisy measurements look
 FOUND = ("entities", "relations", "mentions")
@@ -276,7 +278,7 @@ class _Plan:
             first, n_calls = self.runs["first"][name], stage["llm_calls"]
             grown = stage["peak_memory_bytes"] - first.base_bytes
             stage["peak_memory_bytes"] += round(kept)
-            kept += 0.0 if name in skipped else KEPT * grown
+            kept = kept if name in skipped else max(kept, KEPT * grown)
             stage["llm_calls"] = n_new = max(n_calls - known, 0)
             known -= n_calls - n_new
             stage["s"] += n_new * first.llm_s / max(first.llm_calls, 1)
@@ -291,7 +293,8 @@ class _Plan:
         n_small, n_full, n = (part[grows_with] for part in (self.small, sizes_of_full, sizes))
         first, warm, small, full = (run[name] for run in self.runs.values())
         disk_bytes = round(on_line(n_small, small.disk_bytes, n_full, full.disk_bytes, n))
-        grown = full.peak_memory_bytes * (n / max(n_full, 1)) ** MEMORY_GROWTH
+        embeds = "embedder" in stage.roles(settings)
+        grown = full.peak_memory_bytes * (n / max(n_full, 1)) ** MEMORY_GROWTH[embeds]
         pairs_s = [0.0, 0.0, 0.0]
         if stage.pairs is not None:
             parts = self.small, self.full, sizes
@@ -311,7 +314,7 @@ class _Plan:
             **{key: round(getattr(full, key) * ratio) for key in _COUNTS},
             "peak_memory_bytes": first.base_bytes + max(first.peak_memory_bytes, round(grown)),
             "disk_bytes": disk_bytes,
-            "work_bytes": disk_bytes if "embedder" in stage.roles(settings) else 0,  # blocks, besides the file
+            "work_bytes": disk_bytes if embeds else 0,  # blocks, besides the file
         }
 
     def _statuses(self) -> dict[str, int]:
