@@ -22,7 +22,16 @@ from gpu_rag.index.work import Work
 from gpu_rag.index.workers import TEXTS, Shared
 from gpu_rag.lazy import torch
 from gpu_rag.methods.hoprag.settings import HopSettings
-from gpu_rag.methods.hoprag.tables import KEYWORDS, VERTICES, question_rows, read_lists, same_texts, write_lists
+from gpu_rag.methods.hoprag.tables import (
+    KEYWORDS,
+    SIDES,
+    VERTICES,
+    question_rows,
+    questions_file,
+    read_lists,
+    same_texts,
+    write_lists,
+)
 from gpu_rag.models.embed.interface import distinct
 from gpu_rag.text.keywords import keywords
 from gpu_rag.text.sentences import split_sentences
@@ -135,19 +144,23 @@ def vertex_vectors_stage(work: Work) -> dict[str, int]:
 def keywords_stage(work: Work) -> dict[str, int]:
     """Write the table `keywords`, sorted, and for in-questions, out-questions and vertices ascending lists of its
     rows. A text that an earlier run had keeps its list. Memory: `index.memory`, and 16 bytes a keyword of a text."""
-    texts, earlier, known = _texts(work.stage_folders), dict[str, TextRows](), pa.array([], pa.large_string())
-    work.progress.start("hop_keywords", sum(map(len, texts.values())), "texts")
+    files = [questions_file(work.stage_folders["hop_questions"], side) for side in ("in", "out")]
+    files.append(work.stage_folders["hop_vertices"] / "vertices.parquet")
+    work.progress.start("hop_keywords", sum(map(tables.n_rows, files)), "texts")
+    known = pa.array([], pa.large_string())
     if work.previous and work.previous_inputs:
-        earlier = _texts(work.previous_inputs)
         known = one_array(tables.read_table(work.previous / "keywords.parquet", KEYWORDS)["keyword"])
     with database(work) as db, Shared(keywords_batch, work.settings, work) as keywords_of:
         words = _Words(db, known)
-        lists = {side: _placed(work, side, rows, words, earlier.get(side), keywords_of) for side, rows in texts.items()}
+        lists = {side: _placed(work, side, words, keywords_of) for side in SIDES}
         number, n = words.numbered(work, lists.values())
     for side, given in lists.items():
-        keys = row_of_value(given).numpy() << 32 | number[given.values]
+        keys = row_of_value(given).numpy()
+        keys <<= 32
+        keys |= number[given.values]
         keys.sort()
-        write_lists(work.out / f"{side}.parquet", Ragged(torch.from_numpy(keys & 0xFFFFFFFF), given.offsets))
+        keys &= 0xFFFFFFFF
+        write_lists(work.out / f"{side}.parquet", Ragged(torch.from_numpy(keys), given.offsets))
     return {"hop_keywords": n}
 
 
@@ -198,17 +211,17 @@ def keywords_batch(texts: pa.RecordBatch) -> pa.RecordBatch:
     return pa.record_batch([[list(keywords(text)) for text in texts["text"].to_pylist()]], _KEYWORDS)
 
 
-def _texts(folders: Mapping[str, Path]) -> dict[str, TextRows]:
-    """The texts with stored keywords, by side."""
-    questions = {side: question_rows(side, folders["hop_questions"]) for side in ("in", "out")}
-    return {**questions, "vertex": vertex_texts(folders["passages"], folders["hop_vertices"])}
+def _texts(side: str, folders: Mapping[str, Path]) -> TextRows:
+    """The texts of a side."""
+    if side == "vertex":
+        return vertex_texts(folders["passages"], folders["hop_vertices"])
+    return question_rows(side, folders["hop_questions"])
 
 
-def _placed(
-    work: Work, side: str, texts: TextRows, words: _Words, earlier: TextRows | None, keywords_of: Shared
-) -> Ragged:
-    """The keywords of each text, by their places in `words`. earlier: the texts of an earlier run; keywords_of:
-    `keywords_batch`."""
+def _placed(work: Work, side: str, words: _Words, keywords_of: Shared) -> Ragged:
+    """The keywords of each text of a side, by their places in `words`. keywords_of: `keywords_batch`."""
+    texts = _texts(side, work.stage_folders)
+    earlier = _texts(side, work.previous_inputs) if work.previous and work.previous_inputs else None
     rows, known = np.full(len(texts), -1), read_lists(work.previous / f"{side}.parquet") if work.previous else None
     values, sizes = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
     if earlier and known and known.batch == len(earlier) and not outside(known.values.numpy(), words.n_known):
