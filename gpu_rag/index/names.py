@@ -141,6 +141,33 @@ def rows_of(wanted: pa.Array, names: pa.Array) -> np.ndarray:
     return rows
 
 
+class HashedRows:
+    """`rows_of` for many batches of wanted texts, which would hash all names each time.
+
+    Python's hash has a secret key, so that nobody can prepare two names with one hash. Of two that have one by chance
+    the second is not found.
+    """
+
+    def __init__(self, names: pa.LargeStringArray):
+        hashes = _hashes(names)
+        self._names, self._order = names, np.argsort(hashes, kind="stable")
+        self._hashes = hashes[self._order]
+
+    def of(self, wanted: pa.LargeStringArray) -> np.ndarray:
+        """i64: the first row of each wanted text, -1 if it is not there."""
+        if not len(self._names):
+            return np.full(len(wanted), -1)
+        places = np.searchsorted(self._hashes, _hashes(wanted)).clip(max=len(self._names) - 1)
+        rows = self._order[places]
+        is_same = pc.equal(wanted, self._names.take(pa.array(rows))).to_numpy(zero_copy_only=False)
+        return np.where(is_same, rows, -1)
+
+
+def _hashes(texts: pa.Array) -> np.ndarray:
+    parts = (texts.slice(start, _ROWS).to_pylist() for start in range(0, len(texts), _ROWS))
+    return np.fromiter((hash(text) for part in parts for text in part), np.int64, len(texts))
+
+
 def inverse(rows: np.ndarray, n: int, dtype: type[np.signedinteger[Any]] = np.int64) -> np.ndarray:
     """dtype[n]: the place of each number below n in `rows`, -1 for one that is not there. rows: -1 is no number."""
     places = np.full(n, -1, dtype)

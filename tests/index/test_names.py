@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.index import names
-from gpu_rag.index.names import SortedRows, TextColumn, normalised, one_array, rows_of
+from gpu_rag.index.names import HashedRows, SortedRows, TextColumn, normalised, one_array, rows_of
 from gpu_rag.text.normalise import normalise_name
 
 TEXT = st.text(alphabet="aB1 _-.,'()[]#%éßİ²\u00a0“", max_size=8)
@@ -21,6 +21,20 @@ TEXT = st.text(alphabet="aB1 _-.,'()[]#%éßİ²\u00a0“", max_size=8)
 def test_names_are_normalised_as_one_by_one(names: list[str]) -> None:
     column = pa.chunked_array([names[:7], names[7:]], pa.string())
     assert normalised(one_array(column)).to_pylist() == [normalise_name(name) for name in names]
+
+
+@given(st.lists(TEXT, max_size=12), st.lists(TEXT, max_size=12), st.sampled_from([None, lambda text: len(text) // 4]))
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_hashed_rows_are_the_rows_of_texts(known: list[str], others: list[str], collide: Callable[[str], int]) -> None:
+    column, wanted = (pa.array(texts, pa.large_string()) for texts in (known, known[::-1] + others))
+    with pytest.MonkeyPatch.context() as patch:
+        if collide:
+            patch.setattr(names, "hash", collide, raising=False)
+        rows = HashedRows(column).of(wanted)
+    expected = rows_of(wanted, column)
+    if not collide:
+        assert rows.tolist() == expected.tolist()
+    assert ((rows == expected) | (rows == -1)).all(), "a text with the hash of another is never taken for it"
 
 
 @pytest.mark.parametrize("wrong", [pc.utf8_lower, pc.utf8_trim_whitespace, lambda names: names])

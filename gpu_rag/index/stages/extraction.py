@@ -21,7 +21,7 @@ from msgspec import Meta, Struct
 from gpu_rag.errors import GpuRagError, UsageError
 from gpu_rag.index import tables
 from gpu_rag.index.database import Database, database
-from gpu_rag.index.names import one_array, rows_of
+from gpu_rag.index.names import HashedRows, one_array, rows_of
 from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.coreference import coreference_params, resolved
 from gpu_rag.index.stages.passages import are_english, are_of_nodes, content_hash
@@ -347,11 +347,12 @@ def _matched(work: Work, passages: pa.Table, rejects: Rejects, carried: array[in
     sorted_ = sorted_.sort_by([("id", "ascending"), ("start", "ascending"), ("row", "ascending")])
     documents, sizes = sorted_["id"].combine_chunks().value_counts().flatten()  # in order of first use
     ends, order = np.cumsum(np.append(0, sizes.to_numpy())), sorted_["row"].to_numpy()
+    rows_of_id, rows_of_document = HashedRows(ids), HashedRows(documents)
     for path in work.sources.openie:
         items = iter(read_openie(path))
         while block := list(islice(items, tables.ROWS_A_GROUP)):
             wanted = pa.array([item.id if isinstance(item, OpenIERow) else "" for item in block], pa.large_string())
-            for item, row, doc in zip(block, rows_of(wanted, ids).tolist(), rows_of(wanted, documents).tolist()):
+            for item, row, doc in zip(block, rows_of_id.of(wanted).tolist(), rows_of_document.of(wanted).tolist()):
                 rows = order[ends[doc] : ends[doc + 1]].tolist() if doc >= 0 else []
                 if row >= 0 and is_part[row]:
                     rows = [row]
