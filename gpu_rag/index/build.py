@@ -104,8 +104,8 @@ def _clean(out: Path, *manifests: Manifest) -> None:
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """Let Python seldom look for unused cycles of objects: for each 700 new ones, that is a third of the time of a stage
-    that reads rows as objects."""
+    """Let Python seldom look for unused cycles of objects: after each 700 new ones, that is a third of the time of a
+    stage that reads rows as objects."""
     before = gc.get_threshold()
     gc.set_threshold(before[0] and max(before[0], 50_000), *before[1:])
     try:
