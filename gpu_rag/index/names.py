@@ -142,11 +142,7 @@ def rows_of(wanted: pa.Array, names: pa.Array) -> np.ndarray:
 
 
 class HashedRows:
-    """`rows_of` for many batches of wanted texts, which would hash all names each time.
-
-    Python's hash has a secret key, so that nobody can prepare two names with one hash. Of two that have one by chance
-    the second is not found.
-    """
+    """`rows_of` for many batches of wanted texts: `rows_of` hashes all names for each batch, and this once."""
 
     def __init__(self, names: pa.LargeStringArray):
         hashes = _hashes(names)
@@ -157,10 +153,15 @@ class HashedRows:
         """i64: the first row of each wanted text, -1 if it is not there."""
         if not len(self._names):
             return np.full(len(wanted), -1)
-        places = np.searchsorted(self._hashes, _hashes(wanted)).clip(max=len(self._names) - 1)
+        hashes = _hashes(wanted)
+        places = np.searchsorted(self._hashes, hashes).clip(max=len(self._names) - 1)
         rows = self._order[places]
         is_same = pc.equal(wanted, self._names.take(pa.array(rows))).to_numpy(zero_copy_only=False)
-        return np.where(is_same, rows, -1)
+        unlike = np.flatnonzero((self._hashes[places] == hashes) & ~is_same)  # another name has the hash
+        rows[~is_same] = -1
+        if len(unlike):
+            rows[unlike] = rows_of(wanted.take(pa.array(unlike)), self._names)
+        return rows
 
 
 def _hashes(texts: pa.Array) -> np.ndarray:

@@ -29,8 +29,8 @@ def the_embedder(settings: Settings) -> tuple[str, ...]:
 @dataclass(frozen=True)
 class Pairs:
     """Pairs of vectors that a stage compares. name: what their number grows with, in words; number(settings, sizes):
-    their number, from the sizes of the index, which include each count of a stage; are_all: whether `near_pairs`
-    compares all of so many vectors, which is faster than a search."""
+    their number, from the sizes of the index, which include each count of a stage; are_all(sizes): whether `near_pairs`
+    compares all pairs, which is faster than `nearest`."""
 
     name: str
     number: Callable[[Settings, Mapping[str, float]], float]

@@ -15,28 +15,33 @@ from gpu_rag.index.titles import TITLE_WEIGHT
 from gpu_rag.types import CSR
 
 STORED = ("counts", "indices", "gaps", "weights")
-_ROWS = 4096  # rows of the graph at a time: bounds memory
+_ROWS, _GAPS = 1 << 12, 1 << 20  # rows of the graph, and gaps, at a time: bounds memory
 
 
 def stored(indptr: np.ndarray, indices: np.ndarray, weight: np.ndarray) -> dict[str, np.ndarray]:
     """The arrays of the file of a CSR: counts u8|u16|u32[N], entries of each row; indices i32[E]; weights f32[W], those
-    that are not 1, in order; gaps u8|u16|u32|u64[W], how many entries each lies behind the one before, or behind 0."""
+    that are not 1, in order; gaps u8|u16|u32|u64[W], the distance of each from the one before; of the first, from 0.
+    Memory: an additional byte an entry, 12 a node, and 12 a weight."""
     places = np.flatnonzero(weight != 1)
-    gaps = narrow(np.diff(places, prepend=0))
-    arrays = narrow(np.diff(indptr)), indices, gaps, np.asarray(weight[places], np.float32)
-    return dict(zip(STORED, arrays))
+    weights = np.asarray(weight[places], np.float32)
+    for last in range(len(places) - 1, 0, -_GAPS):  # from behind, since each needs the one before
+        part = places[max(last - _GAPS, 0) : last + 1]
+        part[1:] -= part[:-1].copy()
+    return dict(zip(STORED, (narrow(np.diff(indptr)), indices, narrow(places), weights)))
 
 
 def walk_of(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """{"indptr" i64[N + 1], "indices" i32[E], "weight" f32[E], "degree" f64[N]} of a file: a CSR and the sums of its
-    rows. Memory: 4 bytes an entry and 16 a node; the columns stay mapped."""
+    rows. Memory: 4 bytes an entry and 16 a node, and for a while 24 a weight; the columns stay mapped."""
     counts, indices, gaps, weights = (arrays[name] for name in STORED)
     places = gaps.cumsum(dtype=np.int64)
     indptr, weight = starts_of(counts), np.ones(len(indices), np.float32)
     weight[places] = weights
-    row = np.searchsorted(indptr, places, "right") - 1
+    row = np.searchsorted(indptr, places, "right")
+    row -= 1
+    del places
     # f32 minus 1 is exact in f64, and so is the sum of weights of at least 2^-20
-    degree = counts.astype(np.float64) + np.bincount(row, weights.astype(np.float64) - 1, len(counts))
+    degree = counts.astype(np.float64) + np.bincount(row, np.subtract(weights, 1, dtype=np.float64), len(counts))
     return {"indptr": indptr, "indices": indices, "weight": weight, "degree": degree}
 
 

@@ -1,7 +1,7 @@
 """The cost of a build: tokens, seconds and memory by stage, and disk, predicted from samples that are really indexed.
 
 A cost is a straight line through the smaller and the larger sample, in the size that the stage grows with. Memory is
-that of the largest sample, grown by a power (MEMORY_GROWTH), and the share KEPT of the most memory stays until the end.
+that of the largest sample, grown by a power (MEMORY_GROWTH), and the share KEPT of the largest so far is added.
 The number of names grows by a power of the number of names written in the whole corpus: a sample does not show which
 names its passages share with others. The number of relations grows by a power of the passages (Heaps' law). Where a
 stage compares all pairs, their number, divided by this machine's pairs per second, is added to the line. Work that
@@ -23,7 +23,7 @@ import numpy as np
 
 from gpu_rag.graph.nearest import nearest
 from gpu_rag.graph.nearest.pairs import EXACT_ROWS, near_pairs
-from gpu_rag.index.build import fingerprint_of, guard_folder, is_up_to_date
+from gpu_rag.index.build import few_collections, fingerprint_of, guard_folder, is_up_to_date
 from gpu_rag.index.folder import storage_errors
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.memory import memory_bytes
@@ -43,8 +43,8 @@ LONG_S = 10.0  # a run on at least LEAST that takes longer is the last one, unle
 N_TRIPLES = 100_000  # triples of each knowledge base source that are really read, linked and written
 N_ASKED = 8  # passages of the sample when an LLM is used
 N_FRESH = 4  # new replies needed to measure the time of one
-# Exponents of memory above that before a stage, for stages that embed (by windows of texts) and others; and the share
-# of it that allocators keep until the end. Measured between 2,048 and 1,001,700 passages.
+# Exponents of the memory of a stage, for stages that embed (they read windows of texts) and others; and the share of
+# the largest stage's memory that allocators keep until the end. Measured between 2,048 and 1,001,700 passages.
 MEMORY_GROWTH = {True: 0.45, False: 0.7}
 KEPT = 0.15
 COUNTING = ("passages", "extraction", "entities")  # these stages always run on the whole sample, since they are quick
@@ -57,7 +57,7 @@ _GROWTH: dict[str, tuple[str, float, float]] = {  # (size that it grows with, sm
     "kinds of relation": ("triples", 0.0, 1.0),
 }
 _COUNTS = ("llm_calls", "prompt_tokens", "cached_tokens", "generated_tokens", "failures")
-# Vectors used to measure the rates of pairs, and results for each; more are 5 % faster, and take longer
+# Numbers of vectors that measure the rates of pairs, and of results of a query; more are 5 % faster, and take longer
 _QUERIES, _BASE, _ALL, _BEST = 1024, 65536, 16384, 21
 
 
@@ -111,7 +111,7 @@ def plan_index(job: BuildJob, *, n_sample: int | None = None, progress: Progress
     llm = RepeatingLLM(job.models.llm()) if "llm" in roles else None
     load_s = time.perf_counter() - loading
     progress.start("trying", None, "passages")
-    with tempfile.TemporaryDirectory(prefix="gpu-rag-plan-") as folder:
+    with few_collections(), tempfile.TemporaryDirectory(prefix="gpu-rag-plan-") as folder:
         plan = _tried(job, llm, counts, n_names, drawn, Path(folder), math.inf if n_sample else LONG_S)
     progress.advance(len(plan.sample))
     progress.finish("trying", skipped=False)
@@ -344,11 +344,11 @@ class _Plan:
 
 @cache
 def pairs_per_second(dim: int, are_all: bool) -> float:
-    """The pairs of random vectors that this machine compares per second: all pairs of some vectors, counted twice, or
-    for a search of the best few."""
+    """The pairs of random vectors that this machine compares per second. are_all: by `near_pairs`, each pair counted
+    twice; else by `nearest`."""
     generator, seconds = np.random.default_rng(0), list[float]()
-    base = torch.nn.functional.normalize(torch.from_numpy(generator.standard_normal((_BASE, dim), np.float32))).half()
-    n = _ALL if are_all else _QUERIES
+    n, n_base = (_ALL, _ALL) if are_all else (_QUERIES, _BASE)
+    base = torch.nn.functional.normalize(torch.from_numpy(generator.standard_normal((n_base, dim), np.float32))).half()
     for rows in (64, n, n):  # the first loads what is needed
         started = time.perf_counter()
         if are_all:
@@ -356,4 +356,4 @@ def pairs_per_second(dim: int, are_all: bool) -> float:
         else:
             nearest(base[:rows].float(), base, _BEST)
         seconds.append(time.perf_counter() - started)
-    return n * (n if are_all else _BASE) / max(min(seconds[1:]), 1e-9)
+    return n * n_base / max(min(seconds[1:]), 1e-9)

@@ -1,5 +1,6 @@
 """The stage runner: skipping, staleness, refusal of strangers, locks, damaged folders, and kills at any moment."""
 
+import gc
 import json
 import random
 import signal
@@ -13,7 +14,7 @@ import pytest
 
 import gpu_rag
 from gpu_rag.errors import BadInput, GpuRagError, ModelError, UsageError
-from gpu_rag.index.build import build_index
+from gpu_rag.index.build import build_index, few_collections
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.stage import Stage, ordered
 from gpu_rag.index.verify import verify
@@ -123,6 +124,16 @@ def test_verify_names_what_a_build_that_was_ended_has_not_made(tiny_corpus: Path
     ]
     gpu_rag.build(tiny_corpus, tmp_path / "a", methods=["dense", "bm25"], settings=FAST)
     assert verify(tmp_path / "a") == []
+
+
+def test_a_build_looks_seldom_for_unused_objects_and_leaves_that_as_it_was() -> None:
+    before = gc.get_threshold()
+    with few_collections():
+        assert gc.get_threshold()[0] > 10 * before[0]
+        with few_collections():  # another build of this process
+            pass
+        assert gc.get_threshold()[0] > 10 * before[0]
+    assert gc.get_threshold() == before
 
 
 BUILD = """

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.graph.nearest import pairs as pairs_module
-from gpu_rag.graph.nearest.pairs import among_nearest, close_pairs, near_pairs, plan
+from gpu_rag.graph.nearest.pairs import among_nearest, close_pairs, comparisons, near_pairs, plan
 
 THRESHOLD = 0.8
 PARTS = st.sampled_from([1, 5, 1 << 22])
@@ -94,6 +94,12 @@ def test_many_equal_rows_cost_no_square() -> None:
     base[:, 0] = 1
     left, right, score = close_pairs(base, np.zeros(3000, np.uint64), THRESHOLD)
     assert set((right - left).tolist()) == set(range(1, pairs_module.CAP + 1)) and set(score.tolist()) == {1.0}
+
+
+def test_the_cost_falls_with_the_threshold_at_every_threshold() -> None:
+    costs = [comparisons(1_000_000, threshold) for threshold in (-1.0, -0.5, 0.0, 0.5, 0.8, 0.99, 1.0)]
+    assert costs == sorted(costs, reverse=True) and costs[-1] > 0
+    assert comparisons(pairs_module.EXACT_ROWS, -1.0) == pairs_module.EXACT_ROWS
 
 
 @pytest.mark.parametrize("n", [0, 1])

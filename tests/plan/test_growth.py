@@ -223,7 +223,7 @@ def hop_plan(folder: Path, corpus: Path, **hops: int) -> dict[str, float]:
 def test_pairs_of_questions_are_counted_where_all_are_compared(
     tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_plan, "pairs_per_second", lambda dim, k: 1.0)
+    monkeypatch.setattr(index_plan, "pairs_per_second", lambda dim, are_all: 1.0)
     stage = hop_plan(tmp_path / "ix", tiny_corpus)
     assert stage["grows_with"] == "questions squared" and stage["s"] > 100  # at one pair a second
     assert hop_plan(tmp_path / "iy", tiny_corpus, exact_limit=0)["s"] > edges.CANDIDATES_COST

@@ -37,8 +37,8 @@ TOGETHER = 16  # tables whose codes are in memory at once
 CAP = 256  # a row is compared with at most this number of following rows of its bucket
 SKETCH = 256  # bits
 TABLE_COST = 115.0  # cost of a row in one table, in exact comparisons of two rows
-CLOSE_COST = 0.0016  # the same for each other row, because candidates that are near grow by the square. Fewer pass the
-# sketch at a higher threshold: times the root of its angle, measured at .8 and .99
+CLOSE_COST = 0.0016  # the same for each other row, because candidates that are near grow by the square; times the root
+# of the threshold's angle, measured at .8 and .99: fewer pass the sketch at a higher threshold
 _SPREAD = 3.3  # allowed sketch distance of a pair at the threshold, in standard deviations
 _GRID = 1024.0  # components are multiples of 1 / _GRID: sums of 16,384 of them are exact in f32
 _ROWS = 1 << 12  # rows projected at a time
@@ -57,8 +57,8 @@ RowPairs = tuple[np.ndarray, np.ndarray, np.ndarray]
 def plan(n: int, threshold: float) -> tuple[int, int]:
     """(bits, tables) for n rows: buckets of BUCKET rows on average, and RECALL at the threshold."""
     bits = min(max(math.ceil(math.log2(max(n, 2) / BUCKET)), 4), 30)
-    equal = (1 - math.acos(threshold) / math.pi) ** bits
-    return bits, min(math.ceil(math.log(1 - RECALL) / math.log1p(-min(equal, 1 - 1e-9))), MAX_TABLES)
+    equal = (1 - math.acos(min(max(threshold, -1.0), 1.0)) / math.pi) ** bits
+    return bits, min(math.ceil(math.log(1 - RECALL) / math.log1p(-min(max(equal, 1e-9), 1 - 1e-9))), MAX_TABLES)
 
 
 def comparisons(n: float, threshold: float) -> float:

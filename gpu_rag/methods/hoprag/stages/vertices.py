@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gpu_rag.errors import GpuRagError
 from gpu_rag.graph.ragged import row_of_value, some_lists
 from gpu_rag.index import tables
 from gpu_rag.index.checks import outside
@@ -143,7 +144,8 @@ def vertex_vectors_stage(work: Work) -> dict[str, int]:
 @stage("hop_keywords", needs=("passages", "hop_vertices", "hop_questions"), version=9)
 def keywords_stage(work: Work) -> dict[str, int]:
     """Write the table `keywords`, sorted, and for in-questions, out-questions and vertices ascending lists of its
-    rows. A text that an earlier run had keeps its list. Memory: `index.memory`, and 16 bytes a keyword of a text."""
+    rows. A text that an earlier run had keeps its list. Memory: `index.memory`, the texts of a side (now and
+    earlier), the earlier words, and some 28 bytes for each keyword of a text."""
     files = [questions_file(work.stage_folders["hop_questions"], side) for side in ("in", "out")]
     files.append(work.stage_folders["hop_vertices"] / "vertices.parquet")
     work.progress.start("hop_keywords", sum(map(tables.n_rows, files)), "texts")
@@ -153,6 +155,7 @@ def keywords_stage(work: Work) -> dict[str, int]:
     with database(work) as db, Shared(keywords_batch, work.settings, work) as keywords_of:
         words = _Words(db, known)
         lists = {side: _placed(work, side, words, keywords_of) for side in SIDES}
+        keywords_of.close()  # its processes need memory
         number, n = words.numbered(work, lists.values())
     for side, given in lists.items():
         keys = row_of_value(given).numpy()
@@ -165,7 +168,7 @@ def keywords_stage(work: Work) -> dict[str, int]:
 
 
 class _Words:
-    """Words by place, in the table `seen` of a database: a word has a place for each batch of texts that has it.
+    """Words by place, in the table `seen` of a database: a word gets a place in each batch of texts where it occurs.
     known: those of an earlier run, which have the first places."""
 
     def __init__(self, db: Database, known: pa.LargeStringArray):
@@ -174,9 +177,11 @@ class _Words:
         db.create("numbered", _NUMBERED)
 
     def places(self, words: pa.StringArray) -> np.ndarray:
-        """i32: the place of each word, which is new."""
+        """i32: the place of each word; each distinct one gets a new place. Raises GpuRagError above 2^31."""
         encoded, first = words.dictionary_encode(), self.n
         self.n += len(encoded.dictionary)
+        if self.n >= 1 << 31:
+            raise GpuRagError("too many keywords in one index", given=self.n, expected="below 2^31", do=_SPLIT)
         self._db.add("seen", pa.table([np.arange(first, self.n, dtype=np.int32), encoded.dictionary], schema=_SEEN))
         return encoded.indices.to_numpy() + np.int32(first)
 
@@ -187,7 +192,7 @@ class _Words:
         for lists in used:
             is_used[lists.values] = True
         place = np.flatnonzero(is_used[: self.n_known]).astype(np.int32)
-        self._db.add("seen", pa.table([place, self._known.take(pa.array(place)).cast(pa.string())], schema=_SEEN))
+        self._db.add("seen", pa.table([place, self._known.take(pa.array(place))], ["place", "word"]))
         self._db.run("CREATE TABLE once AS SELECT DISTINCT word FROM seen")
         n, number = 0, np.zeros(self.n, np.int32)
         with tables.TableWriter(work.out / "keywords.parquet", KEYWORDS) as writer:
@@ -201,6 +206,7 @@ class _Words:
         return number, n
 
 
+_SPLIT = "divide the corpus into several indexes"
 _SEEN = pa.schema([("place", pa.int32()), ("word", pa.string())])
 _NUMBERED = pa.schema([("word", pa.string()), ("number", pa.int32())])
 _KEYWORDS = pa.schema([("keywords", pa.list_(pa.string()))])
