@@ -145,7 +145,7 @@ class HashedRows:
     """`rows_of` for many batches of wanted texts: `rows_of` hashes all names for each batch, and this once."""
 
     def __init__(self, names: pa.LargeStringArray):
-        hashes = _hashes(names)
+        hashes = hashes_of(names)
         self._names, self._order = names, np.argsort(hashes, kind="stable")
         self._hashes = hashes[self._order]
 
@@ -153,7 +153,7 @@ class HashedRows:
         """i64: the first row of each wanted text, -1 if it is not there."""
         if not len(self._names):
             return np.full(len(wanted), -1)
-        hashes = _hashes(wanted)
+        hashes = hashes_of(wanted)
         places = np.searchsorted(self._hashes, hashes).clip(max=len(self._names) - 1)
         rows = self._order[places]
         is_same = pc.equal(wanted, self._names.take(pa.array(rows))).to_numpy(zero_copy_only=False)
@@ -164,7 +164,9 @@ class HashedRows:
         return rows
 
 
-def _hashes(texts: pa.Array) -> np.ndarray:
+def hashes_of(texts: pa.Array) -> np.ndarray:
+    """i64: a hash of each text within this process. Python's hash has a secret key, so that nobody can prepare two
+    texts with one hash."""
     parts = (texts.slice(start, _ROWS).to_pylist() for start in range(0, len(texts), _ROWS))
     return np.fromiter((hash(text) for part in parts for text in part), np.int64, len(texts))
 

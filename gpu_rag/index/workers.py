@@ -68,18 +68,13 @@ class Shared:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the processes. The rule is no longer called."""
         if self._work is not None:
-            self._work.shared_s, self._used_s = self._work.shared_s + self._used_s, 0.0
+            self._work.shared_s += self._used_s
         for process in self._processes:
             process.kill()
         self._threads.shutdown(cancel_futures=True)
         for process in self._processes:
             process.close()
-        self._processes.clear()
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rule's result for all rows, in order. Raises GpuRagError if a process fails."""

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from gpu_rag.errors import BadInput
 from gpu_rag.graph.pagerank import prepare, prepared
 from gpu_rag.index import tables
-from gpu_rag.index import walk as walk_module
 from gpu_rag.index.index import GRAPH
 from gpu_rag.index.stages.graph import graph_stage, relation_graph_stage
 from gpu_rag.index.titles import TITLE_WEIGHT
@@ -135,18 +134,14 @@ def test_a_stored_graph_is_the_one_that_is_prepared(bench: Any, wrong: str | Non
 ROWS = st.lists(st.lists(st.tuples(st.integers(0, 99), st.sampled_from([1, 1, 15, 16, 0.8, 0.999, 0.31])), max_size=5))
 
 
-@given(ROWS, st.integers(1, 300), st.sampled_from([1, 2, 1 << 20]))
+@given(ROWS, st.integers(1, 300))
 @settings(deadline=None, derandomize=True)
-def test_a_file_gives_the_graph_and_the_exact_sums_of_its_rows(
-    rows: list[list[tuple[int, float]]], more: int, at_once: int
-) -> None:
+def test_a_file_gives_the_graph_and_the_exact_sums_of_its_rows(rows: list[list[tuple[int, float]]], more: int) -> None:
     """Rows without entries, without weights, and with more entries than a byte counts."""
     rows = [*rows, [(column, 1.0) for column in range(more)], []]
     indptr, indices = np.cumsum([0, *map(len, rows)]), np.array([column for row in rows for column, _ in row], np.int32)
     weight = np.array([value for row in rows for _, value in row], np.float32)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(walk_module, "_GAPS", at_once)
-        file = stored(indptr, indices, weight)
+    file = stored(indptr, indices, weight)
     assert file["gaps"].tolist() == np.diff(np.flatnonzero(weight != 1), prepend=0).tolist()
     assert file["counts"].dtype == (np.uint8 if more < 256 else np.uint16)
     walk = walk_of(file)

@@ -57,13 +57,13 @@ RowPairs = tuple[np.ndarray, np.ndarray, np.ndarray]
 def plan(n: int, threshold: float) -> tuple[int, int]:
     """(bits, tables) for n rows: buckets of BUCKET rows on average, and RECALL at the threshold."""
     bits = min(max(math.ceil(math.log2(max(n, 2) / BUCKET)), 4), 30)
-    equal = (1 - math.acos(min(max(threshold, -1.0), 1.0)) / math.pi) ** bits
+    equal = (1 - math.acos(threshold) / math.pi) ** bits
     return bits, min(math.ceil(math.log(1 - RECALL) / math.log1p(-min(max(equal, 1e-9), 1 - 1e-9))), MAX_TABLES)
 
 
 def comparisons(n: float, threshold: float) -> float:
     """Predicted cost of finding the close pairs of one of n rows on a CPU, in exact comparisons of two rows."""
-    close_cost = CLOSE_COST * math.sqrt(math.acos(min(max(threshold, -1.0), 1.0))) * n
+    close_cost = CLOSE_COST * math.sqrt(math.acos(threshold)) * n
     return n if n <= EXACT_ROWS else plan(int(n), threshold)[1] * (TABLE_COST + close_cost)
 
 

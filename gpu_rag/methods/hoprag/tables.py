@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag.index import tables
-from gpu_rag.index.names import one_array, rows_of
+from gpu_rag.index.names import hashes_of, one_array, rows_of
 from gpu_rag.index.stages.search import TextRows, rows_by_key
 from gpu_rag.lazy import torch
 from gpu_rag.types import Ragged
@@ -56,10 +56,9 @@ def question_rows(side: str, folder: Path) -> TextRows:
 
 
 def text_keys(side: str, folder: Path) -> np.ndarray:
-    """i64[Q]: a key of the text of each in- or out-question, for comparisons in this process, see `text_hashes`."""
+    """i64[Q]: a key of the text of each in- or out-question, for comparisons in this process, see `hashes_of`."""
     batches = tables.read_batches(questions_file(folder, side), QUESTIONS, ("text",))
-    keys = [np.fromiter(map(hash, batch["text"].to_pylist()), np.int64, batch.num_rows) for batch in batches]
-    return np.concatenate([np.zeros(0, np.int64), *keys])
+    return np.concatenate([np.zeros(0, np.int64), *(hashes_of(batch["text"]) for batch in batches)])
 
 
 def same_texts(side: str, now: Path, before: Path) -> np.ndarray:

@@ -152,10 +152,10 @@ def keywords_stage(work: Work) -> dict[str, int]:
     known = pa.array([], pa.large_string())
     if work.previous and work.previous_inputs:
         known = one_array(tables.read_table(work.previous / "keywords.parquet", KEYWORDS)["keyword"])
-    with database(work) as db, Shared(keywords_batch, work.settings, work) as keywords_of:
+    with database(work) as db:
         words = _Words(db, known)
-        lists = {side: _placed(work, side, words, keywords_of) for side in SIDES}
-        keywords_of.close()  # its processes need memory
+        with Shared(keywords_batch, work.settings, work) as keywords_of:
+            lists = {side: _placed(work, side, words, keywords_of) for side in SIDES}
         number, n = words.numbered(work, lists.values())
     for side, given in lists.items():
         keys = row_of_value(given).numpy()
