@@ -15,7 +15,7 @@ from gpu_rag.cli.terminal import on_one_line, visible
 from gpu_rag.index.metadata import in_words
 from gpu_rag.jobs import best_sentences, in_one_line, no_answer, title_of
 from gpu_rag.methods.registry import joined_hooks
-from gpu_rag.report.answers import GROUNDED
+from gpu_rag.report.answers import mark
 from gpu_rag.text.tokens import tokenize
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ HOW = {
 
 
 _MATCHED = ("paths", "sentences", "evidence", "answer", "No")  # parts whose words are compared with question and answer
-_ANSWERED, _ASKED = "bold green", "bold yellow"
+_ASKED = "bold yellow"
 _GROUNDED = {"supported": "bold green", "unsupported": "bold red"}
 _WORD = re.compile(r"\w+(?:['’]\w+)*")
 _WIDTH = 100
@@ -111,11 +111,13 @@ def _sentences(row: dict[str, Any]) -> list[str]:
 
 def styled(text: str, row: dict[str, Any]) -> Text:
     """`trace_text` of a row with styles for the heads of parts and, in paths, sentences and passages, for the words of
-    the answer and of the question."""
+    the answer (green if it is supported) and of the question."""
     from rich.text import Text
 
     shown = Text()
     answered, asked = set(tokenize(row["answer"] or "")), set(tokenize(row.get("condensed") or row["question"]))
+    status = row["grounding"]["status"]
+    found = "bold green" if status == "supported" else "bold"
     part = ""
     for line in visible(text).splitlines(keepends=True):
         made = Text(line)
@@ -125,10 +127,10 @@ def styled(text: str, row: dict[str, Any]) -> Text:
         if part in _MATCHED:
             for word in _WORD.finditer(line):
                 terms = set(tokenize(word[0]))
-                style = _ANSWERED if terms & answered else _ASKED if terms & asked else ""
+                style = found if terms & answered else _ASKED if terms & asked else ""
                 made.stylize(style, *word.span())
         if part in ("answer", "failed") and line.startswith(part):
-            made.stylize(_GROUNDED.get(row["grounding"]["status"], "") if part == "answer" else "red", len(part))
+            made.stylize(_GROUNDED.get(status, "") if part == "answer" else "red", len(part))
         shown.append_text(made)
     return shown
 
@@ -141,7 +143,8 @@ def _answer(row: dict[str, Any]) -> str:
         reason = "the reader found no support in the evidence" if row["usage"]["llm_calls"] else "no model was asked"
         return f"answer    none: {reason}"
     grounding = row["grounding"]
-    words = f"   ({GROUNDED[grounding['status']]})" if grounding["status"] in GROUNDED else ""
+    words = mark(grounding["status"], row["usage"]["llm_calls"])
+    words = f"   ({words})" if words else ""
     passages = {item["passage_id"]: item for item in row["evidence"]}
     quoted = [(passages[s["passage_id"]], s["start"], s["end"]) for s in grounding["sentences"]]
     texts = [f"{in_one_line(item['text'][start:end])} [{title_of(item)}]" for item, start, end in quoted]

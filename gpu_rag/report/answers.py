@@ -19,7 +19,13 @@ GROUNDED = {
     "supported": "supported by the evidence",
     "mentioned": "its words stand in the evidence, which may say them of something else",
     "unsupported": "unsupported: the evidence does not state it",
+    "none": "undecided: the check of its words cannot tell, so read the evidence",
 }
+
+
+def mark(status: str, llm_calls: int) -> str:
+    """Words for the grounding of an answer. A count that no model made needs none."""
+    return GROUNDED[status] if llm_calls or status != "none" else ""
 
 
 class Result(Answer):
@@ -43,7 +49,7 @@ class Result(Answer):
             return "failed, {type}: {message}".format(**self.error)
         if self.text is None:
             return "no answer: the reader found no support in the evidence" if self.usage.llm_calls else ""
-        return GROUNDED.get(self.grounding.status, "")
+        return mark(self.grounding.status, self.usage.llm_calls)
 
     def _parts(self, item: Evidence) -> Iterator[tuple[str, bool]]:
         """A passage as (text, whether it is marked); text outside marked sentences is shortened."""

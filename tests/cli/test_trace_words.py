@@ -1,9 +1,11 @@
 """explain says in words what each step of a method was; none is left to its bare name."""
 
+import pytest
+
 import gpu_rag
 from gpu_rag import jobs
 from gpu_rag.cli.index_command import kinds_of_rejects
-from gpu_rag.cli.trace_text import step_words, trace_text
+from gpu_rag.cli.trace_text import step_words, styled, trace_text
 from gpu_rag.types import Reject
 
 
@@ -46,7 +48,18 @@ def test_sentences_come_before_the_answer_and_an_answer_says_how_it_is_grounded(
     assert "  > She won it. [a.csv row 2]" in trace_text(row_of(evidence=[untitled], support=[sentence]))
     unstated = trace_text(row_of(status="unsupported", grounding={"status": "unsupported", "sentences": []}))
     assert "answer    a   (unsupported: the evidence does not state it)" in unstated
+    undecided = {"grounding": {"status": "none", "sentences": []}}
+    usage = {**row_of()["usage"], "llm_calls": 1}
+    assert "answer    a   (undecided: " in trace_text(row_of(**undecided, usage=usage))
+    assert "answer    a\n" in trace_text(row_of(**undecided)), "a count is exact"
     assert "answer    none: no model was asked" in trace_text(row_of(answer=None, status="unsupported"))
+
+
+@pytest.mark.parametrize("status", ["supported", "mentioned", "none", "unsupported"])
+def test_only_a_supported_answer_is_green(status):
+    row = row_of(grounding={"status": status, "sentences": []})
+    styles = {str(span.style) for span in styled(trace_text(row), row).spans}
+    assert any("green" in style for style in styles) == (status == "supported")
 
 
 def test_a_line_feed_in_a_name_does_not_break_a_line():
