@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     given_columns = {} if options.columns is None else {"columns": options.columns}
     flags = {"index": given_columns | ({"extractor": "import"} if options.openie else {})}
     settings = settings_of(options, saved_settings(options.out, fresh), flags)
-    _say_unread(options, settings.index.columns)
+    _say_unread(options)
     keys = ("openie", "kg", "skb", "sources", "strict", "forget_replies", "retry_unread")
     given = {key: getattr(options, key) for key in keys}
     methods = None if options.methods is None else names(options.methods)
@@ -93,6 +93,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     if options.plan:
         with Bars(options.json_progress) as bars:
             plan = plan_build(options.corpus, options.out, n_sample=options.plan_sample, progress=bars, **given)
+        _say_columns(options, settings.index.columns)
         return 0, plan, index_plan_text(plan)
     before = _built(options, fresh)
     _say_extractor(before, settings.index.extractor)
@@ -103,6 +104,7 @@ def run(options: argparse.Namespace) -> tuple[int, dict[str, Any], str]:
     if gone := sorted(set(before) - set(report.manifest.stages)):
         why = "dropped, because they were damaged or their inputs changed"
         say(f"gpu-rag: {why}: {', '.join(gone)}; --for METHOD builds them again")
+    _say_columns(options, settings.index.columns)
     return report_build(options, index)
 
 
@@ -160,18 +162,26 @@ def _languages(document: dict[str, Any], index: Index) -> str:
     return f"\n{line}: {cost}. A language model extracts from all: --set index.extractor=llm"
 
 
-def _say_unread(options: argparse.Namespace, columns: str) -> None:
-    """Name the files that no installed library can read, and the tables without a column `text`."""
+def _say_unread(options: argparse.Namespace) -> None:
+    """Name the files that no installed library can read. Raises UsageError for --columns that no table has."""
     from gpu_rag.sources.columns import columns_of
-    from gpu_rag.sources.corpus import guessed, unread
+    from gpu_rag.sources.corpus import check_named, unread
     from gpu_rag.sources.named import named_source
-    from gpu_rag.sources.rows import Limits
 
-    for line in guessed(options.corpus, Limits(columns=columns_of(columns))):
-        say(f"gpu-rag: {line}; --columns title=NAME,text=NAME chooses")
+    if options.columns:
+        check_named(options.corpus, columns_of(options.columns))
     named = (source.path for source in map(named_source, options.sources) if source.kind in ("documents", "web"))
     for line in unread([*options.corpus, *named]):
         say(f"gpu-rag: {line}; each such file is a reject")
+
+
+def _say_columns(options: argparse.Namespace, columns: str) -> None:
+    """Name the tables without a column `text`, and columns that are not searched."""
+    from gpu_rag.sources.columns import columns_of
+    from gpu_rag.sources.corpus import guessed
+    from gpu_rag.sources.rows import Limits
+
+    say(*(f"gpu-rag: {line}" for line in guessed(options.corpus, Limits(columns=columns_of(columns)))))
 
 
 def _built(options: argparse.Namespace, fresh: bool) -> dict[str, StageRecord]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, compress, repeat, starmap
 from math import inf
 from typing import Any
@@ -27,10 +27,16 @@ def columns_of(text: str) -> tuple[tuple[str, str], ...]:
     return tuple((role, column) for role, column in pairs)
 
 
+def applicable(columns: Columns, names: Collection[str]) -> Columns:
+    """The columns, if a table with these names has the one named as text, or any if none is named so; else ()."""
+    needed = [column for role, column in columns if role == "text"] or [column for _, column in columns]
+    return columns if any(column in names for column in needed) else ()
+
+
 def renamed(row: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
-    """Row whose named columns are its id, title and text; numbers there become texts. Columns that it lacks change
-    nothing."""
-    roles = {column: role for role, column in columns if column in row}
+    """Row whose named columns are its id, title and text; numbers there become texts. Columns that it lacks, and those
+    not `applicable`, change nothing."""
+    roles = {column: role for role, column in applicable(columns, row) if column in row}
     given = {name: value for name, value in row.items() if name not in roles and name not in roles.values()}
     for column, role in roles.items():
         value = row[column]
@@ -49,10 +55,12 @@ def title_column(names: Sequence[str]) -> str:
     return next((name for wanted in ("title", "name") for name in others if name.lower() == wanted), others[0])
 
 
-def row_title(column: str, cell: str) -> str:
-    """Title of a row by its cell in the column that titles it: a number, which alone says nothing, comes behind the
-    name of the column."""
-    return f"{column} {cell}" if cell and NUMBER.fullmatch(cell) else cell
+def row_title(column: str, cell: str, id: str = "") -> str:
+    """Title of a row by its cell in the column that titles it. An empty cell or a number, which alone says nothing,
+    gives way to the id of the row; if that is a number too, it comes behind the name of the column."""
+    if not NUMBER.fullmatch(cell):
+        return cell
+    return id if not NUMBER.fullmatch(id) else f"{column} {cell}" if cell else ""
 
 
 def with_names(rows: Sequence[Sequence[str]], n_heads: int, room: float) -> tuple[list[str], float]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from gpu_rag.sources.charset import SAMPLE_BYTES, charset_of, doubt_of, mark_of
-from gpu_rag.sources.columns import NUMBER, Columns, composed, is_composable, row_title, title_column
+from gpu_rag.sources.columns import NUMBER, Columns, applicable, composed, is_composable, row_title, title_column
 from gpu_rag.sources.formats import TSV_SUFFIXES, has_suffix
 from gpu_rag.sources.json_rows import Row
 from gpu_rag.sources.lines import open_binary, read_problem
@@ -193,8 +193,8 @@ def _records(lines: _Lines, delimiter: str) -> Iterator[tuple[int, list[str] | R
 def _known(cells: Sequence[str], columns: Columns) -> list[str]:
     """Names of columns; text columns in lower case, and renamed columns by their role, in place of its own column."""
     names = [cell.strip() for cell in cells]
-    roles = {column: role for role, column in columns if column in names}
     known = [name.lower() if name.lower() in _TEXTS else name for name in names]
+    roles = {column: role for role, column in applicable(columns, {*names, *known}) if column in names}
     return [roles.get(name, low if low not in roles.values() else "") for name, low in zip(names, known)]
 
 
@@ -221,10 +221,11 @@ def _row(number: int, names: list[str], cells: list[str], codec: str, captions: 
             value[name] = cell if name in _TEXTS else typed(cell.strip())
     if not is_composable(names):
         return Row(number, value)
-    shown = {name: cell.strip() for name, cell in zip(names, cells) if name and name not in ("id", "_id")}
+    shown = {name: cell.strip() for name, cell in zip(names, cells) if name}
     bare = cells[0].strip() if cells and not names[0] else ""  # the title of a row, under no name
+    id = shown.get("id") or shown.get("_id", "")
     column = title_column([*filter(None, names)] or names)
-    own = bare if bare and not NUMBER.fullmatch(bare) else row_title(column, shown.get(column, ""))
+    own = bare if bare and not NUMBER.fullmatch(bare) else row_title(column, shown.get(column, ""), id)
     title = ", ".join(filter(None, (*captions, own)))
     return Row(number, {**value, "title": title, "text": composed(shown.items())}, True)
 

@@ -83,10 +83,10 @@ def _rows_of(text: str, limits: Limits, with_rest: bool) -> Iterable[Any]:
 
 
 def _chat_of(rows: list[dict[str, Any]], limits: Limits) -> str:
-    """The text of rows that are all short messages or have an empty text; "" for other rows, and if their columns have
-    roles."""
+    """The text of rows that are all short messages or have an empty text; "" for other rows, and if all columns with
+    roles are theirs."""
     lines = []
-    for row in rows if not limits.columns else ():
+    for row in rows if not limits.columns or any(column not in rows[0] for _, column in limits.columns) else ():
         message, words = message_of(row), joined_parts(row.get("text"))
         if not isinstance(words, str) or "\0" in words or (words and not message):
             return ""

@@ -19,7 +19,7 @@ from source_files import documents_of as read
 
 from gpu_rag.errors import UsageError
 from gpu_rag.sources.columns import columns_of
-from gpu_rag.sources.corpus import guessed
+from gpu_rag.sources.corpus import check_named, guessed
 from gpu_rag.sources.json_rows import read_rows
 from gpu_rag.sources.rows import Limits
 
@@ -231,6 +231,64 @@ def test_a_table_without_texts_has_all_columns_as_text(tmp_path, ending):
     (line,) = guessed([tmp_path], Limits())
     assert "products" in line and "sku, name, description, price" in line
     assert guessed([tmp_path], Limits(columns=columns_of("text=description"))) == []
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "json", "parquet"])
+def test_an_id_is_searched_where_all_columns_are_the_text(tmp_path, ending):
+    rows = [{"id": "K3", "litres": 350, "maker": "Inoxa"}, {"id": "9", "litres": 7, "maker": "Hirz"}]
+    path = tmp_path / f"vats.{ending}"
+    if ending == "csv":
+        path.write_text("".join(f"{','.join(map(str, line))}\n" for line in (rows[0], *(r.values() for r in rows))))
+    elif ending == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text(json.dumps({"vats": rows}) if ending == "json" else "\n".join(map(json.dumps, rows)))
+    (k3, nine), rejects = read(path)
+    assert (k3.id, k3.title, k3.text) == ("K3", "K3", "id: K3\nlitres: 350\nmaker: Inoxa") and not rejects
+    assert (nine.id, nine.title) == ("9", "litres 7")
+    assert "id, litres, maker" in guessed([tmp_path], Limits())[0]
+
+
+def test_an_id_leaves_a_title_in_words_alone(tmp_path):
+    documents, _ = table(tmp_path / "a.csv", "id,customer,town\nC1,Hotel Falkensee,Brugg\n")
+    assert [(d.title, d.text.split("\n")[0]) for d in documents] == [("Hotel Falkensee", "id: C1")]
+
+
+COMPLAINT = {"date": "2024-01-09", "customer": "Falkensee", "text": "The rind had a hole."}
+
+
+def test_columns_beside_a_text_without_a_title_are_said_to_be_unsearched(tmp_path):
+    (tmp_path / "complaints.jsonl").write_text(json.dumps(COMPLAINT))
+    (line,) = guessed([tmp_path], Limits())
+    assert "date, customer" in line and "--columns title=customer,text=text" in line
+    columns = columns_of("title=customer,text=text")
+    assert guessed([tmp_path], Limits(columns=columns)) == []
+    assert [d.title for d in read(tmp_path, columns=columns)[0]] == ["Falkensee"]
+    for quiet in ({"title": "Hole"}, {"customer": 7}):
+        (tmp_path / "complaints.jsonl").write_text(json.dumps(COMPLAINT | quiet))
+        assert guessed([tmp_path], Limits()) == []
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet", "xlsx"])
+def test_named_columns_leave_tables_without_them_alone(tmp_path, ending):
+    (tmp_path / "complaints.jsonl").write_text(json.dumps(COMPLAINT))
+    products(tmp_path / f"products.{ending}")
+    chat = {"name": "room", "messages": [{"from": "Ewa", "date": "2025", "text": "Rows are lost."}]}
+    (tmp_path / "chat.json").write_text(json.dumps(chat))
+    columns = columns_of("id=sku,title=customer,text=text")
+    check_named([tmp_path], columns)
+    named, rejects = read(tmp_path, columns=columns)
+    plain, _ = read(tmp_path)
+    assert not rejects and [d.title for d in named if d not in plain] == ["Falkensee"] and len(named) == len(plain)
+
+
+def test_columns_that_no_table_has_are_refused(tmp_path):
+    products(tmp_path / "products.csv")
+    with pytest.raises(UsageError, match="sku, name, description, price"):
+        check_named([tmp_path], columns_of("title=name,text=txet"))
+    check_named([tmp_path], columns_of("title=name,text=description"))
+    products(tmp_path / "other.xlsx")
+    check_named([tmp_path], columns_of("title=name,text=txet"))  # of a sheet, which is not opened
 
 
 def test_a_column_of_the_same_name_gives_way(tmp_path):

@@ -8,13 +8,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
+from shlex import quote
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from gpu_rag.errors import BadInput, MissingBackend
-from gpu_rag.sources.columns import ROLES, Columns, composed, is_composable, renamed, row_title, title_column
+from gpu_rag.errors import BadInput, MissingBackend, UsageError
+from gpu_rag.sources.columns import (
+    NUMBER,
+    Columns,
+    applicable,
+    composed,
+    is_composable,
+    renamed,
+    row_title,
+    title_column,
+)
 from gpu_rag.sources.corpus.folder import DOCUMENT_SUFFIXES, has_ending, is_hidden, list_files, read_file, unreadable
 from gpu_rag.sources.corpus.mailbox import MAILBOX_SUFFIXES, each_mail
 from gpu_rag.sources.corpus.multihop import contexts_of, is_multihop
@@ -64,6 +74,9 @@ ACCEPTED = (
     "a dump of Wikipedia (.xml, .xml.bz2), .json / .json.gz of HotpotQA, 2Wiki, MuSiQue, CRAG or HippoRAG, "
     "a folder or .zip of such files, or a folder with corpus.jsonl and queries.jsonl (BEIR)"
 )
+
+
+_HEAD_ROWS = 100  # of a table, in which each column has a value
 
 
 class Outcome(NamedTuple):
@@ -175,15 +188,48 @@ def _unread_endings(names: list[bytes]) -> dict[str, tuple[int, str]]:
 
 
 def guessed(paths: Sequence[Path], limits: Limits) -> list[str]:
-    """One line for each table, or file of rows, without a column `text`."""
-    suffixes = LINES_SUFFIXES + ARRAY_SUFFIXES + CSV_SUFFIXES + TSV_SUFFIXES + TABLE_SUFFIXES
-    tables = [file for path in paths for _, file in files_to_read(path) if file and has_suffix(file, suffixes)]
-    first = ((file, next(_row_reader(file)(file, limits), None)) for file in tables)
+    """One line for each table, or file of rows, whose first row has no column `text`, or no title but other columns."""
+    tables = ((file, next(_row_reader(file)(file, limits), None)) for file in _tables(paths))
     return [
-        f"{shown(file)} has no column text, so all columns are the text of a row: {', '.join(names)[:REASON_CHARS]}"
-        for file, row in first
-        if isinstance(row, Row) and row.is_composed and (names := [name for name in row.value if name not in ROLES])
+        line for file, row in tables if isinstance(row, Row) for line in _remarks(shown(file), row, not limits.columns)
     ]
+
+
+def _remarks(file: str, row: Row, is_guess: bool) -> Iterator[str]:
+    """What its first row says about a table: that all columns are its text, or that some are not searched. is_guess:
+    whether the user named no columns."""
+    names = [name for name in row.value if name not in ("title", "text")]
+    if row.is_composed:
+        start = f"{file} has no column text, so all columns are the text of a row"
+        yield f"{start}: {', '.join(names)[:REASON_CHARS]}; --columns title=NAME,text=NAME chooses"
+    elif is_guess and "text" in row.value and not row.value.get("title") and not message_of(row.value):
+        others = metadata_of(row.value, ("id", "_id", "title", "text"))
+        words = [name for name, value in others.items() if isinstance(value, str) and not NUMBER.fullmatch(value)]
+        if words:
+            title = title_column(words)
+            option = f"--columns {quote(f'title={title},text=text')} searches {title} too"
+            yield f"{file} has columns that are not searched: {', '.join(others)[:REASON_CHARS]}; {option}"
+
+
+def check_named(paths: Sequence[Path], columns: Columns) -> None:
+    """Raise UsageError if no table of a corpus has the columns in its first rows, see `applicable`. Sheets and zip
+    files, which are not opened, may have them."""
+    names: dict[str, None] = {}
+    for file in _tables(paths):
+        for row in islice(_row_reader(file)(file, LIMITS), _HEAD_ROWS):
+            if isinstance(row, Row):
+                names |= dict.fromkeys(name for name in row.value if name != "text" or not row.is_composed)
+        if applicable(columns, names):
+            return
+    unopened = (*SHEET_SUFFIXES, *_ZIP_SUFFIXES)
+    if not any(file and has_suffix(file, unopened) for path in paths for _, file in files_to_read(path)):
+        given, expected = ",".join(map("=".join, columns)), ", ".join(names)[:REASON_CHARS] or "a corpus with a table"
+        raise UsageError("no table has the columns", given=given, expected=expected)
+
+
+def _tables(paths: Sequence[Path]) -> list[Path]:
+    suffixes = LINES_SUFFIXES + ARRAY_SUFFIXES + CSV_SUFFIXES + TSV_SUFFIXES + TABLE_SUFFIXES
+    return [file for path in paths for _, file in files_to_read(path) if file and has_suffix(file, suffixes)]
 
 
 def _kind(name: bytes) -> str:
@@ -325,7 +371,8 @@ def _json_rows(path: Path, limits: Limits) -> Iterator[Row | Reject]:
             continue
         value = renamed(row.value, limits.columns)
         if composes is None:
-            composes = not brings_pages(value) and all(role != "text" for role, _ in limits.columns)
+            roles = [role for role, _ in applicable(limits.columns, row.value)]
+            composes = "text" not in roles and not brings_pages(value)
             composes &= is_composable([name for name in value if name not in ("id", "_id")])
         yield _composed_row(row.line, value, limits) if composes else Row(row.line, value)
 
@@ -340,10 +387,10 @@ def _composed_row(line: int, value: dict[str, Any], limits: Limits) -> Row:
     """The row, whose title and text are made of its other columns if it has no text."""
     if not is_composable([*value]):
         return Row(line, value)
-    names = [name for name in value if name not in ("id", "_id")]
-    title = value[column := title_column(names)]
-    title = None if isinstance(title, list | dict | None) else row_title(column, str(title))
-    text = composed(((name, value[name]) for name in names), limits.max_document_chars)
+    title = value[column := title_column([*value])]
+    title = "" if isinstance(title, list | dict | None) else str(title)
+    title = row_title(column, title, str(value.get("id") or value.get("_id") or ""))
+    text = composed(value.items(), limits.max_document_chars)
     return Row(line, {**value, "title": title, "text": text}, True)
 
 
