@@ -7,7 +7,7 @@ from zipfile import ZipFile
 
 import pytest
 from office_files import NS, OFFICE, A, mail, msg, ole, pptx, relations, row, shape, sound_file, xlsx
-from package_files import docx, zipped
+from package_files import W, docx, paragraph, zipped
 from source_files import documents_of as read
 
 from gpu_rag.sources.columns import with_names
@@ -127,7 +127,71 @@ def test_what_a_sheet_shows_as_percent_is_percent(tmp_path, first, letters):
     styles = parts["xl/styles.xml"].replace(b"<numFmts>", b"<numFmts><!-- -- -->")  # no XML, but calamine reads it
     (tmp_path / "a.xlsx").write_bytes(zipped({**parts, "xl/styles.xml": styles}))
     (document,), (reject,) = read(tmp_path / "a.xlsx")
-    assert "0.07\t0.315\t0.5\t0.25" in document.text and "percents are read as numbers" in reject.reason
+    assert "0.07\t0.315\t0.5\t0.25" in document.text and "percents and currencies are read as numbers" in reject.reason
+
+
+FORMATS = {
+    '#,##0.00 "CHF"': "-48750.5 CHF",
+    "#,##0.00\\ [$€-407];[Red]-0": "-48750.5 €",
+    '_("$"* #,##0_)': "-$48750.5",
+    "[$kr-414]\\ 0": "-kr 48750.5",
+    "\\C\\H\\F 0": "-CHF 48750.5",
+    '0 "kg"': "-48750.5",
+    "[$-407]0.0": "-48750.5",
+}
+
+
+@pytest.mark.parametrize("code", FORMATS)
+def test_a_currency_of_a_sheet_stays(tmp_path, code):
+    with ZipFile(BytesIO(xlsx("<row r='1'><c r='A1' s='3'><v>-48750.5</v></c></row>"))) as package:
+        parts = {name: package.read(name).decode() for name in package.namelist()}
+    parts["xl/styles.xml"] = parts["xl/styles.xml"].replace("0.0%", code.replace('"', "&quot;"))
+    (tmp_path / "a.xlsx").write_bytes(zipped(parts))
+    assert [d.text for d in read(tmp_path / "a.xlsx")[0]] == [f"Bridges\n{FORMATS[code]}"]
+
+
+def test_percents_and_currencies_of_an_open_sheet_are_as_shown(tmp_path):
+    def cell(kind, value, shown, more=""):
+        return (
+            f'<table:table-cell office:value-type="{kind}" office:value="{value}"{more}>'
+            f"<office:annotation><text:p>note</text:p></office:annotation><text:p>{shown}</text:p></table:table-cell>"
+        )
+
+    twice = ' table:number-columns-repeated="2"'
+    rows = (
+        f'<table:table-row table:number-rows-repeated="2"><table:table-cell{twice}/></table:table-row>',
+        f"<table:table-row><table:table-cell{twice}/>{cell('percentage', 0.656, '65,6 %', twice)}"
+        f"{cell('currency', 1834.5, '1 834,50 €')}{cell('float', 1.25, '1,3')}</table:table-row>",
+    )
+    table = f'<table:table table:name="Ventes">{"".join(rows)}</table:table>'
+    content = (
+        f"<office:document-content {NS}><office:body><office:spreadsheet>{table}</office:spreadsheet></office:body>"
+    )
+    (tmp_path / "a.ods").write_bytes(
+        zipped(
+            {
+                "mimetype": "application/vnd.oasis.opendocument.spreadsheet",
+                "META-INF/manifest.xml": "<manifest/>",
+                "content.xml": f"{content}</office:document-content>",
+            }
+        )
+    )
+    (document,), rejects = read(tmp_path / "a.ods")
+    assert (document.text, rejects) == ("Ventes\n65,6 %\t65,6 %\t1 834,50 €\t1.25", [])
+
+
+def test_headers_and_footers_of_a_document_are_read_once(tmp_path):
+    members = {name: f"<w:hdr {W}>{words}</w:hdr>" for name, words in {
+        "header1": paragraph("Emmi Dairy, contract 77-B"), "header2": paragraph("Emmi Dairy, contract 77-B"),
+        "footer1": paragraph("Page 1 of 3"), "footer2": paragraph("Confidential") + paragraph("Until 2031"),
+    }.items()}  # fmt: skip
+    with ZipFile(BytesIO(docx(paragraph("The bridge is old."), **members))) as package:
+        parts = {name: package.read(name) for name in package.namelist()}
+    targets = {name: (name[:6], f"{name}.xml") for name in members}
+    for links, rest in ((relations(**targets), "Emmi Dairy, contract 77-B\n\nConfidential\n\nUntil 2031"), ("<", "")):
+        (tmp_path / "a.docx").write_bytes(zipped({**parts, "word/_rels/document.xml.rels": links}))
+        (document,), rejects = read(tmp_path / "a.docx")
+        assert document.text == f"The bridge is old.\n\n{rest}".strip() and len(rejects) == (not rest)
 
 
 RTF = r"""{\rtf1\ansi\ansicpg1252{\fonttbl{\f0 Arial;}}{\info{\title Old Br\'fccken}{\author Ann}}

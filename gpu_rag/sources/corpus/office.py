@@ -2,7 +2,8 @@
 
 | left out | why |
 |---|---|
-| headers and footers of pages and slides, comments | not part of the text itself |
+| headers and footers of slides and .odt, comments | not part of the text itself |
+| equal headers and footers of a .docx, page numbers | repeat others |
 | the table of contents | repeats the headings |
 | deleted and moved text, hidden text, field codes | not shown |
 | `Fallback` of drawings | repeats the text, for older programs |
@@ -25,6 +26,7 @@ from gpu_rag.sources.columns import with_names
 from gpu_rag.sources.corpus.numbering import Numbering, OpenNumbering, SlideNumbering
 from gpu_rag.sources.corpus.package import Package, beside, properties
 from gpu_rag.sources.corpus.parser import Parsed
+from gpu_rag.sources.corpus.pdf import PAGE_NUMBER
 from gpu_rag.sources.rows import Limits, RowError, one_line
 from gpu_rag.text.sentences import word_set
 
@@ -51,19 +53,29 @@ _PROPERTY = r"\{\\%s ([^{}]{1,2000})\}"
 
 
 def read_docx(data: bytes, limits: Limits) -> Parsed:
-    """Read the body of a document, then its footnotes and endnotes. Raises RowError.
+    """Read the body of a document, then its footnotes and endnotes, then its headers and footers. Raises RowError.
 
     title: from the properties, or else the first paragraph with the style Title. headings: by style.
     metadata: author, date (of creation, or else of the last change).
     """
     package, main, about = _opened(data, limits, "docx", "word/document.xml")
     numbering = Numbering(package, beside(main, "numbering.xml"), beside(main, "styles.xml"))
-    text = _Body(_styles(package, beside(main, "styles.xml")), limits, numbering)
+    styles = _styles(package, beside(main, "styles.xml"))
+    text = _Body(styles, limits, numbering)
     package.walk(main, text.start, text.end, text.characters)
     problems: list[str] = []
     for name in (beside(main, "footnotes.xml"), beside(main, "endnotes.xml")):
         if name in package:
             _walk(package, name, text, problems)
+    try:
+        margins = [name for kind in ("/header", "/footer") for name in _targets(package, main, kind).values()]
+    except RowError as error:
+        margins = []
+        problems.append(f"headers and footers are not read: {error}")
+    for name in margins:
+        margin = _Body(styles, limits)
+        _walk(package, name, margin, problems)
+        text.add_margin(margin.pages()[0][0])
     return _parsed(package, about, text, problems)
 
 
@@ -386,6 +398,13 @@ class _Body:
             self._cells[-1].append(text)
         elif text:
             self._pages[-1].append((kind, text))
+
+    def add_margin(self, words: str) -> None:
+        """Add a header or footer behind the notes, unless it is a page number or there already."""
+        if words and ("p", words) not in self._notes and not PAGE_NUMBER.fullmatch(words):
+            self._notes.append(("p", words))
+            self._size += len(words)
+            self._limits.check_chars(self._size)
 
     def pages(self) -> list[tuple[str, list[tuple[int, str]]]]:
         """(text, its headings with their offsets) of each page, the notes after the last one."""

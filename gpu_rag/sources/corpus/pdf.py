@@ -28,7 +28,7 @@ _MAX_GLUED_SHARE = 0.05  # share of the characters of a text
 _HYPHENATED = re.compile(r"\w+-\w+")
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _MARKS, _PAGE = r"[ \t\-–—./()\[\]|·]*+", r"p|pp|pgs?|pages?|seite|blatt|sheet|pág|páginas?|pagina|strona|стр|sida"
-_PAGE_NUMBER = re.compile(  # "3", "- 3 -", "Page 3 of 9"; "-3" is a number of another kind
+PAGE_NUMBER = re.compile(  # "3", "- 3 -", "Page 3 of 9"; "-3" is a number of another kind
     rf"(?!-\d+$){_MARKS}(?P<word>(?:{_PAGE})\b{_MARKS})?(?P<page>\d{{1,4}})"
     rf"(?:[ \t]*(?:/|(?:of|von|de|di|van|z|из|av)\b)[ \t]*(?P<last>\d{{1,4}}))?{_MARKS}(?:pages?|seite)?{_MARKS}",
     re.IGNORECASE,
@@ -182,7 +182,7 @@ def _form(line: str, page: int, n_pages: int) -> str:
     """
     if len(line) > _MAX_EDGE:
         return ""
-    if found := _PAGE_NUMBER.fullmatch(line):
+    if found := PAGE_NUMBER.fullmatch(line):
         number, last = int(found["page"]), found["last"]
         if number >= _FIRST_YEAR or (last and not found["word"] and int(last) != n_pages):
             return ""
