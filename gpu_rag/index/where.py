@@ -156,8 +156,8 @@ class _Parser:
         if name not in names:
             near = difflib.get_close_matches(name.casefold(), [known.casefold() for known in names], 1)
             meant = next((known for known in names if near and known.casefold() == near[0]), None)
-            do = f"did you mean {meant}?" if meant else None
-            shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+            do = f"did you mean {_written(meant)}?" if meant else None
+            shown = ", ".join(map(_written, names[:20])) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
             raise UsageError("no such column of metadata", given=name[:80], expected=shown, do=do)
         self.advance()
         return name, self._metadata[name].combine_chunks()
@@ -177,12 +177,14 @@ class _Parser:
         raise self.error("expected a number, a text in quotes, true or false")
 
     def _compared(self, name: str, column: pa.Array, sign: str, value: Scalar) -> Mask:
-        kind = TYPE_NAMES[column.type]
+        kind, name = TYPE_NAMES[column.type], _written(name)
         given = "boolean" if isinstance(value, bool) else "text" if isinstance(value, str) else "number"
         if given != kind:
             what = f"{name} is compared with {'a ' if given != 'text' else ''}{given}"
             expected = {"text": f'{name} {sign} "{value}"', "number": "a number", "boolean": "true or false"}[kind]
-            raise UsageError(what, given=f"{name} {sign} {value!r}", expected=f"{kind}: {expected}")
+            order = 'it holds text, which is compared character by character: "5" comes after "30"'
+            do = order if kind == "text" and sign not in ("=", "!=") else None
+            raise UsageError(what, given=f"{name} {sign} {value!r}", expected=f"{kind}: {expected}", do=do)
         if kind == "boolean" and sign not in ("=", "!="):
             raise UsageError("true and false have no order", given=f"{name} {sign} {value!r}", expected="= or !=")
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
@@ -192,3 +194,9 @@ class _Parser:
         if kind == "number":
             return _COMPARE[sign](column.cast(pa.float64(), safe=False), pa.scalar(float(value), pa.float64()))
         return _COMPARE[sign](column, pa.scalar(value, column.type))
+
+
+def _written(name: str) -> str:
+    """The name of a column as a filter writes it."""
+    token = _TOKEN.fullmatch(name)
+    return name if token and token["word"] and name.casefold() not in _WORDS else f"`{name}`"

@@ -88,8 +88,10 @@ def test_texts_numbers_and_columns_as_they_are_written() -> None:
 @pytest.mark.parametrize(
     ("where", "said"),
     [
-        ("yaer = 1", "year, lang, share, good, day, a b; did you mean"), ("Year = 1", "did you mean year?"),
+        ("yaer = 1", "year, lang, share, good, day, `a b`; did you mean"), ("Year = 1", "did you mean year?"),
+        ("`A b` = 1", "did you mean `a b`?"),
         ("year = 'x'", "given year = 'x'; expected number"), ("lang < 5", 'expected text: lang < "5"'),
+        ("lang < 5", "character by character"), ("`a b` = 'x'", "given `a b` = 'x'; expected number"),
         ("good = 1", "expected boolean"), ("good < true", "order"), ("year = ", "its end"), ("year", "its end"),
         ("year = 2020 lang = 'x'", "'lang' at character 13"), ("(year = 2020", "expected )"),
         ("year in 2020", "'2020' at character 9"), ("year in ()", "')' at character 10"),
