@@ -15,7 +15,7 @@ from gpu_rag_kernels.dispatch import spelled
 from gpu_rag.api.arguments import PathLike, checked_path
 from gpu_rag.api.questions import load_questions
 from gpu_rag.engine import Engine, check_unique, checked_method
-from gpu_rag.errors import ModelError, RequestFailed
+from gpu_rag.errors import BadInput, ModelError, RequestFailed
 from gpu_rag.index.index import Index
 from gpu_rag.index.work import Progress, Silent
 from gpu_rag.jobs import AnswersFile, Tally, read_rows
@@ -24,6 +24,7 @@ from gpu_rag.runtime.accounts import RunStats
 from gpu_rag.types import Answer, Question, Reject, Reply
 
 Options = dict[str, Any]
+_NO_JSON = (".csv", ".tsv", ".txt", ".xls", ".xlsx", ".ods")
 
 
 @dataclass
@@ -62,6 +63,8 @@ def answer_file(
     """Implements `Index.answer_file`. open_engine: from the file that stores the model's replies; options: options of
     `Engine.run`, and the method; retries: retries of `AnswersFile`."""
     started, target = time.perf_counter(), checked_path("out", out)
+    if target.suffix.lower() in _NO_JSON:
+        raise BadInput("answers are rows of JSON", given=f"out {target}", expected="a name that ends in .jsonl")
     rows, rejects = load_questions(checked_path("questions", questions), limit)
     asked = [row.question for row in rows]
     check_unique(asked)

@@ -15,8 +15,9 @@ from gpu_rag.cli.terminal import on_one_line, visible
 from gpu_rag.index.metadata import in_words
 from gpu_rag.jobs import best_sentences, in_one_line, no_answer, title_of
 from gpu_rag.methods.registry import joined_hooks
+from gpu_rag.program.support import LETTERS
 from gpu_rag.report.answers import mark
-from gpu_rag.text.tokens import tokenize
+from gpu_rag.text.tokens import STOP_WORDS, tokenize, words_of
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -69,6 +70,7 @@ def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | N
         lines.append(f"where     {row['where']}")
     if row["status"] == "retrieved":
         lines += [f"\n{no_answer(row)}", *_sentences(row)]
+        lines += ["No word of the question is in these passages."] if _shares_no_word(row) else []
     if decisions and row["trace"]:
         lines.append("\ndecisions")
         lines.extend(_step(step) for step in row["trace"])
@@ -107,6 +109,15 @@ def trace_text(row: dict[str, Any], *, decisions: bool = True, evidence: int | N
 
 def _sentences(row: dict[str, Any]) -> list[str]:
     return [_wrapped(text, "  > ", "    ") for text in best_sentences(row)]
+
+
+def _shares_no_word(row: dict[str, Any]) -> bool:
+    """Whether the evidence has no word of the question, compared as `support` does, and nothing else was found."""
+    question = row.get("condensed") or row["question"]
+    asked = {word[:LETTERS] for word in words_of(question) if word not in STOP_WORDS}
+    texts = " ".join(f"{item['title']} {item['text']}" for item in row["evidence"])
+    found = row["paths"] or row.get("nodes") or asked & {word[:LETTERS] for word in words_of(texts)}
+    return bool(asked and row["evidence"] and not found)
 
 
 def styled(text: str, row: dict[str, Any]) -> Text:

@@ -55,6 +55,17 @@ def test_sentences_come_before_the_answer_and_an_answer_says_how_it_is_grounded(
     assert "answer    none: no model was asked" in trace_text(row_of(answer=None, status="unsupported"))
 
 
+def test_a_question_without_a_word_in_the_passages_is_said_to_have_none():
+    held = {"title": "Halden", "passage_id": "p", "start": 0, "end": 1, "score": 1.0, "why": "near", "text": "Bridges."}
+
+    def is_said(question, **more):
+        row = row_of(question=question, status="retrieved", answer=None, evidence=[held], **more)
+        return "No word of the question is in these passages." in trace_text(row)
+
+    assert is_said("the qwertz asdf?") and not is_said("qwertz bridging") and not is_said("Where is Halden?")
+    assert not is_said("qwertz", nodes=[{"name": "N", "id": "n", "type": "town", "score": 1.0}]) and not is_said("the?")
+
+
 @pytest.mark.parametrize("status", ["supported", "mentioned", "none", "unsupported"])
 def test_only_a_supported_answer_is_green(status):
     row = row_of(grounding={"status": status, "sentences": []})

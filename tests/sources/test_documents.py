@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pypdfium2
 import pytest
+from package_files import docx, paragraph
 from pdf_files import pdf, pdf_of
 from source_files import documents_of as read
 
@@ -106,6 +107,23 @@ def test_glued_words_of_a_pdf_are_a_problem(tmp_path):
     documents, (reject,) = read(tmp_path)
     assert [d.id for d in documents] == ["a.pdf", "b.pdf"]
     assert reject.id == "b.pdf" and "25 letters" in reject.reason
+
+
+@pytest.mark.parametrize("title", ["untitled", "(Untitled)", "Microsoft Word - brief.doc", "PowerPoint Presentation"])
+def test_titles_and_authors_of_programs_are_none(tmp_path, title):
+    (tmp_path / "brief.pdf").write_bytes(pdf(PAGES, f"{title}) /Author ((anonymous)"))
+    (tmp_path / "note.docx").write_bytes(
+        docx(paragraph("Words."), f"<dc:title>{title}</dc:title><dc:creator>python-docx</dc:creator>")
+    )
+    documents, _ = read(tmp_path)
+    assert [(d.title, d.metadata) for d in documents] == [("brief", {}), ("note", {})]
+
+
+def test_lock_files_of_open_documents_are_named_so(tmp_path):
+    (tmp_path / "~$ntract.docx").write_bytes(b"\5Ann")
+    (tmp_path / "contract.docx").write_bytes(docx(paragraph("Words.")))
+    _, (reject,) = read(tmp_path)
+    assert "lock file" in reject.reason
 
 
 def test_properties_of_a_pdf_are_metadata(tmp_path):

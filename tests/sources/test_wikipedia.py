@@ -76,8 +76,13 @@ BOMB = """<!DOCTYPE m [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;">]
         (BOMB + HEAD + page(1, "A", "&b;") + "</mediawiki>", "document type", 0),
         (HEAD + page(1, "A", "one") + "<page><title>B", "no element found", 1),
         (HEAD + page(1, "A", "one") + "<broken", "", 1),
-        ("<html><p>no dump</p></html>", "no page", 0),
-        ("plain words", "syntax error", 0),
+        (HEAD + "</mediawiki>", "the dump cannot be read on: it has no page", 0),
+        (
+            "<haccp><p>no dump</p></haccp>",
+            "type .xml are not read, except dumps of Wikipedia: it begins with <haccp>",
+            0,
+        ),
+        ("plain words", "type .xml are not read, except dumps of Wikipedia: syntax error", 0),
         (HEAD + page(1, "A", "&undefined;") + "</mediawiki>", "undefined entity", 0),
     ],
 )

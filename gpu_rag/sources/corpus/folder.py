@@ -103,6 +103,8 @@ def unreadable(path: Path, folder: Path) -> str:
     try:
         if path != folder and is_hidden(os.fsencode(path)):
             return HIDDEN
+        if path != folder and path.name.startswith("~$"):
+            return "a lock file, which an office program writes beside an open document"
         if leads_out(path, folder):
             return "a link that leads out of the folder is not followed"
         mode = path.stat().st_mode

@@ -24,7 +24,7 @@ from operator import itemgetter
 from gpu_rag.sources.charset import decode_text
 from gpu_rag.sources.columns import with_names
 from gpu_rag.sources.corpus.numbering import Numbering, OpenNumbering, SlideNumbering
-from gpu_rag.sources.corpus.package import Package, beside, properties
+from gpu_rag.sources.corpus.package import Package, beside, given, properties
 from gpu_rag.sources.corpus.parser import Parsed
 from gpu_rag.sources.corpus.pdf import PAGE_NUMBER
 from gpu_rag.sources.rows import Limits, RowError, one_line
@@ -181,7 +181,8 @@ def _parsed(package: Package, about: str, text: _Body, problems: list[str], own_
     author = known.get("initial-creator") or known.get("creator", "")
     dates = (known.get(name) for name in ("created", "creation-date", "modified", "date"))
     metadata = properties(author, next(filter(None, dates), ""))
-    titles = (text.title, known.get("title")) if own_title else (known.get("title"), text.title)
+    about_title = given(known.get("title", ""))
+    titles = (text.title, about_title) if own_title else (about_title, text.title)
     starts = tuple(accumulate((len(page) + 2 for page in pages[:-1]), initial=0))
     headings = tuple((start + offset, words) for start, (_, own) in zip(starts, joined) for offset, words in own)
     title = next(filter(None, titles), "")

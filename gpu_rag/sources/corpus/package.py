@@ -30,6 +30,11 @@ _BROKEN = (
     BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, RuntimeError, ValueError, IndexError,
     OverflowError,
 )  # fmt: skip
+_DEFAULT = re.compile(  # of programs that make documents
+    r"\(?(?:untitled|anonymous|unspecified)\)?(?: document)?|microsoft (?:word|powerpoint|excel) - .*"
+    r"|(?:document|presentation) ?\d+|powerpoint presentation|word document|python-docx",
+    re.IGNORECASE,
+)
 _DAY = re.compile(r"\s*(\d{4}(?:-\d{2}(?:-\d{2})?)?)(?![\d-])")
 
 
@@ -155,4 +160,9 @@ def beside(name: str, target: str) -> str:
 def properties(author: str = "", date: str = "", **others: str) -> dict[str, str]:
     """Non-empty properties of a document as metadata; an ISO date is cut to the day, or its known part."""
     day = _DAY.match(date)
-    return {k: v for k, v in {"author": author, "date": day[1] if day else "", **others}.items() if v}
+    return {k: v for k, v in {"author": given(author), "date": day[1] if day else "", **others}.items() if v}
+
+
+def given(words: str) -> str:
+    """A title or an author; "" for one that no person wrote, such as "untitled" or "Microsoft Word - a.doc"."""
+    return "" if _DEFAULT.fullmatch(words) else words

@@ -8,7 +8,7 @@ from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 
 from gpu_rag.sources.corpus import scan
-from gpu_rag.sources.corpus.package import properties
+from gpu_rag.sources.corpus.package import given, properties
 from gpu_rag.sources.corpus.parser import Parsed
 from gpu_rag.sources.rows import Limits, RowError, one_line
 
@@ -69,7 +69,7 @@ def read_pdf(data: bytes, limits: Limits) -> Parsed:
         )
     pages = tuple(starts)
     headings = ((pages[page], words) for page, words in sorted(_bookmarks(document).items()))
-    return Parsed(title, "\n".join(texts), pages, tuple(problems), dict(metadata), tuple(headings))
+    return Parsed(given(title), "\n".join(texts), pages, tuple(problems), dict(metadata), tuple(headings))
 
 
 def _opened(data: bytes, limits: Limits) -> PdfDocument:

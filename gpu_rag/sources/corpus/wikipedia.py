@@ -49,19 +49,27 @@ def read_dump(path: Path, limits: Limits) -> Iterator[Row | Reject]:
                 yield from dump.taken(shown(path))
             parser.Parse(b"", True)
         if not dump.n:
-            raise RowError("it has no page; expected a dump of Wikipedia, <mediawiki> with <page>s")
+            raise RowError("it has no page")
     except (expat.ExpatError, OSError, EOFError, RowError) as error:
         yield from dump.taken(shown(path))
-        yield Reject(shown(path), dump.n, f"the dump cannot be read on: {error}")
+        is_other = not dump.is_open and not isinstance(error, OSError | EOFError)
+        what = (
+            "files of the type .xml are not read, except dumps of Wikipedia"
+            if is_other
+            else "the dump cannot be read on"
+        )
+        yield Reject(shown(path), dump.n, f"{what}: {error}")
     else:
         yield from dump.taken(shown(path))
 
 
 class _Dump:
-    """Pages of a dump, built from its tags. silent: bytes since the last tag or text; n: pages begun."""
+    """Pages of a dump, built from its tags. silent: bytes since the last tag or text; n: pages begun; is_open: whether
+    the first tag was that of a dump."""
 
     def __init__(self, limits: Limits):
         self.silent = self.n = 0
+        self.is_open = False
         self._limits, self._most = limits, _MARKUP * limits.max_document_chars
         self._pages: list[tuple[int, dict[str, str]]] = []
         self._page: dict[str, list[str]] = {}
@@ -72,6 +80,9 @@ class _Dump:
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         self.silent = 0
+        if not self.is_open and name != "mediawiki":
+            raise RowError(f"it begins with <{name[:80]}>")
+        self.is_open = True
         if name == "page":
             self.n += 1
             self._page, self._chars = {}, 0

@@ -62,3 +62,9 @@ def test_an_empty_file_of_questions(run, cli, index, tmp_path):
     given = ("answer", index, tmp_path / "none.jsonl", "--method", "ppr", "--out", tmp_path / "a.jsonl")
     result = run(*given, *cli.NO_LLM)
     assert result.status == 2 and "no question could be read" in result.error
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.TXT", "a.xlsx"])
+def test_answers_go_into_no_table(run, cli, index, questions, tmp_path, name):
+    result = run("answer", index, questions, "--method", "ppr", "--out", tmp_path / name, *cli.NO_LLM)
+    assert result.status == 2 and ".jsonl" in result.error and not (tmp_path / name).exists()
