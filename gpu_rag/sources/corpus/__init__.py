@@ -223,7 +223,8 @@ def check_named(paths: Sequence[Path], columns: Columns) -> None:
             return
     unopened = (*SHEET_SUFFIXES, *_ZIP_SUFFIXES)
     if not any(file and has_suffix(file, unopened) for path in paths for _, file in files_to_read(path)):
-        given, expected = ",".join(map("=".join, columns)), ", ".join(names)[:REASON_CHARS] or "a corpus with a table"
+        known = ", ".join(name for name in names if name != "title")[:REASON_CHARS]  # composed rows have a title too
+        given, expected = ",".join(map("=".join, columns)), known or "a corpus with a table"
         raise UsageError("no table has the columns", given=given, expected=expected)
 
 
