@@ -331,7 +331,7 @@ def _params(settings: Settings, sources: Sources) -> dict[str, Any]:
     }
 
 
-@stage("passages", version=14, params=_params, size="characters")
+@stage("passages", version=15, params=_params, size="characters")
 def passages_stage(work: Work) -> dict[str, int]:
     """Tables `documents`, `passages` and `lines` (of each passage), and rejects.jsonl. With named sources of documents
     or knowledge bases also `origins`, the source of each document; if documents have metadata, also `metadata`.
