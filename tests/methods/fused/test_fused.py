@@ -327,6 +327,12 @@ def ids(answers: Any) -> list[list[str]]:
     return [[e.passage_id for e in answer.evidence] for answer in answers]
 
 
+@pytest.fixture
+def by_model_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batched, "HELD", 2.0)
+
+
+@pytest.mark.usefixtures("by_model_alone")
 def test_an_index_has_weights_of_its_own_outside_its_digest(index: gpu_rag.Index, fast: Any) -> None:
     digest, first = index.manifest.digest(), index.engine(fast)
     plain, before = ids(first.run("fused", questions(), limit=6).answers), first.config_hash("fused")
@@ -374,6 +380,7 @@ def test_auto_stands_for_what_was_found_best(index: gpu_rag.Index, fast: Any) ->
         engine.run("auto", questions())
 
 
+@pytest.mark.usefixtures("by_model_alone")
 def test_a_filter_keeps_the_weights_of_the_index(tiny_corpus: Path, tmp_path: Path, fast: Any) -> None:
     rows = [json.loads(line) for line in tiny_corpus.read_text().splitlines()]
     corpus = tmp_path / "with-years.jsonl"
@@ -485,20 +492,22 @@ def test_a_deeper_ranking_for_copies_embeds_nothing_again_and_reads_as_few_texts
     assert 2 * batched.DEPTH <= len(read) <= 4 * batched.DEPTH + len(ranked) + 1
 
 
-def test_passages_with_the_date_come_before_those_with_no_more_words() -> None:
+def test_passages_with_the_words_or_the_date_come_before_others() -> None:
     """The order equals that of the definition, which asks every passage that states no date."""
     for seed in range(200):
         g = np.random.default_rng(seed)
-        listed, by_date = (g.permutation(12)[: g.integers(1, 9)].tolist() for _ in range(2))
+        by_model, by_date, holding = (g.permutation(12)[: g.integers(least, 9)].tolist() for least in (1, 1, 0))
+        listed = sorted(holding, key=lambda row: by_model.index(row) if row in by_model else len(by_model))
+        listed += [row for row in by_model if row not in holding]
         words = {row: float(g.integers(3)) for row in g.permutation(12)[:9].tolist()}
         dated = sorted(by_date, key=lambda row: listed.index(row) if row in listed else len(listed))
         order = []
         for row in listed:
             order += [d for d in dated if row not in dated and words.get(d, 0.0) >= words.get(row, 0.0)] + [row]
-        ranking = Ranking(tuple(listed), tuple(range(len(listed), 0, -1)))
-        found = program.dated_first(ranking, program.Dated(tuple(by_date), words))
+        ranking = Ranking(tuple(by_model), tuple(range(len(by_model), 0, -1)))
+        found = program.placed(ranking, holding, program.Dated(tuple(by_date), words))
         assert found.rows == tuple(dict.fromkeys([*order, *dated]))
-        assert found.scores == (*ranking.scores, *[1] * (len(found.rows) - len(listed)))
+        assert found.scores == (*ranking.scores, *[1] * (len(found.rows) - len(by_model)))
 
 
 @pytest.mark.parametrize(("name", "n_dated", "least"), [("dates", 30, 24), ("fresh_dates", 20, 19)])
@@ -528,6 +537,8 @@ def test_a_passage_that_states_the_date_of_a_question_comes_before_others_as_nea
         assert any(not full_dates(question).isdisjoint(dates_of[id]) for id in ranking[:2])
     assert sum(gold == ranking[0] for gold, ranking in zip(golds[:n_dated], ranked)) >= least
     monkeypatch.setattr(program, "full_dates", lambda text: frozenset())
+    without_dates = rankings()
+    assert ranked[n_dated:] == without_dates[n_dated:]
+    monkeypatch.setattr(batched, "HELD", 2.0)
     plain = rankings()
-    assert ranked[n_dated:] == plain[n_dated:]
     assert sum(gold == ranking[0] for gold, ranking in zip(golds[:n_dated], plain)) <= least - 3
