@@ -510,19 +510,43 @@ def test_passages_with_the_words_or_the_date_come_before_others() -> None:
         assert found.scores == (*ranking.scores, *[1] * (len(found.rows) - len(by_model)))
 
 
+KINDS = ("lookup", "plain", "paraphrase", "two-hop")
+
+
+def written(name: str, folder: Path, fast: Any) -> tuple[list[list[str]], list[list[str]], gpu_rag.Index]:
+    """Notes of a set in data/, its questions, and the index of these notes."""
+    notes, asked = (
+        [line.split("\t") for line in (Path(__file__).parent / "data" / name).read_text("utf-8").splitlines()]
+        for name in (f"{name}.tsv", f"{name}_questions.tsv")
+    )
+    rows = [{"id": id, "title": title, "text": text} for id, title, text in notes]
+    (folder / "notes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return notes, asked, gpu_rag.build(folder / "notes.jsonl", folder / "ix", methods=("fused",), settings=fast)
+
+
+def test_what_is_looked_up_by_its_words_comes_first(tmp_path: Path, fast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Papers of a fire brigade and a school in four languages; whoever wrote the questions knew no rule."""
+    _, asked, index = written("words", tmp_path, fast)
+
+    def first() -> dict[str, int]:
+        answers = index.retrieve([question for _, _, question, _ in asked], method="fused", settings=fast, k=2)
+        is_right = [answer.evidence[0].passage_id in gold for (gold, *_), answer in zip(asked, answers)]
+        return {kind: sum(right for row, right in zip(asked, is_right) if row[1] == kind) for kind in KINDS}
+
+    by_words = first()
+    monkeypatch.setattr(batched, "HELD", 2.0)
+    by_model = first()
+    assert by_words["lookup"] >= 22 and by_words["plain"] >= 18
+    assert sum(by_words.values()) >= sum(by_model.values()) + 4
+
+
 @pytest.mark.parametrize(("name", "n_dated", "least"), [("dates", 30, 24), ("fresh_dates", 20, 19)])
 def test_a_passage_that_states_the_date_of_a_question_comes_before_others_as_near(
     tmp_path: Path, fast: Any, monkeypatch: pytest.MonkeyPatch, name: str, n_dated: int, least: int
 ) -> None:
     """Notes, minutes and logs with dates in mixed forms; questions by date, then others without. The fresh ones were
     written before the rule had its present form."""
-    notes, asked = (
-        [line.split("\t") for line in (Path(__file__).parent / "data" / name).read_text("utf-8").splitlines()]
-        for name in (f"{name}.tsv", f"{name}_questions.tsv")
-    )
-    rows = [{"id": id, "title": title, "text": text} for id, title, text in notes]
-    (tmp_path / "notes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    index = gpu_rag.build(tmp_path / "notes.jsonl", tmp_path / "ix", methods=("fused",), settings=fast)
+    notes, asked, index = written(name, tmp_path, fast)
     golds, questions = zip(*asked)
 
     def rankings() -> list[list[str]]:
