@@ -10,22 +10,26 @@ from gpu_rag.types import Reject
 
 SIDES = ("predicted", "actual")
 PLAN_HEADER = ["stage", *SIDES, "actual / predicted"]
-STAGE_HEADER = ("stage", "s", "s/1,000 passages", "peak MiB", "LLM calls", "prompt", "generated", "failed", "LLM idle")
+_HEADER = ("stage", "s", "s/1,000 passages", "peak MiB")
+_OF_LLM = ("LLM calls", "prompt", "generated", "failed", "LLM idle")
 OTHERS = ("wall", "tokens", "memory", "disk")  # keys of a comparison that are not stages
 
 
-def stage_rows(document: Mapping[str, Any]) -> list[list[str]]:
-    """A row for each stage of a build, under STAGE_HEADER."""
-    thousands, rows = max(document["passages"], 1) / 1000, []
+def stage_table(document: Mapping[str, Any]) -> tuple[list[list[str]], tuple[str, ...]]:
+    """A row for each stage of a build, and their header; with what a language model cost if one was asked."""
+    stages = document["stages"].values()
+    of_llm = _OF_LLM if any(stage["llm_calls"] or stage["failures"] for stage in stages if not stage["skipped"]) else ()
+    thousands, rows, header = max(document["passages"], 1) / 1000, [], (*_HEADER, *of_llm)
     for name, stage in document["stages"].items():
         if stage["skipped"]:
-            rows.append([name, "up to date", *["-"] * (len(STAGE_HEADER) - 2)])
+            rows.append([name, "up to date", *["-"] * (len(header) - 2)])
             continue
         numbers = [f"{stage[key]:,}" for key in ("llm_calls", "prompt_tokens", "generated_tokens", "failures")]
         memory = f"{stage['peak_memory_bytes'] / 2**20:,.0f}"
         idle = f"{100 * (1 - stage['llm_s'] / stage['s']):.1f} %" if stage["llm_s"] else "-"
-        rows.append([name, f"{stage['s']:.2f}", f"{stage['s'] / thousands:.2f}", memory, *numbers, idle])
-    return rows
+        row = [name, f"{stage['s']:.2f}", f"{stage['s'] / thousands:.2f}", memory, *numbers, idle]
+        rows.append(row[: len(header)])
+    return rows, header
 
 
 _VARYING = re.compile(r"\bin \S+ line \d+|'[^']*'|\"[^\"]*\"|\d[\d.,]*")
