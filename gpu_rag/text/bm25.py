@@ -153,11 +153,19 @@ class Bm25:
         ids = self.ids(query)
         parts = np.zeros((len(ids), len(rows)), np.float32)
         for part, token in zip(parts, ids):
-            holders, scores = self.postings(token)
-            if len(holders):  # a filtered index keeps all tokens, also without passages
-                place = np.searchsorted(holders, rows).clip(max=len(holders) - 1)
-                part[:] = np.where(holders[place] == rows, scores[place], 0)
+            place = self._places(token, rows)
+            has = place >= 0
+            frequency = self.arrays["frequency"][self._part_of(token)][place[has]]
+            part[has] = self._added(self._whole.idf(token), rows[has], frequency)
         return parts
+
+    def _places(self, token: int, rows: np.ndarray) -> np.ndarray:
+        """i64[R]: the place of each passage among those that have a token, -1 for one that has it not."""
+        holders = self.arrays["indices"][self._part_of(token)]
+        if not len(holders):  # a filtered index keeps all tokens, also without passages
+            return np.full(len(rows), -1)
+        place = np.searchsorted(holders, rows).clip(max=len(holders) - 1)
+        return np.where(holders[place] == rows, place, -1)
 
     def ids(self, query: str) -> list[int]:
         """Ids of the tokens of a query that the index knows, in the order of the query, with repeats.
@@ -181,9 +189,7 @@ class Bm25:
             if known := self._known(tokens):
                 weight = float(min(map(self._whole.idf, known)))
                 total += weight
-                held += weight * np.isin(
-                    rows, np.concatenate([self.arrays["indices"][self._part_of(token)] for token in known])
-                )
+                held += weight * np.any([self._places(token, rows) >= 0 for token in known], axis=0)
         return held / total if total else held
 
     def search(self, queries: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
