@@ -192,6 +192,40 @@ def test_a_removed_copy_gives_its_id_to_the_other_file(tmp_path: Path) -> None:
     assert made.index.manifest.digest() == from_nothing(tmp_path, folder, methods="bm25")
 
 
+def test_documents_with_the_text_of_a_removed_one_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A text was said to be removed, and was found as another file still."""
+    folder, long = tmp_path / "dd", " ".join(f"Marta Orlo{n} designed the bridge of Kerling." for n in range(400))
+    folder.mkdir()
+    for name, text in (("a.txt", long), ("b.txt", long), ("c.txt", f"{long} Ada Blom left."), ("d.txt", "Jan Vos.")):
+        (folder / name).write_text(text)
+    gpu_rag.build(folder, tmp_path / "ix", methods=["bm25"], settings=FAST)
+    command = ["remove", str(tmp_path / "ix"), "--set", "models.llm=none"]
+    assert main([*command, "--file", str(folder / "a.txt"), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["removed"], document["copies"]) == (1, 1)
+    assert json.loads(Path(document["receipt"]).read_bytes())["copies"] == 1
+    (folder / "a2.txt").write_text(long)
+    gpu_rag.update(tmp_path / "ix", settings=FAST)
+    assert main([*command, "--doc", "b.txt"]) == 0
+    assert "with the same text: 1 (a2.txt)" in capsys.readouterr().out
+    made = gpu_rag.remove(tmp_path / "ix", documents=["a2.txt", "d.txt"], settings=FAST)
+    assert (made.removed, made.copies, made.copy_ids) == (2, 0, ())
+
+
+def test_each_removal_keeps_its_receipt(corpus: Path, tmp_path: Path) -> None:
+    """The index is in one state after each, and the name of a receipt came from that state alone."""
+    gpu_rag.build(corpus, tmp_path / "ix", methods=["bm25"], settings=FAST)
+    receipts = []
+    for id in ("s1", "s2", "s2"):
+        gpu_rag.add(tmp_path / "ix", [{"id": id, "text": "Piet Haan lived in Tamsin."}], settings=FAST)
+        made = gpu_rag.remove(tmp_path / "ix", documents=id, settings=FAST)
+        receipts.append((made.receipt, hashlib.sha256(id.encode()).hexdigest()))
+        del made
+    assert len({path for path, _ in receipts}) == 3
+    for path, hashed in receipts:
+        assert json.loads(path.read_bytes())["documents"] == [hashed]
+
+
 def test_documents_in_memory_are_added_replaced_and_removed(tmp_path: Path) -> None:
     out = tmp_path / "ix"
     rows = [{"id": f"m{n}", "text": f"Piet Haan{n} lived in Tamsin{n}.", "year": 1900 + n} for n in range(3)]
