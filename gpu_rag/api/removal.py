@@ -19,15 +19,15 @@ from gpu_rag.api.arguments import PathLike, checked_path, checked_paths, checked
 from gpu_rag.api.changes import (
     Change,
     Changing,
-    check_sources_exist,
     checked_folder,
     files_below,
     known_sources,
     rebuild,
     rows_in,
 )
-from gpu_rag.api.corpus import texts_file, write_texts
+from gpu_rag.api.corpus import own_texts, write_texts
 from gpu_rag.api.parts import has_older_vectors, texts_of_vectors
+from gpu_rag.api.standing import check_sources_exist
 from gpu_rag.errors import BadInput, GpuRagError, IndexLocked, UsageError
 from gpu_rag.index import index as opened
 from gpu_rag.index.folder import EDITS, RECEIPTS, TUNED, is_held, writing
@@ -259,10 +259,10 @@ def _without(
     """The sources without the chosen documents and the files `named`.
 
     A source is dropped if it is named or is itself a removed document; a file in a folder then counts as missing, so
-    that the index equals one of a corpus without the file. Rows of `texts_file` leave their file. Other rows stay out
+    that the index equals one of a corpus without the file. Rows of `own_texts` leave their file. Other rows stay out
     by their ids.
     """
-    table, own = old.documents, texts_file(folder)
+    table, own = old.documents, own_texts(folder, sources.corpus)
     removed, rows, dropped = set(sources.removed), set[str](), set[str]()
     sizes = Counter(table["file"].to_pylist())
     files = list(named)
@@ -286,7 +286,7 @@ def _without(
     left = replace(sources, corpus=corpus, named=kept, removed=frozenset(removed))
     check_sources_exist(left)  # before anything is written
     if rows:
-        write_texts([row for row in rows_in(own) if str(row.get("id")) not in rows], folder)
+        write_texts([row for row in rows_in(own) if str(row.get("id")) not in rows], own)
     if own.absolute() in sources.corpus and own.name in dropped:
         own.unlink(missing_ok=True)
     return left
