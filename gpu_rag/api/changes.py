@@ -49,9 +49,9 @@ class Changing(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Change:
-    """A change that was made. added, changed, removed: numbers of documents. copies: documents that
-    stay although they were removed from a file, because another file has them too, or because they have the text of a
-    removed one; copy_ids: their ids. receipt: the file that proves a removal."""
+    """A change that was made. added, changed, removed: numbers of documents. copies: documents that stay, because
+    another file has them too or because they have the text of a removed one; copy_ids: their ids. receipt: the file
+    that proves a removal."""
 
     index: Index
     added: int

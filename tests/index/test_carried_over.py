@@ -225,6 +225,7 @@ def test_files_of_a_folder_that_did_not_change_are_not_read_again(
     folder.mkdir()
     for name in ("a.txt", "b.txt", "c.bin", "d.txt"):
         (folder / name).write_text(f"It is {name}.")
+    (folder / "d.pdf").write_text("It is no PDF.")  # a reject without an id, as the file that is not read
     steps: list[tuple[str, str]] = [("e.txt", "It is new."), ("b.txt", "It is other."), ("a.txt", ""), ("c.bin", "")]
     opened = list[str]()
 

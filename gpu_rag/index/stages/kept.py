@@ -176,7 +176,7 @@ def _are_apart(documents: pa.Table, rejects: list[Reject], gone: set[str], sourc
     rejected, or gets the id "FILE:ID". A context of questions, whose id is a hash, is dropped without a trace if
     another file has it."""
     rows = [*zip(documents["id"].to_pylist(), documents["file"].to_pylist()), *((r.id, r.file) for r in rejects)]
-    left = {id for id, file in rows if file in gone}
+    left = {id for id, file in rows if id and file in gone}
     if any(map(re.compile(r"p_[0-9a-f]{12}").search, left)):
         return False
     stay = [id for id, file in rows if file not in gone]
