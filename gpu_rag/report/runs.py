@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -32,22 +33,38 @@ def stage_table(document: Mapping[str, Any]) -> tuple[list[list[str]], tuple[str
     return rows, header
 
 
-_VARYING = re.compile(r"\bin \S+ line \d+|'[^']*'|\"[^\"]*\"|\d[\d.,]*")
-_MAX_KINDS = 10_000
+_VARYING = re.compile(r"\bin \S+ line \d+|(?<!pip install )'[^']*'|\"[^\"]*\"|\d[\d.,]*")
+_UNREAD = re.compile(r"files (?:of the type )?(.+) are not read")
+_MAX_KINDS, _MAX_TYPES = 10_000, 20
 
 
 def reject_kinds(rejects: Iterable[Reject]) -> list[tuple[str, int, list[str]]]:
-    """(reason, number of rejects, places of the first three) of rejects by kind, the most frequent first. Reasons of
-    several have no names and numbers."""
+    """(reason, number of rejects, places of the first three) of rejects by kind: first the kinds with a library to
+    install, last hidden files and types of files that are not read, among these the most frequent first. Reasons of
+    several have no names and numbers; all types of files that are not read are one kind."""
     kinds: dict[str, tuple[str, int, list[str]]] = {}
+    types = Counter[str]()
     for reject in rejects:
-        kind = _VARYING.sub("...", reject.reason)
-        kind = kind if kind in kinds or len(kinds) < _MAX_KINDS else "other reasons"
+        unread = _UNREAD.fullmatch(reject.reason)
+        types.update(unread.groups() if unread else ())
+        kind = _UNREAD.pattern if unread else _VARYING.sub("...", reject.reason)
+        kind = kind if unread or kind in kinds or len(kinds) < _MAX_KINDS else "other reasons"
         _, n, places = kinds.get(kind, ("", 0, []))
         place = f"{reject.file}:{reject.line}" if reject.line else reject.file
         reason = kind if n else reject.reason
         kinds[kind] = (reason, n + 1, [*places, place] if len(places) < 3 else places)
-    return sorted(kinds.values(), key=lambda entry: -entry[1])
+    if len(types) > 1:
+        _, n, places = kinds[_UNREAD.pattern]
+        shown = ", ".join(f"{count:,} {name}" for name, count in types.most_common(_MAX_TYPES))
+        more = ", ..." if len(types) > _MAX_TYPES else ""
+        kinds[_UNREAD.pattern] = (f"files of types that are not read ({shown}{more})", n, places)
+
+    def rank(item: tuple[str, tuple[str, int, list[str]]]) -> tuple[int, int]:
+        kind, (_, n, _) = item
+        last = kind == _UNREAD.pattern or kind.startswith("hidden files")
+        return 0 if "pip install" in kind else 1 + last, -n
+
+    return [entry for _, entry in sorted(kinds.items(), key=rank)]
 
 
 # --- predicted against actual ---------------------------------------------------------------------
