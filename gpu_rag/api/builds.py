@@ -24,6 +24,7 @@ from gpu_rag.api.arguments import (
 from gpu_rag.api.corpus import corpus_files
 from gpu_rag.api.indexes import Index
 from gpu_rag.api.parts import REPLIES, pool, pooled_folder
+from gpu_rag.api.standing import Standing, with_others
 from gpu_rag.cluster import run_tasks
 from gpu_rag.errors import UsageError
 from gpu_rag.index.build import build_index, built_stages, guard_folder
@@ -80,6 +81,7 @@ def build(
     corpus: a path (str or Path), a list of Path, a list of texts (str, or dict with text and maybe id, title and
     metadata), or a table with a column text: a pandas DataFrame, a pyarrow.Table, or a Dataset or IterableDataset of
     Hugging Face, which is read row by row. It may be () if there is a knowledge base.
+    If an index in `out` has this corpus already, its other sources, such as added ones, stay in it.
     methods: by default the default method; none for a knowledge base alone, whose tables are always built. Stages of an
     existing index are kept and brought up to date.
     openie: ready extraction results; they switch the extractor to `import`. kg: files of triples; skb: folders of nodes
@@ -121,6 +123,7 @@ def run_build(
     if replies.is_file() and not keywords.get("forget_replies"):
         with writing(target):  # before a model opens the file
             mend_replies(replies)
+    standing = None if isinstance(corpus, Sources) else Standing.read(target)
     with _job(corpus, target, parts=parts, **keywords) as job:
         plan = read_plan(target / "plan.json", INDEX_KEYS)
         if progress is not None:
@@ -141,9 +144,11 @@ def run_build(
             use_replies=used_replies is not None,
             drop_others=isinstance(corpus, Sources),
         )
+    if standing is not None:
+        standing.warn_of_lost(target, job.sources)
     comparison, remark = compared_build(plan, report)
     index = Index.open(target)
-    index.report = replace(report, plan=comparison, notes=(remark,) if remark else ())
+    index.report = replace(report, plan=comparison, notes=(*job.notes, *([remark] if remark else ())))
     return index
 
 
@@ -270,7 +275,7 @@ def _job(
             expected="import", do="leave one of the two out",
         )  # fmt: skip
     given: dict[str, Any] = {"openie": openie, "kg": kg, "skb": skb, "sources": sources, "strict": strict}
-    inputs = corpus if isinstance(corpus, Sources) else sources_of(corpus, out, **given)
+    inputs, notes = (corpus, ()) if isinstance(corpus, Sources) else with_others(sources_of(corpus, out, **given), out)
     usual = (DEFAULT,) if inputs.corpus or not inputs.named else ()  # with a knowledge base alone, none
     names = usual if methods is None else checked_names(methods)
     earlier = [] if fresh else [out, *parts]
@@ -289,7 +294,7 @@ def _job(
     with closing(models):
         for folder in earlier:
             check_same_models(folder, stages, chosen, models)
-        yield BuildJob(out, stages, chosen, inputs, models, fresh, forget_replies, retry_unread)
+        yield BuildJob(out, stages, chosen, inputs, models, fresh, forget_replies, retry_unread, notes)
 
 
 def sources_of(

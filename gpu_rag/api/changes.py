@@ -7,6 +7,7 @@ ordinary build runs. The digest equals the digest of a new index of the changed 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,8 +18,9 @@ import pyarrow.compute as pc
 
 from gpu_rag.api.arguments import IndexLike, PathLike, SettingsLike, checked_path, checked_paths
 from gpu_rag.api.builds import run_build
-from gpu_rag.api.corpus import columns_of, corpus_files, is_table, texts_file, write_texts
+from gpu_rag.api.corpus import columns_of, corpus_files, is_table, own_texts, texts_file, write_texts
 from gpu_rag.api.indexes import Index
+from gpu_rag.api.standing import check_sources_exist
 from gpu_rag.errors import BadInput, UsageError
 from gpu_rag.index import index as opened
 from gpu_rag.index import tables
@@ -31,6 +33,8 @@ from gpu_rag.index.work import Progress, Sources
 from gpu_rag.models.llm.interface import LLM, ApiKeys
 from gpu_rag.sources.corpus import files_to_read, read_corpus, sorted_paths
 from gpu_rag.types import Document
+
+_log = logging.getLogger(__name__)
 
 
 class Changing(TypedDict, total=False):
@@ -45,14 +49,16 @@ class Changing(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Change:
-    """A change that was made. added, changed, removed: numbers of documents. copies: removed documents that stay,
-    because another file has them too. receipt: the file that proves a removal."""
+    """A change that was made. added, changed, removed: numbers of documents. copies: documents that stay, because
+    another file has them too or because they have the text of a removed one; copy_ids: their ids. receipt: the file
+    that proves a removal."""
 
     index: Index
     added: int
     changed: int
     removed: int
     copies: int = 0
+    copy_ids: tuple[str, ...] = ()
     receipt: Path | None = None
 
 
@@ -67,7 +73,7 @@ def add(index: IndexLike, corpus: Any, **keywords: Unpack[Changing]) -> Change:
     in_memory = is_table(corpus) or (
         isinstance(corpus, Sequence) and not isinstance(corpus, str) and not all(isinstance(p, Path) for p in corpus)
     )
-    files = (_with_rows(folder, corpus),) if in_memory else corpus_files(corpus, folder)
+    files = (_with_rows(folder, corpus, sources),) if in_memory else corpus_files(corpus, folder)
     return rebuild(folder, _restored(_with_files(sources, files), files), **keywords)
 
 
@@ -111,15 +117,6 @@ def known_sources(folder: Path, missing_is_error: bool = True) -> Sources:
     return sources
 
 
-def check_sources_exist(sources: Sources) -> None:
-    """Raise BadInput if a source is gone."""
-    paths = [*sources.corpus, *sources.openie, *(source.path for source in sources.named)]
-    for path in paths:
-        if not path.exists():
-            do = "bring it back; or name its new place: gpu-rag update DIR PATH; or gpu-rag remove DIR --file NAME"
-            raise BadInput("a source of the index is gone, and its documents are read from it", given=path, do=do)
-
-
 def _forgotten(folder: Path, paths: Sequence[Path]) -> Sources:
     """Empty sources for an index that does not know its own. Raises BadInput if `paths` lacks one of its sources."""
     recorded = Manifest.read(folder).sources
@@ -156,16 +153,17 @@ def _restored(sources: Sources, files: Iterable[Path]) -> Sources:
     return replace(sources, removed=sources.removed - restored)
 
 
-def _with_rows(folder: Path, corpus: Any) -> Path:
+def _with_rows(folder: Path, corpus: Any, sources: Sources) -> Path:
     """Add documents in memory to their file, and return its path. Raises UsageError for one without an id, BadInput for
     the id of a document that another file holds: which of both is read would depend on the names of the files."""
-    path, rows = texts_file(folder), rows_in(texts_file(folder))
+    path = own_texts(folder, sources.corpus)
+    rows = rows_in(path)
     named = (isinstance(row, Mapping) and row.get("id") for row in corpus) if isinstance(corpus, Sequence) else ()
     if not all(named) or (is_table(corpus) and "id" not in (columns_of(corpus) or ())):
         expected = "{'id': ..., 'text': ...}; an id replaces its document"
         raise UsageError("a document to add has no id", expected=expected)
     before = path.read_bytes() if path.is_file() else None
-    corpus_files(corpus, folder)  # checks the rows and writes them
+    corpus_files(corpus, folder, path)  # checks the rows and writes them
     added = rows_in(path)
     ids = {str(row.get("id")) for row in added}
     if files := _held_elsewhere(opened.Index(folder, Manifest.read(folder), "cpu"), ids, path.name):
@@ -173,7 +171,10 @@ def _with_rows(folder: Path, corpus: Any) -> Path:
         do = "change that file and run gpu-rag update DIR, or give the document another id"
         raise BadInput("a file has a document of this id", given=f"{min(files)} of {files[min(files)]}", do=do)
     if before is not None:
-        write_texts([*(row for row in rows if str(row.get("id")) not in ids), *added], folder)
+        write_texts([*(row for row in rows if str(row.get("id")) not in ids), *added], path)
+    elif path.name != (other := texts_file(folder)).name:
+        what = "not a source of this index, so not read"
+        _log.warning("gpu-rag: %s: %s; gpu-rag add %s %s adds its documents", what, other, folder, other)
     return path
 
 
@@ -185,7 +186,7 @@ def _held_elsewhere(index: opened.Index, ids: set[str], own: str) -> dict[str, s
 
 
 def rows_in(path: Path) -> list[dict[str, Any]]:
-    """The rows of `texts_file`; [] if there is none."""
+    """The rows of a `texts_file`; [] if there is none."""
     return [json.loads(line) for line in path.read_bytes().splitlines()] if path.is_file() else []
 
 

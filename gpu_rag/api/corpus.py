@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, time
-from itertools import chain, islice
+from itertools import chain, count, islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,12 @@ from gpu_rag.index.folder import replacing, storage_errors
 EXPECTED = "a path, a list of Path, a list of texts (str or dict with text), or a table or dataset with a column text"
 
 
-def corpus_files(corpus: Any, out: Path) -> tuple[Path, ...]:
-    """The files of a corpus. Texts are written to OUT.texts.jsonl. Raises UsageError, and BadInput for a missing
-    file."""
+def corpus_files(corpus: Any, out: Path, texts: Path | None = None) -> tuple[Path, ...]:
+    """The files of a corpus. Texts are written to the file `texts`, by default OUT.texts.jsonl. Raises UsageError, and
+    BadInput for a missing file."""
+    texts = texts or texts_file(out)
     if is_table(corpus):
-        return (write_texts(_table_rows(corpus), out),)
+        return (write_texts(_table_rows(corpus), texts),)
     if isinstance(corpus, (str, Path)):
         paths = (checked_path("corpus", corpus),)
     elif not isinstance(corpus, Sequence) or isinstance(corpus, bytes):
@@ -29,7 +30,7 @@ def corpus_files(corpus: Any, out: Path) -> tuple[Path, ...]:
     elif all(isinstance(item, Path) for item in corpus):
         paths = tuple(corpus)
     elif all(isinstance(item, (str, Mapping)) for item in corpus):
-        return (write_texts([_row(item, number) for number, item in enumerate(corpus, 1)], out),)
+        return (write_texts([_row(item, number) for number, item in enumerate(corpus, 1)], texts),)
     else:
         raise UsageError("corpus mixes kinds", given=repr(corpus)[:80], expected=EXPECTED)
     for path in paths:
@@ -87,14 +88,24 @@ def cells_of(table: Any) -> Iterator[Mapping[str, Any]]:
     return iter(json.loads(table.to_json(orient="records", date_format="iso")))
 
 
-def texts_file(out: Path) -> Path:
-    """The file of texts in memory that an index is built from."""
-    return out.with_name(out.name + ".texts.jsonl")
+def texts_file(out: Path, number: int = 1) -> Path:
+    """The first of the files that may hold texts in memory of an index, or a further one."""
+    return out.with_name(f"{out.name}.texts{f'-{number}' if number > 1 else ''}.jsonl")
 
 
-def write_texts(rows: Iterable[Mapping[str, Any]], out: Path) -> Path:
-    """Write the `texts_file` and return its path. Raises UsageError for a value that JSON cannot hold, StorageError."""
-    path, rows = texts_file(out), iter(rows)
+def own_texts(out: Path, corpus: Sequence[Path]) -> Path:
+    """The last `texts_file` that is a source of an index; a new one if none is. Another index of this name may have
+    left one, whose texts must not come back. corpus: sources of the index."""
+    files = [*takewhile(Path.exists, (texts_file(out, number) for number in count(1)))]
+    for file in reversed(files):
+        if sources := [path for path in corpus if file.resolve().is_relative_to(path.resolve())]:
+            return next(filter(Path.is_file, sources), file)
+    return texts_file(out, len(files) + 1)
+
+
+def write_texts(rows: Iterable[Mapping[str, Any]], path: Path) -> Path:
+    """Write a `texts_file` and return its path. Raises UsageError for a value that JSON cannot hold, StorageError."""
+    rows = iter(rows)
     first = list(islice(rows, 1))  # a table that is refused makes no folder
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)

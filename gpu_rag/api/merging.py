@@ -13,9 +13,10 @@ import msgspec
 
 from gpu_rag.api.arguments import IndexLike, PathLike, checked_path, checked_paths, checked_settings
 from gpu_rag.api.builds import run_build
-from gpu_rag.api.changes import Changing, check_sources_exist, checked_folder
+from gpu_rag.api.changes import Changing, checked_folder
 from gpu_rag.api.indexes import Index
 from gpu_rag.api.parts import pool
+from gpu_rag.api.standing import check_sources_exist
 from gpu_rag.errors import BadInput, IndexMismatch, UsageError
 from gpu_rag.index.build import described, guard_folder
 from gpu_rag.index.folder import EDITS, storage_errors, write_atomic

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, count
 from pathlib import Path
 from typing import Unpack
 
@@ -18,15 +19,15 @@ from gpu_rag.api.arguments import PathLike, checked_path, checked_paths, checked
 from gpu_rag.api.changes import (
     Change,
     Changing,
-    check_sources_exist,
     checked_folder,
     files_below,
     known_sources,
     rebuild,
     rows_in,
 )
-from gpu_rag.api.corpus import texts_file, write_texts
+from gpu_rag.api.corpus import own_texts, write_texts
 from gpu_rag.api.parts import has_older_vectors, texts_of_vectors
+from gpu_rag.api.standing import check_sources_exist
 from gpu_rag.errors import BadInput, GpuRagError, IndexLocked, UsageError
 from gpu_rag.index import index as opened
 from gpu_rag.index.folder import EDITS, RECEIPTS, TUNED, is_held, writing
@@ -60,7 +61,7 @@ def remove(
 ) -> Change:
     """Remove documents from an index, so that no byte of its folder holds their texts, and write a receipt.
 
-    If a file is removed, its documents that another file has too stay in the index, see `Change.copies`.
+    Documents that another file has too, or that have the same text, stay in the index, see `Change.copies`.
 
     documents: ids. files: files or folders of the corpus, as the index names them or as paths. named: named sources;
     the receipt does not list knowledge graphs and bases. where: a filter by metadata. Removed documents stay out in
@@ -92,6 +93,7 @@ def remove(
         leaving = pending.joined(leaving)
     _begin(folder, leaving)
     files_of, used = _files_of(old, chosen), set[str]()
+    texts = {text for id, text in _texts_of(old).items() if id in files_of}
     keys = _keys_of_texts(folder, old.manifest) if forget else None
     change = rebuild(folder, sources, used_replies=used, **keywords)
     if keys is not None:
@@ -104,11 +106,18 @@ def remove(
         for left_over in _left_over(folder, change.index.manifest):
             shutil.rmtree(folder / left_over)
         keep_replies(folder / "replies.sqlite", used)
-    gone, n_copies = _proved(leaving, old.manifest, change.index, files_of, folder)
-    path = checked_path("receipt", receipt or folder / RECEIPTS / f"{gone.after[:16]}.json")
+    gone, copies = _proved(leaving, old.manifest, change.index, files_of, texts, folder)
+    path = checked_path("receipt", receipt or _receipt_file(folder, gone))
     gone.write(path)
     (folder / PENDING).unlink()
-    return replace(change, copies=n_copies, receipt=path)
+    return replace(change, copies=gone.copies, copy_ids=copies, receipt=path)
+
+
+def _receipt_file(folder: Path, gone: Receipt) -> Path:
+    """A new file for a receipt. An index may be in one state after several removals."""
+    names = chain([""], (f"-{number}" for number in count(2)))
+    files = (folder / RECEIPTS / f"{gone.after[:16]}{name}.json" for name in names)
+    return next(file for file in files if not file.exists())
 
 
 def _keys_of_texts(folder: Path, manifest: Manifest) -> np.ndarray:
@@ -147,14 +156,20 @@ def _wait_for_readers(folder: Path, manifest: Manifest) -> None:
 
 
 def _proved(
-    leaving: Receipt, before: Manifest, new: opened.Index, files_of: Mapping[str, str], folder: Path
-) -> tuple[Receipt, int]:
-    """The receipt of a removal after its build, and the number of documents that stay, from another file.
+    leaving: Receipt,
+    before: Manifest,
+    new: opened.Index,
+    files_of: Mapping[str, str],
+    texts: set[int],
+    folder: Path,
+) -> tuple[Receipt, tuple[str, ...]]:
+    """The receipt of a removal after its build, and the ids of its copies.
 
-    files_of: the file of each document to remove. Raises GpuRagError if something is left.
+    files_of: the file of each document to remove; texts: their `_texts_of`. Raises GpuRagError if something is left.
     """
-    now = _files_of(new, np.ones(new.documents.num_rows, bool))
-    copies = np.array([id in files_of and file != files_of[id] for id, file in now.items()])
+    now, texts_now = _files_of(new, np.ones(new.documents.num_rows, bool)), _texts_of(new)
+    is_copy = [file != files_of[id] if id in files_of else texts_now[id] in texts for id, file in now.items()]
+    copies = np.array(is_copy, bool)
     present = hashes_in(new)
     stays = msgspec.structs.replace(receipt_of(new, copies), names=present.names)
     gone = msgspec.structs.replace(leaving.without(stays), after=new.manifest.digest())
@@ -165,7 +180,8 @@ def _proved(
     old_folders = {record.folder for record in before.stages.values()}
     made = (record for record in new.manifest.stages.values() if record.folder not in old_folders)
     rewritten = tuple(sorted(f"{record.folder}/{file}" for record in made for file in record.files))
-    return msgspec.structs.replace(gone, files=rewritten), int(copies.sum())
+    copy_ids = tuple(id for id, copy in zip(now, is_copy) if copy)
+    return msgspec.structs.replace(gone, files=rewritten, copies=len(copy_ids)), copy_ids
 
 
 def _chosen(
@@ -243,10 +259,10 @@ def _without(
     """The sources without the chosen documents and the files `named`.
 
     A source is dropped if it is named or is itself a removed document; a file in a folder then counts as missing, so
-    that the index equals one of a corpus without the file. Rows of `texts_file` leave their file. Other rows stay out
+    that the index equals one of a corpus without the file. Rows of `own_texts` leave their file. Other rows stay out
     by their ids.
     """
-    table, own = old.documents, texts_file(folder)
+    table, own = old.documents, own_texts(folder, sources.corpus)
     removed, rows, dropped = set(sources.removed), set[str](), set[str]()
     sizes = Counter(table["file"].to_pylist())
     files = list(named)
@@ -270,7 +286,7 @@ def _without(
     left = replace(sources, corpus=corpus, named=kept, removed=frozenset(removed))
     check_sources_exist(left)  # before anything is written
     if rows:
-        write_texts([row for row in rows_in(own) if str(row.get("id")) not in rows], folder)
+        write_texts([row for row in rows_in(own) if str(row.get("id")) not in rows], own)
     if own.absolute() in sources.corpus and own.name in dropped:
         own.unlink(missing_ok=True)
     return left
@@ -291,6 +307,14 @@ def _files_of(index: opened.Index, chosen: np.ndarray) -> dict[str, str]:
     """{id: file} of documents. chosen: bool[n documents]."""
     table = index.documents.filter(pa.array(chosen)) if len(chosen) else index.documents
     return dict(zip(table["id"].to_pylist(), table["file"].to_pylist()))
+
+
+def _texts_of(index: opened.Index) -> dict[str, int]:
+    """{id: hash for this process of the passages} of documents."""
+    texts: dict[str, int] = {}
+    for document, text in zip(*(index.passages[name].to_pylist() for name in ("doc_id", "text"))):
+        texts[document] = hash((texts.get(document), text))
+    return texts
 
 
 def _pending(folder: Path, old: opened.Index) -> Receipt | None:

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 from gpu_rag.cli.index_command import build_document, build_status, kinds_of_rejects
 from gpu_rag.cli.options import add_limits, add_progress, add_settings, api_key, settings_of
 from gpu_rag.cli.progress import Bars
+from gpu_rag.cli.terminal import on_one_line
 
 if TYPE_CHECKING:
     from gpu_rag import Change
+
+MAX_IDS = 5  # of copies, that are shown
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +48,11 @@ def change(options: argparse.Namespace, make: Callable[..., Change]) -> tuple[in
         f"{document['documents']:,} documents, {document['passages']:,} passages, {document['rejects']:,} rejects",
         f"index: {report.out} ({report.wall_s:.1f} s; {n_made} of {len(report.stages)} stages made again)",
     ]
-    lines += [f"in another file too, and read from it now: {made.copies:,} documents"] if made.copies else []
+    if made.copies:
+        ids = f"{', '.join(made.copy_ids[:MAX_IDS])}{', ...' * (made.copies > MAX_IDS)}"
+        lines.append(
+            on_one_line(f"still in the index, from another file or with the same text: {made.copies:,} ({ids})")
+        )
     if new := [reject for reject in read_rejects(rejects) if hash(reject) not in before]:
         lines += [f"new rejects: {len(new):,}; all in {rejects}", *kinds_of_rejects(new)]
     lines += [f"receipt: {made.receipt}"] if made.receipt else []

@@ -24,7 +24,7 @@ from gpu_rag.cli.plan_view import add_plan, check_plan, comparison, index_plan_t
 from gpu_rag.cli.progress import Bars
 from gpu_rag.cli.terminal import on_one_line
 from gpu_rag.methods.registry import DEFAULT
-from gpu_rag.report.accounts import fallbacks_line, graph_ops_line, joined_ops, server_lines, servers_document
+from gpu_rag.report.accounts import fallbacks_line, server_lines, servers_document
 from gpu_rag.runtime.accounts import add_fallbacks, fallbacks_by_step
 
 if TYPE_CHECKING:
@@ -241,17 +241,15 @@ def build_document(report: BuildReport) -> dict[str, Any]:
 
 def _summary(document: dict[str, Any]) -> str:
     from gpu_rag.methods.registry import hooks, made_for
-    from gpu_rag.report.runs import STAGE_HEADER, stage_rows
+    from gpu_rag.report.runs import stage_table
 
-    ops = joined_ops(stage["graph_ops"] for stage in document["stages"].values())
     counts = ", ".join(f"{document[name]:,} {name}" for name in COUNTS)
     extraction = ", ".join(f"{n:,} {name}" for name, n in document["extraction"].items())
     lines = [
-        table(stage_rows(document), STAGE_HEADER),
+        table(*stage_table(document)),
         counts,
         *([f"extraction: {extraction}"] if extraction else []),
         *([fallbacks_line(document["fallbacks"], document["replies_read"])] if document["replies_read"] else []),
-        *([f"graph ops: {graph_ops_line(ops)}"] if ops else []),
         *server_lines(document),
         f"index: {document['out']} ({document['wall_s']:.1f} s)",
     ]

@@ -23,7 +23,8 @@ _FORMAT = 1
 class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One removal. documents, passages, names: sha256 of the ids of documents, of the texts of passages that no other
     passage has, and of normalised names and titles that nothing else has. before, after: digests of the index. files:
-    files of the index that were made again. caches_cleared: whether their vectors left the cache of the machine too."""
+    files of the index that were made again. copies: number of documents that stay, from another file or with the same
+    text. caches_cleared: whether their vectors left the cache of the machine too."""
 
     format: int = _FORMAT
     documents: frozenset[str] = frozenset()
@@ -32,6 +33,7 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     before: str = ""
     after: str = ""
     files: tuple[str, ...] = ()
+    copies: int = 0
     caches_cleared: bool = False
     sha256: str = ""
 

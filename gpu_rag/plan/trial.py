@@ -51,7 +51,7 @@ COUNTED = {  # {size: (stage that counts it, its key there)}
 
 @dataclass(frozen=True)
 class BuildJob:
-    """The arguments of `build_index`."""
+    """The arguments of `build_index`. notes: remarks for people."""
 
     out: Path
     stages: Sequence[Stage]
@@ -61,6 +61,7 @@ class BuildJob:
     fresh: bool = False
     forget_replies: bool = False
     retry_unread: bool = False
+    notes: tuple[str, ...] = ()
 
 
 # --- passages --------------------------------------------------------------------------------------

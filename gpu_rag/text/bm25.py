@@ -36,10 +36,14 @@ _BLOCK = 2048  # texts whose tokens are in memory as Python objects at once
 @lru_cache(maxsize=1 << 12)  # a question is searched for in several tables, and by several methods
 def _query_tokens(query: str, *languages: str) -> tuple[str, ...]:
     """The tokens of a query over texts in some languages, in its order, with repeats."""
+    return tuple(token for tokens in _tokens_of_words(query, *languages) for token in tokens)
+
+
+def _tokens_of_words(query: str, *languages: str) -> list[tuple[str, ...]]:
+    """The tokens of each word of a query, without stop words: different ones in the order of the languages."""
     own = language_among(query, languages)
     words = [word for word in words_of(query) if word not in stop_words(own)]
-    of_word = zip(*(stems(words, language) for language in languages))
-    return tuple(token for tokens in of_word for token in dict.fromkeys(tokens))
+    return [tuple(dict.fromkeys(tokens)) for tokens in zip(*(stems(words, language) for language in languages))]
 
 
 class Bm25:
@@ -125,9 +129,12 @@ class Bm25:
 
     def postings(self, token: int) -> tuple[np.ndarray, np.ndarray]:
         """(passages i32, ascending, that have a token; what it adds to the score of each: f32)."""
-        part = slice(*self.arrays["indptr"][token : token + 2])
+        part = self._part_of(token)
         passages, frequency = self.arrays["indices"][part], self.arrays["frequency"][part]
         return passages, self._added(self._whole.idf(token), passages, frequency)
+
+    def _part_of(self, token: int) -> slice:
+        return slice(*self.arrays["indptr"][token : token + 2])
 
     def all_scores(self) -> np.ndarray:
         """The part of each posting in the score of its passage: f32[P]. Memory: 16 bytes a posting."""
@@ -146,19 +153,44 @@ class Bm25:
         ids = self.ids(query)
         parts = np.zeros((len(ids), len(rows)), np.float32)
         for part, token in zip(parts, ids):
-            holders, scores = self.postings(token)
-            if len(holders):  # a filtered index keeps all tokens, also without passages
-                place = np.searchsorted(holders, rows).clip(max=len(holders) - 1)
-                part[:] = np.where(holders[place] == rows, scores[place], 0)
+            place = self._places(token, rows)
+            has = place >= 0
+            frequency = self.arrays["frequency"][self._part_of(token)][place[has]]
+            part[has] = self._added(self._whole.idf(token), rows[has], frequency)
         return parts
+
+    def _places(self, token: int, rows: np.ndarray) -> np.ndarray:
+        """i64[R]: the place of each passage among those that have a token, -1 for one that has it not."""
+        holders = self.arrays["indices"][self._part_of(token)]
+        if not len(holders):  # a filtered index keeps all tokens, also without passages
+            return np.full(len(rows), -1)
+        place = np.searchsorted(holders, rows).clip(max=len(holders) - 1)
+        return np.where(holders[place] == rows, place, -1)
 
     def ids(self, query: str) -> list[int]:
         """Ids of the tokens of a query that the index knows, in the order of the query, with repeats.
 
         A word stands for its token in each language of the index: a name is stemmed as its passage is.
         """
-        places = ((bisect_left(self.tokens, token), token) for token in _query_tokens(query, *self.languages))
+        return self._known(_query_tokens(query, *self.languages))
+
+    def _known(self, tokens: Iterable[str]) -> list[int]:
+        places = ((bisect_left(self.tokens, token), token) for token in tokens)
         return [place for place, token in places if place < len(self.tokens) and self.tokens[place] == token]
+
+    def coverage(self, query: str, rows: np.ndarray) -> np.ndarray:
+        """The share of the words of `query` that the passages `rows`, i64[R], hold: f64[R], from 0 to 1.
+
+        A word weighs the idf of its commonest token, once. Words that no passage has do not count; 0 if there is no
+        other.
+        """
+        held, total = np.zeros(len(rows)), 0.0
+        for tokens in dict.fromkeys(_tokens_of_words(query, *self.languages)):
+            if known := self._known(tokens):
+                weight = float(min(map(self._whole.idf, known)))
+                total += weight
+                held += weight * np.any([self._places(token, rows) >= 0 for token in known], axis=0)
+        return held / total if total else held
 
     def search(self, queries: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
         """The best k passages of each of B queries: ids i32[B, k] and scores f32[B, k].

@@ -209,3 +209,23 @@ def test_rejects_are_shown_by_kind_the_most_frequent_first():
         (1, ["b.pdf"]),
     ]
     assert kinds[2][0] == "page 7 is broken"
+
+
+def test_rejects_that_a_person_can_mend_are_shown_before_types_of_files_that_are_not_read():
+    """Each type was a kind of its own, so that a few photos and programs hid a scan and its remedy."""
+    from gpu_rag.cli.index_command import kinds_of_rejects
+    from gpu_rag.sources.corpus import scan
+    from gpu_rag.sources.corpus.folder import HIDDEN
+    from gpu_rag.types import Reject
+
+    types = [f"t{n:02}" for n in range(12)]
+    rows = [(f"f.{kind}", 0, f"files of the type .{kind} are not read") for kind in (*types, "t03", "t03")]
+    rows += [("bin", 0, "files without an ending are not read"), (".a", 0, HIDDEN), (".b", 0, HIDDEN)]
+    rows += [("old.xlsx", 0, "not a whole file"), ("a.jsonl", 1, "no text"), ("a.jsonl", 2, "no text")]
+    rows += [(name, 0, f"2 pages are scans; {scan.INSTALL}") for name in ("a.pdf", "b.pdf")]
+    lines = [line.strip() for line in kinds_of_rejects(starmap(Reject, rows))]
+    assert lines[0] == f"2  ... pages are scans; {scan.INSTALL}: a.pdf, b.pdf"
+    assert lines[1:3] == ["2  no text: a.jsonl:1, a.jsonl:2", "1  not a whole file: old.xlsx"]
+    shown = ", ".join(["3 .t03", *(f"1 .{kind}" for kind in types if kind != "t03"), "1 without an ending"])
+    assert lines[3:4] == [f"15  files of types that are not read ({shown}): f.t00, f.t01, f.t02, ..."]
+    assert lines[4:] == [f"2  {HIDDEN}: .a, .b"]

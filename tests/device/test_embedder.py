@@ -49,7 +49,8 @@ def attention(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
         keep = mask[:, 0, 0, :, None, None].float()
         return ((values * keep).sum(1, keepdim=True) / keep.sum(1, keepdim=True)).expand_as(values)
 
-    monkeypatch.setattr(mean_pooling, "_attention", mean)
+    monkeypatch.setattr(mean_pooling, "attention", mean)
+    monkeypatch.setattr(mean_pooling, "attention_into", lambda out, qkv: out.copy_(mean(qkv)))
     return shapes
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -190,6 +191,109 @@ def test_a_removed_copy_gives_its_id_to_the_other_file(tmp_path: Path) -> None:
     assert made.index.documents["file"].to_pylist() == ["corpus/c.txt", "corpus/b.jsonl"] and made.copies == 1
     (folder / "a.jsonl").unlink()
     assert made.index.manifest.digest() == from_nothing(tmp_path, folder, methods="bm25")
+
+
+def test_documents_with_the_text_of_a_removed_one_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A text was said to be removed, and was found as another file still."""
+    folder, long = tmp_path / "dd", " ".join(f"Marta Orlo{n} designed the bridge of Kerling." for n in range(400))
+    folder.mkdir()
+    for name, text in (("a.txt", long), ("b.txt", long), ("c.txt", f"{long} Ada Blom left."), ("d.txt", "Jan Vos.")):
+        (folder / name).write_text(text)
+    gpu_rag.build(folder, tmp_path / "ix", methods=["bm25"], settings=FAST)
+    command = ["remove", str(tmp_path / "ix"), "--set", "models.llm=none"]
+    assert main([*command, "--file", str(folder / "a.txt"), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["removed"], document["copies"]) == (1, 1)
+    assert json.loads(Path(document["receipt"]).read_bytes())["copies"] == 1
+    (folder / "a2.txt").write_text(long)
+    gpu_rag.update(tmp_path / "ix", settings=FAST)
+    assert main([*command, "--doc", "b.txt"]) == 0
+    assert "with the same text: 1 (a2.txt)" in capsys.readouterr().out
+    made = gpu_rag.remove(tmp_path / "ix", documents=["a2.txt", "d.txt"], settings=FAST)
+    assert (made.removed, made.copies, made.copy_ids) == (2, 0, ())
+
+
+def test_each_removal_keeps_its_receipt(corpus: Path, tmp_path: Path) -> None:
+    """The index is in one state after each, and the name of a receipt came from that state alone."""
+    gpu_rag.build(corpus, tmp_path / "ix", methods=["bm25"], settings=FAST)
+    receipts = []
+    for id in ("s1", "s2", "s2"):
+        gpu_rag.add(tmp_path / "ix", [{"id": id, "text": "Piet Haan lived in Tamsin."}], settings=FAST)
+        made = gpu_rag.remove(tmp_path / "ix", documents=id, settings=FAST)
+        receipts.append((made.receipt, hashlib.sha256(id.encode()).hexdigest()))
+        del made
+    assert len({path for path, _ in receipts}) == 3
+    for path, hashed in receipts:
+        assert json.loads(path.read_bytes())["documents"] == [hashed]
+
+
+def test_a_new_index_does_not_get_the_texts_of_an_earlier_one(
+    corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They lie beside the folder of the index, which was deleted, and came back with the first document."""
+    out, left = tmp_path / "ix", tmp_path / "ix.texts.jsonl"
+    for id in ("old", "new", "newer"):
+        if id != "newer":
+            shutil.rmtree(out, ignore_errors=True)
+            gpu_rag.build(corpus, out, methods=["bm25"], settings=FAST)
+        made = gpu_rag.add(out, [{"id": id, "text": f"Piet Haan lived in Tamsin{id}."}], settings=FAST)
+        assert made.added == 1
+        if id == "new":
+            assert made.index.documents["id"].to_pylist() == [*(f"d{n}.txt" for n in range(4)), "new"]
+        del made
+    assert [str(left) in record.message for record in caplog.records] == [True] and b"old" in left.read_bytes()
+    made = gpu_rag.add(out, left, settings=FAST)
+    assert made.added == 1 and made.index.documents["id"].to_pylist()[-3:] == ["new", "newer", "old"]
+    del made
+    made = gpu_rag.remove(out, documents=["new", "old"], settings=FAST)
+    assert b"newer" in (rest := b"".join(path.read_bytes() for path in tmp_path.glob("ix.texts-2.jsonl")))
+    assert made.removed == 2 and b'"new"' not in rest
+
+
+def test_index_of_a_corpus_that_the_index_has_keeps_what_was_added(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They left without a word."""
+    extern, out = write_document(tmp_path / "extern.txt", 30), tmp_path / "ix"
+    gpu_rag.build(corpus, out, methods=["bm25"], settings=FAST)
+    gpu_rag.add(out, extern, settings=FAST)
+    gpu_rag.add(out, [{"id": "s1", "text": "Piet Haan lived in Tamsin."}], settings=FAST)
+    before = digest(out)
+    (facts := tmp_path / "facts.tsv").write_text("Ida Stroud\tmayor of\tTamsin\n")
+    command = ["index", str(corpus), "--out", str(out), "--for", "bm25", "--set", "models.embedder=hash"]
+    for more in ([], ["--fresh"]):
+        assert main([*command, *more]) == 0
+        said = capsys.readouterr().err
+        assert "extern.txt, ix.texts.jsonl; gpu-rag remove" in said and "left the index" not in said
+        assert digest(out) == before
+    again = gpu_rag.build(corpus, out, kg=facts, methods=["bm25"], settings=FAST)
+    assert {"extern.txt", "s1"} <= {*again.documents["id"].to_pylist()} and again.manifest.sources["named"]
+    again = gpu_rag.build(corpus, out, methods=["bm25"], settings=FAST)
+    assert again.manifest.sources["named"] and "facts" in "".join(again.report.notes)
+    del again
+    extern.unlink()
+    with pytest.raises(BadInput, match="extern.txt"):
+        gpu_rag.build(corpus, out, methods=["bm25"], settings=FAST)
+
+
+def test_documents_that_leave_by_an_index_of_other_sources_are_counted(
+    corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    extern, out = write_document(tmp_path / "extern.txt", 30), tmp_path / "ix"
+    gpu_rag.build([corpus, extern], out, methods=["bm25"], settings=FAST)
+    index = gpu_rag.build(corpus / "d1.txt", out, methods=["bm25"], settings=FAST)
+    assert index.documents["id"].to_pylist() == ["d1.txt"]
+    del index
+    (told,) = (record.getMessage() for record in caplog.records)
+    assert (
+        "4 documents left the index" in told and f"{corpus}, {extern}; name them too" in told and "gpu-rag add" in told
+    )
+    caplog.clear()
+    gpu_rag.build(corpus, out, methods=["bm25"], settings=FAST)  # the file lies in this folder
+    assert not caplog.records
+    (corpus / "d3.txt").unlink()
+    gpu_rag.build(corpus, out, methods=["bm25"], settings=FAST)
+    assert [record.getMessage().split(":")[1] for record in caplog.records] == [" 1 documents left the index"]
 
 
 def test_documents_in_memory_are_added_replaced_and_removed(tmp_path: Path) -> None:

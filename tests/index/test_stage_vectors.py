@@ -135,7 +135,8 @@ def few_are_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "N_FITTED", 60)
 
 
-RELATIONS = [(i * 7 % 30, f"label {i % 11}", i * 11 % 29) for i in range(300)]
+LABELS = ["", *("is the " * (i % 4) + f"label {i}" for i in range(10))]  # of 0, 2, 4, 6 and 8 words
+RELATIONS = [(i * 7 % 30, LABELS[i % 11], i * 11 % 29) for i in range(300)]
 PARTS = pa.chunked_array([[f"name {i}" for i in range(20)], [f"name {i}" for i in range(20, 30)]])
 
 
@@ -150,8 +151,9 @@ def composed(folder: Path, rows: list[tuple[int, str, int]], block: int = 1000) 
 def by_least_squares(rows: list[tuple[int, str, int]]) -> np.ndarray:
     """[X; 1] W = [Y; 0] by numpy, for the relations with the smallest hashes."""
     texts = [f"name {subject} {label} name {object_}" for subject, label, object_ in rows]
-    parts = zip(*((f"name {subject}", label, f"name {object_}") for subject, label, object_ in rows))
-    x = np.concatenate([*map(Drawn().embed, parts), np.ones((len(rows), 1))], 1).astype(np.float64)
+    subjects, objects = (Drawn().embed([f"name {row[end]}" for row in rows]) for end in (0, 2))
+    means = np.array([Drawn().embed(label.split() or [""]).mean(0) for _, label, _ in rows])
+    x = np.concatenate([subjects, means, objects, np.ones((len(rows), 1))], 1).astype(np.float64)
     chosen = sorted(range(len(rows)), key=lambda row: int(keys_of(texts[row : row + 1])[0, 0]))[:60]
     y = Drawn().embed(texts)[chosen]
     left, right = np.concatenate([x[chosen], np.eye(25)]), np.concatenate([y, np.zeros((25, 8))])

@@ -291,6 +291,34 @@ def test_each_passage_by_its_language_and_a_query_in_all(tmp_path: Path) -> None
     assert Bm25.build(MIXED).scores(bridge)[0] == 0 < bm25.scores(bridge)[0], "English endings do not find it"
 
 
+@QUICK
+@given(
+    st.lists(st.lists(st.sampled_from(WORDS[:8]), max_size=6), min_size=1, max_size=9),
+    st.lists(st.sampled_from(WORDS), max_size=6),
+)
+def test_coverage_is_the_share_of_idf_of_the_words_that_a_passage_holds(
+    texts: list[list[str]], query: list[str]
+) -> None:
+    twin, rows = Lucene([" ".join(words) for words in texts], 1.2, 0.75), np.arange(len(texts))[::-1]
+    known = {word for word in query if twin.df[word]}
+    total = sum(map(twin.idf, known))
+    expected = [sum(twin.idf(word) for word in known & {*texts[row]}) / total if total else 0 for row in rows]
+    found = Bm25.build([" ".join(words) for words in texts]).coverage(" ".join(query), rows)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    wrong = [len(known & {*texts[row]}) / len(known) if known else 0 for row in rows]  # all words weigh the same
+    assert len({round(twin.idf(word), 6) for word in known}) < 2 or len(texts) < 2 or found.tolist() != wrong
+
+
+def test_coverage_counts_a_word_once_whatever_its_tokens_in_other_languages() -> None:
+    texts = ["Die alten Häuser der Stadt", "The old houses of the city", "Die alten Kirchen"]
+    bm25 = Bm25.build(texts, languages=("de", "en"), language_of_each=["de", "en", "de"])
+    assert bm25.coverage("alte Häuser", np.arange(3)).tolist()[::2] == [
+        1.0,
+        pytest.approx(0.47 / (0.47 + 0.98), abs=0.01),
+    ]
+    assert bm25.part(np.array([2])).coverage("Häuser", np.array([0])).tolist() == [0.0]
+
+
 def test_english_alone_is_saved_as_ever(tmp_path: Path) -> None:
     texts = ["tiger mango", "zinc"]
     Bm25.build(texts).save(tmp_path / "plain")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,19 +13,15 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from gpu_rag.index import tables
 from gpu_rag.index.database import Database
 from gpu_rag.index.folder import sha256_text
-from gpu_rag.index.metadata import FILE as METADATA
-from gpu_rag.index.metadata import LANGUAGE, MAX_COLUMNS, read_metadata, rows_of, to_text
 from gpu_rag.index.removed import DOCUMENT, has_removed
 from gpu_rag.index.stages.node_documents import SCHEMAS, Parts, Taken
 from gpu_rag.index.stages.rejected import read_rejects, short_name
 from gpu_rag.index.work import Sources, Work
 from gpu_rag.sources.rows import shown
-from gpu_rag.text.language import ENGLISH
 from gpu_rag.types import Reject
 
 _VIEWS = (
@@ -37,7 +32,6 @@ _COLUMNS = {
     "documents": "* EXCLUDE file_row_number FROM kept_documents JOIN kept_metadata USING (file_row_number)",
     "passages": "* EXCLUDE file_row_number FROM kept_passages JOIN earlier_lines USING (file_row_number)",
 }
-_GIVEN = "given"  # a key among hashes of names: a document has metadata named LANGUAGE from its file
 _ABOUT = pa.schema([("file_row_number", pa.int64()), ("metadata", pa.large_string()), ("language", pa.large_string())])
 PASSAGE_ID = "its passage id "  # begins the reason of a reject because of the ids of its passages
 
@@ -50,12 +44,22 @@ class _Parameters(msgspec.Struct):
     removed: list[str] = []
 
 
+class _Carried(msgspec.Struct):
+    """What the next run may take over. files: {sha256 of a name: sha256 of the file}; metadata, languages: of each
+    document by id, as its file gave them. A column of the table of metadata has one type, so it may hold others."""
+
+    files: dict[str, str]
+    metadata: list[str]
+    languages: list[str]
+
+
 @dataclass(frozen=True)
 class Kept:
     """Documents and rejects of an earlier run that stay as they are.
 
     folder: tables of that run; names: names of the files that stay, as in `hashes`; gone: files whose documents do not
-    stay; rejects: rejects of the files that stay, in their order; hashes: hashes of this run, see `file_hashes`.
+    stay; rejects: rejects of the files that stay, in their order; hashes: hashes of this run, see `file_hashes`;
+    metadata, languages: of all documents of that run.
     """
 
     folder: Path
@@ -63,6 +67,8 @@ class Kept:
     gone: list[str]
     rejects: list[Reject]
     hashes: dict[str, str]
+    metadata: list[str]
+    languages: list[str]
 
     def add_to(self, db: Database, sources: Sources, taken: Taken) -> bool:
         """Insert the documents that were not removed, and their passages. Returns False, and inserts nothing, if
@@ -78,14 +84,9 @@ class Kept:
         if _meet(db, taken):
             return False
         db.create("kept_metadata", _ABOUT)
-        n = db.count("earlier_documents")
-        table = read_metadata(self.folder / METADATA, n) if (self.folder / METADATA).exists() else None
-        missing = "" if table is not None and LANGUAGE in table.column_names else ENGLISH
-        for first in range(0, n, tables.ROWS_A_GROUP):
-            rows = range(first, min(first + tables.ROWS_A_GROUP, n))
-            about = rows_of(table, rows)
-            languages = [row.pop(LANGUAGE, missing) for row in about]
-            db.add("kept_metadata", pa.table([rows, [*map(to_text, about)], languages], _ABOUT))
+        for first in range(0, len(self.metadata), tables.ROWS_A_GROUP):
+            about = [values[first : first + tables.ROWS_A_GROUP] for values in (self.metadata, self.languages)]
+            db.add("kept_metadata", pa.table([range(first, first + len(about[0])), *about], _ABOUT))
         db.run(*(f"INSERT INTO {name} BY NAME SELECT {columns}" for name, columns in _COLUMNS.items()))
         if sources.removed:
             db.create("removed", pa.schema([SCHEMAS["documents"].field("id")]))
@@ -107,19 +108,18 @@ def kept_files(work: Work, hashes: dict[str, str]) -> Kept | None:
     """The files of an earlier run that did not change, where only other files or the list of removed documents did.
     hashes: see `file_hashes`.
 
-    None if something else changed; if other files may have influenced the rows of these, see `_are_apart`; if the
-    tables hold metadata or languages in another form than the files, see `_is_exact`; and if a row was rejected because
-    of a passage id.
+    None if something else changed; if other files may have influenced the rows of these, see `_are_apart`; and if a row
+    was rejected because of a passage id.
     """
     folder, sources, carried = work.previous, work.sources, work.carried(np.uint8)
     if not folder or carried is None or sources.strict:
         return None
     try:
-        read = msgspec.json.decode(carried.tobytes(), type=dict[str, str])
-        is_given = bool(read.pop(_GIVEN, "yes"))
+        before = msgspec.json.decode(carried.tobytes(), type=_Carried)
         new_removals = _new_removals(work.params, work.previous_params)
-    except msgspec.MsgspecError:  # no build wrote this index
+    except msgspec.MsgspecError:  # no build of this version wrote this index
         return None
+    read = before.files
     keys = {name: sha256_text(name) for name in hashes}  # hashes, since all documents of a file may have been removed
     known = {keys[name]: sha256 for name, sha256 in hashes.items()}
     gone = {key for key, sha256 in read.items() if not sha256 or known.get(key) != sha256}
@@ -131,18 +131,17 @@ def kept_files(work: Work, hashes: dict[str, str]) -> Kept | None:
     documents = tables.read_table(folder / "documents.parquet", tables.DOCUMENTS, ["id", "file"])
     files = pc.unique(documents["file"]).to_pylist()
     files_read = {file: _key_in(read, file) for file in (*files, *(reject.file for reject in rejects))}
+    if {len(before.metadata), len(before.languages)} != {documents.num_rows}:
+        return None
     if not read.keys() >= {*files_read.values()} or any(reject.reason.startswith(PASSAGE_ID) for reject in rejects):
         return None
     left = {file for file, key in files_read.items() if key in gone}
-    some_leave = bool(new_removals or not left.isdisjoint(files))
-    if not _is_exact(folder / METADATA, some_leave, is_given) or (
-        left and not _are_apart(documents, rejects, left, sources)
-    ):
+    if left and not _are_apart(documents, rejects, left, sources):
         return None
     stay = [r for r in rejects if r.file not in left and not has_removed(sources, r.id)]
     stays = read.keys() - gone
     names = frozenset(name for name, key in keys.items() if key in stays)
-    return Kept(folder, names, sorted(left), stay, hashes)
+    return Kept(folder, names, sorted(left), stay, hashes, before.metadata, before.languages)
 
 
 def _new_removals(params: Mapping[str, Any], earlier: Mapping[str, Any]) -> set[str] | None:
@@ -177,7 +176,7 @@ def _are_apart(documents: pa.Table, rejects: list[Reject], gone: set[str], sourc
     rejected, or gets the id "FILE:ID". A context of questions, whose id is a hash, is dropped without a trace if
     another file has it."""
     rows = [*zip(documents["id"].to_pylist(), documents["file"].to_pylist()), *((r.id, r.file) for r in rejects)]
-    left = {id for id, file in rows if file in gone}
+    left = {id for id, file in rows if id and file in gone}
     if any(map(re.compile(r"p_[0-9a-f]{12}").search, left)):
         return False
     stay = [id for id, file in rows if file not in gone]
@@ -187,19 +186,6 @@ def _are_apart(documents: pa.Table, rejects: list[Reject], gone: set[str], sourc
     )
 
 
-def _is_exact(path: Path, some_leave: bool, is_given: bool) -> bool:
-    """Whether a table of metadata, if there is one, equals what the files gave: languages were all detected, no name
-    was left out, and no number can have been changed. A number that differs in kind from other values is kept as a
-    text; it would become a number again when the others leave. is_given: whether a file gave a language."""
-    if not path.exists():
-        return True
-    schema = pq.read_schema(path)
-    detected = LANGUAGE in schema.names
-    if (detected and is_given) or schema.names == [LANGUAGE]:
-        return not is_given
-    return not (some_leave or len(schema.names) >= MAX_COLUMNS or pa.float64() in schema.types)
-
-
 def _are_distinct(sources: Sources) -> bool:
     """Whether no source has the name of another one, or of a folder above it, so that a name tells the source."""
     names = [short_name(shown(path), sources.corpus) for path in sources.corpus]
@@ -207,13 +193,16 @@ def _are_distinct(sources: Sources) -> bool:
     return len({*names}) == len(names) and above.isdisjoint(names)
 
 
-def carry_hashes(work: Work, hashes: dict[str, str], is_given: bool) -> None:
-    """Carry the hashes of the files for `kept_files`, unless names stand for several files. is_given: whether a file
-    gave a language."""
+def carry_for_next(work: Work, hashes: dict[str, str], db: Database) -> None:
+    """Carry for `kept_files` the hashes of the files, and metadata and languages of the documents in `db`, unless names
+    stand for several files."""
     if _are_distinct(work.sources):
         known = {sha256_text(name): sha256 for name, sha256 in hashes.items()}
-        content = json.dumps({**known, _GIVEN: "yes" if is_given else ""}).encode()
-        work.carry(np.frombuffer(content, np.uint8))
+        carried = _Carried(known, [], [])
+        for batch in db.batches("SELECT metadata, language FROM documents ORDER BY id"):
+            carried.metadata += batch["metadata"].to_pylist()
+            carried.languages += batch["language"].to_pylist()
+        work.carry(np.frombuffer(msgspec.json.encode(carried), np.uint8))
 
 
 def in_order(kept: Kept, new: Iterable[Parts | Reject]) -> Iterator[Parts | Reject]:

@@ -26,7 +26,7 @@ from gpu_rag.index.metadata import LANGUAGE, read_metadata, to_text, write_metad
 from gpu_rag.index.removed import has_removed, left_out, removed_params
 from gpu_rag.index.stage import stage
 from gpu_rag.index.stages.held import HeldDocument, held_readers
-from gpu_rag.index.stages.kept import PASSAGE_ID, Kept, carry_hashes, in_order, kept_files
+from gpu_rag.index.stages.kept import PASSAGE_ID, Kept, carry_for_next, in_order, kept_files
 from gpu_rag.index.stages.node_documents import SCHEMAS, Parts, Taken, node_documents
 from gpu_rag.index.stages.rejected import Rejects, checked, short_name
 from gpu_rag.index.tables import TableWriter
@@ -350,8 +350,8 @@ def passages_stage(work: Work) -> dict[str, int]:
 
 
 def _made(work: Work, hashes: dict[str, str], kept: Kept | None) -> dict[str, int] | None:
-    """Write the tables, and carry the hashes of the files. None if kept documents and new ones claim one id, so that
-    all must be read."""
+    """Write the tables, and carry what the next run may take over. None if kept documents and new ones claim one id, so
+    that all must be read."""
     sources, taken = work.sources, Taken()
     with Rejects(work) as rejects, database(work) as db:
 
@@ -368,8 +368,7 @@ def _made(work: Work, hashes: dict[str, str], kept: Kept | None) -> dict[str, in
         n_read = db.count("documents")
         if kept and not kept.add_to(db, sources, taken):
             return None
-        is_given = db.count(f"documents WHERE contains(metadata, '\"{LANGUAGE}\"')") > 0
-        carry_hashes(work, hashes, is_given)
+        carry_for_next(work, hashes, db)
         n_documents, n_passages = db.count("documents"), db.count("passages")
         work.report.reused = n_documents - n_read
         may_be_none = sources.part[1] > 1 or (sources.named and not sources.corpus)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from gpu_rag.index import tables
 from gpu_rag.index.folder import storage_errors
-from gpu_rag.index.names import one_array, rows_of
+from gpu_rag.index.names import HashedRows, one_array, rows_of
 from gpu_rag.index.stage import Stage, stage, the_embedder
 from gpu_rag.index.stages.passages import languages_of
 from gpu_rag.index.tables import unchanged_rows
@@ -249,23 +249,25 @@ def _mapped(work: Work, blocks: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def compose(work: Work, stage: str, relations: Triples) -> tables.Blocks:
-    """Unit vectors w / |w| of relations from vectors of their parts, w = [subject label object 1] W = x W.
+    """Unit vectors w / |w| of relations from vectors of their parts, w = [subject label object 1] W = x W. A label's
+    vector is the mean of those of its words, since few labels occur twice.
 
     W minimises |XW - Y|^2 + RIDGE |W|^2 over the N_FITTED relations whose texts have the smallest hashes; Y are the
     vectors of these texts. So W depends on the records alone. Components of X, Y and W are rounded to multiples of
     1 / GRID: since |W| <= |Y| / sqrt(RIDGE), no sum in f64 is rounded, and bits depend on no block, order or thread.
-    Memory: names and labels, and 8,192 rows of X.
+    Memory: names, labels and words, and 8,192 rows of X.
     """
-    labels = one_array(relations.table["label"]).unique()
+    words = _words(one_array(relations.table["label"]).unique()).flatten().unique()
     chosen = np.sort(np.argsort(keys_of(_one_by_one(relations))[:, 0], kind="stable")[:N_FITTED])
-    work.progress.start(stage, len(relations.names) + len(labels) + len(chosen) + len(relations), "texts")
-    names, made = (embed_blocks(work, _rows_of_column(array)) for array in (relations.names, labels))
+    work.progress.start(stage, len(relations.names) + len(words) + len(chosen) + len(relations), "texts")
+    names, made = (embed_blocks(work, _rows_of_column(array)) for array in (relations.names, words))
+    row_of = HashedRows(words)
     wanted = embed_blocks(work, TextRows(len(chosen), lambda rows: [relations[row] for row in chosen[rows].tolist()]))
 
     def parts(table: pa.Table) -> np.ndarray:
         subject, object_ = (names[table[end].to_numpy()] for end in (TRIPLE[0], TRIPLE[2]))
-        label = made[rows_of(one_array(table["label"]), labels)]
-        return _on_grid(np.concatenate([subject, label, object_, np.ones((len(table), 1), np.float16)], 1))
+        label = _means(made, row_of, _words(one_array(table["label"])))
+        return _on_grid(np.concatenate([subject, label, object_, np.ones((len(table), 1))], 1))
 
     x, dim = parts(relations.table.take(pa.array(chosen))), wanted.shape[1]
     gram = x.T @ x + RIDGE * np.eye(x.shape[1])
@@ -278,6 +280,18 @@ def compose(work: Work, stage: str, relations: Triples) -> tables.Blocks:
             yield (sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1 / GRID)).astype(np.float16)
 
     return tables.Blocks((len(relations), dim), np.dtype(np.float16), blocks())
+
+
+def _words(labels: pa.LargeStringArray) -> pa.LargeListArray:
+    """Words of each label; at least one, which may be empty."""
+    return pc.utf8_split_whitespace(labels).cast(pa.large_list(pa.large_string()))
+
+
+def _means(vectors: np.ndarray, row_of: HashedRows, words: pa.LargeListArray) -> np.ndarray:
+    """f64[len(words), D]: mean vector of the words of each label. row_of: the row of a word."""
+    counts = pc.list_value_length(words).to_numpy()
+    sums = np.add.reduceat(_on_grid(vectors[row_of.of(words.flatten())]), np.cumsum(counts) - counts)
+    return sums / counts[:, None]  # type: ignore[no-any-return]
 
 
 def solved(gram: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -398,7 +412,7 @@ def vector_stage(
 
     def params(settings: Settings, sources: Sources) -> dict[str, Any]:
         is_composed = size == "relations" and settings.index.relation_vectors == COMPOSED
-        return {COMPOSED: [N_FITTED, RIDGE]} if is_composed else {}
+        return {COMPOSED: [N_FITTED, RIDGE, "words"]} if is_composed else {}
 
     also = like[0] if like else ()
     return Stage(name, run, (*needs, *also), params=params, roles=the_embedder, size=size, graph=graph, texts=its_texts)

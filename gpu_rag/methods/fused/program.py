@@ -1,7 +1,7 @@
 """The first passages of `ppr`, reranked by a small model over features from several methods; then the reader.
 
-A full date in the question decides among similar passages, see `dated_first`: the model knows multi-hop questions, and
-gives shared words little weight.
+The model knows multi-hop questions, and gives shared words little weight. So a passage that holds nearly all words of
+the question comes before others, and a full date in the question decides among similar passages, see `placed`.
 
 `batched` describes the features of a passage, `model` the model. The package brings weights, made by
 scripts/train_fused.py. Weights that `gpu-rag tune` fitted to an index are stored in it and take precedence.
@@ -9,7 +9,7 @@ scripts/train_fused.py. Weights that `gpu-rag tune` fitted to an index are store
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -106,27 +106,36 @@ async def _listed(question: Question, run: Run, name: str) -> Ranking:
 
 
 async def retrieve(question: Question, run: Run, params: Params) -> Support:
-    """The run.limit passages of highest score, see `dated_first`."""
+    """The run.limit passages of highest score, see `placed`."""
     asked = await without_dates(question, run, params)
 
     async def rank(k: int) -> Ranking:
         found, by_date = await candidates(question, asked, run, k)
         n, weights = len(found.ranking.rows), model(run.index, params)
-        return dated_first(weights.ranked(found.ranking, found.values, found.pairs, n), by_date)
+        return placed(weights.ranked(found.ranking, found.values, found.pairs, n), found.holding, by_date)
 
     return Support((await run.searched(rank, "weighed by several rankings", "fused"))[0])
 
 
-def dated_first(ranking: Ranking, by_date: Dated) -> Ranking:
-    """A passage that states a full date of the question comes before those that do not, unless they hold more of its
-    words, by BM25. The scores keep their places, so that a passage that moved has the score of its new rank."""
-    place = {row: i for i, row in enumerate(dict.fromkeys((*ranking.rows, *by_date.rows)))}
+def placed(ranking: Ranking, holding: Sequence[int], by_date: Dated) -> Ranking:
+    """The ranking, but passages that hold nearly all words of the question come first, and then dates decide.
+
+    A passage that states a full date of the question comes before those that do not, unless they hold more of its
+    words, by BM25. The scores keep their places, so that a passage that moved has the score of its new rank.
+    """
+    is_held = {*holding}
+    held = (row for row in ranking.rows if row in is_held)
+    rows = _dated_first([*dict.fromkeys((*held, *holding, *ranking.rows))], by_date)
+    return Ranking(rows, (*ranking.scores, *ranking.scores[-1:] * (len(rows) - len(ranking.rows))))
+
+
+def _dated_first(ranked: Sequence[int], by_date: Dated) -> tuple[int, ...]:
+    place = {row: i for i, row in enumerate(dict.fromkeys((*ranked, *by_date.rows)))}
     stating, words, order = {*by_date.rows}, by_date.words, list[int]()
     dated = sorted(stating, key=lambda row: words.get(row, 0.0))  # not yet placed before one that states no date
-    for row in ranking.rows:
+    for row in ranked:
         near = []
         while row not in stating and dated and words.get(dated[-1], 0.0) >= words.get(row, 0.0):
             near.append(dated.pop())
         order += [*sorted(near, key=place.__getitem__), row]
-    rows = tuple(dict.fromkeys((*order, *sorted(dated, key=place.__getitem__))))
-    return Ranking(rows, (*ranking.scores, *ranking.scores[-1:] * (len(rows) - len(ranking.rows))))
+    return tuple(dict.fromkeys((*order, *sorted(dated, key=place.__getitem__))))

@@ -20,7 +20,7 @@ from gpu_rag.index.index import Index
 from gpu_rag.index.tuned import tuned
 from gpu_rag.methods.fused.batched import Candidates
 from gpu_rag.methods.fused.model import Learnt, Model, fit
-from gpu_rag.methods.fused.program import Dated, Params, candidates, dated_first, model, without_dates
+from gpu_rag.methods.fused.program import Dated, Params, candidates, model, placed, without_dates
 from gpu_rag.methods.method import Shown, Tuned
 from gpu_rag.methods.registry import method_of, served
 from gpu_rag.program.decide import RULE
@@ -32,11 +32,13 @@ from gpu_rag.types import Draft, Evidence, Question
 
 @dataclass(frozen=True)
 class Places:
-    """The c candidates of a question, then other passages that state its date. documents: the documents that a
-    passage counts as, see `shown_documents`; contents: numbers, equal for copies; dated, words: see `program.Dated`."""
+    """The c candidates of a question, then other passages that hold its words or state its date. documents: the
+    documents that a passage counts as, see `shown_documents`; contents: numbers, equal for copies; holding: see
+    `Candidates`; dated, words: see `program.Dated`."""
 
     documents: Sequence[Sequence[str]]
     contents: Sequence[int]
+    holding: Sequence[int]
     dated: Sequence[int]
     words: Sequence[float]
 
@@ -46,7 +48,7 @@ class Places:
         by_scores = Ranking(tuple(order), tuple(scores[order].tolist()))
         by_date = Dated(tuple(self.dated), dict(enumerate(self.words)))
         firsts = dict[int, Sequence[str]]()
-        for place in dated_first(by_scores, by_date).rows:
+        for place in placed(by_scores, self.holding, by_date).rows:
             firsts.setdefault(self.contents[place], self.documents[place])
         return ranked_documents([*chain.from_iterable(islice(firsts.values(), limit))])
 
@@ -100,11 +102,12 @@ def _places(
     by_date: Dated,
     documents_of: Callable[[Sequence[Evidence], QuestionRow], list[str]],
 ) -> Places:
-    passages = list(dict.fromkeys((*found.ranking.rows[: len(found.values)], *by_date.rows)))
+    passages = list(dict.fromkeys((*found.ranking.rows[: len(found.values)], *found.holding, *by_date.rows)))
     evidence, contents = index.evidence(passages, [0.0] * len(passages), ""), dict[Hashable, int]()
     return Places(
         [documents_of([passage], row) for passage in evidence],
         [contents.setdefault(content(passage), len(contents)) for passage in evidence],
+        [passages.index(passage) for passage in found.holding],
         [passages.index(passage) for passage in by_date.rows],
         [by_date.words.get(passage, 0.0) for passage in passages],
     )

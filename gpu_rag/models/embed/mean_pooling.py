@@ -17,14 +17,15 @@ import torch.nn.functional as F
 
 from gpu_rag.errors import BadInput, ModelError
 from gpu_rag.models.device import check_device, choose_dtype, room_for, use_threads
+from gpu_rag.models.embed.attention import attention, attention_into
 from gpu_rag.models.embed.batches import NO_ROOM, embed_batches, pieces_by_length
 from gpu_rag.models.embed.bert import TILE, BertEncoder
 from gpu_rag.models.embed.interface import OnBatch, Parts, gathered
 from gpu_rag.models.fingerprint import folder_hash
 from gpu_rag.models.pretrained import needing_transformers
 
-CODE_VERSION = 2
-CPU_TOKENS = 2048  # tokens computed together: more is no faster
+CODE_VERSION = 3
+CPU_TOKENS = 4096  # tokens computed together: more is no faster
 GPU_TOKENS = 1 << 15  # tokens per batch, padding included: enough to fill a GPU
 CPU_PIECE_CHARS = 1 << 16  # characters that a thread computes together: some seconds of work
 GPU_PIECE_CHARS = 1 << 21  # characters tokenized together for a GPU: large, for few padded batches and few waits
@@ -143,8 +144,8 @@ class MeanPoolingEmbedder:
         def attend(qkv: torch.Tensor) -> torch.Tensor:
             mixed = torch.zeros_like(qkv[:, 0])
             for first, n_rows, length in groups:
-                part = slice(first, first + n_rows * length)
-                mixed[part] = _attention(qkv[part].unflatten(0, (n_rows, length))).flatten(0, 1)
+                rows, of_text = slice(first, first + n_rows * length), (n_rows, length)
+                attention_into(mixed[rows].unflatten(0, of_text), qkv[rows].unflatten(0, of_text))
             return mixed
 
         with torch.inference_mode():
@@ -170,7 +171,7 @@ class MeanPoolingEmbedder:
         places = torch.arange(length, device=mask.device).repeat(rows)
 
         def attend(qkv: torch.Tensor) -> torch.Tensor:
-            return _attention(qkv.unflatten(0, (rows, length)), mask[:, None, None, :]).flatten(0, 1)
+            return attention(qkv.unflatten(0, (rows, length)), mask[:, None, None, :]).flatten(0, 1)
 
         with torch.inference_mode():
             hidden = self._model(on_device.flatten(), places, attend).float().unflatten(0, (rows, length))
@@ -188,12 +189,6 @@ class MeanPoolingEmbedder:
         if self._torch_device.type == "cpu":
             return tensor
         return tensor.pin_memory().to(self._torch_device, non_blocking=True)
-
-
-def _attention(qkv: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-    """Attention [texts, length, heads, width] of queries, keys and values [texts, length, 3, heads, width]."""
-    query, key, value = qkv.permute(2, 0, 3, 1, 4)
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2)
 
 
 def _runs(ids: Ids) -> Iterator[list[int]]:
