@@ -53,12 +53,8 @@ def read_dump(path: Path, limits: Limits) -> Iterator[Row | Reject]:
     except (expat.ExpatError, OSError, EOFError, RowError) as error:
         yield from dump.taken(shown(path))
         is_other = not dump.is_open and not isinstance(error, OSError | EOFError)
-        what = (
-            "files of the type .xml are not read, except dumps of Wikipedia"
-            if is_other
-            else "the dump cannot be read on"
-        )
-        yield Reject(shown(path), dump.n, f"{what}: {error}")
+        other = "files of the type .xml (except dumps of Wikipedia) are not read"
+        yield Reject(shown(path), dump.n, other if is_other else f"the dump cannot be read on: {error}")
     else:
         yield from dump.taken(shown(path))
 
@@ -81,7 +77,7 @@ class _Dump:
     def start(self, name: str, attributes: dict[str, str]) -> None:
         self.silent = 0
         if not self.is_open and name != "mediawiki":
-            raise RowError(f"it begins with <{name[:80]}>")
+            raise RowError("it is no dump")
         self.is_open = True
         if name == "page":
             self.n += 1
