@@ -150,7 +150,8 @@ def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -
     scores = minmax_rows(walks[0].clamp_min(_MIN_S).log()) + FUSION * minmax_rows(cosine)
     top = on_host(topk_rows(scores, min(max(k, DEPTH), index.n_passages)))
     rows = top.ids[:, :DEPTH].long()
-    highest = on_host(best).scores.clamp(min=_MIN_S).numpy()[:, 0]
+    by_bm25 = on_host(best)
+    highest = by_bm25.scores.clamp(min=_MIN_S).numpy()[:, 0]
     parts = [index.bm25.parts(text, c) / high for text, c, high in zip(texts, rows.numpy(), highest)]
     by_words = np.stack([part.sum(0) for part in parts])
     device_rows = rows.to(index.device)
@@ -171,7 +172,7 @@ def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -
         b = a + _QUESTIONS
         pairs.extend(_pairs(links, facts_of, rows.numpy()[a:b], asked[a:b], named.part(a, b), parts[a:b]))
     rankings = [Ranking(*map(tuple, row)) for row in zip(top.ids.tolist(), top.scores.tolist())]
-    holding = [_holding(index, *row) for row in zip(texts, rows.tolist(), on_host(best).ids.tolist())]
+    holding = [_holding(index, *row) for row in zip(texts, rows.tolist(), by_bm25.ids.tolist())]
     return [Candidates(*row) for row in zip(rankings, table, pairs, holding)]
 
 
