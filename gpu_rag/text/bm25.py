@@ -164,7 +164,7 @@ class Bm25:
         holders = self.arrays["indices"][self._part_of(token)]
         if not len(holders):  # a filtered index keeps all tokens, also without passages
             return np.full(len(rows), -1)
-        place = np.searchsorted(holders, rows).clip(max=len(holders) - 1)
+        place = np.searchsorted(holders, rows.astype(holders.dtype)).clip(max=len(holders) - 1)  # else it copies all
         return np.where(holders[place] == rows, place, -1)
 
     def ids(self, query: str) -> list[int]:
@@ -181,15 +181,15 @@ class Bm25:
     def coverage(self, query: str, rows: np.ndarray) -> np.ndarray:
         """The share of the words of `query` that the passages `rows`, i64[R], hold: f64[R], from 0 to 1.
 
-        A word weighs the idf of its commonest token, once. Words that no passage has do not count; 0 if there is no
-        other.
+        A word weighs the idf of its commonest token, once; a word that no passage has, which may be misspelt, weighs
+        most.
         """
         held, total = np.zeros(len(rows)), 0.0
         for tokens in dict.fromkeys(_tokens_of_words(query, *self.languages)):
-            if known := self._known(tokens):
-                weight = float(min(map(self._whole.idf, known)))
-                total += weight
-                held += weight * np.any([self._places(token, rows) >= 0 for token in known], axis=0)
+            known = self._known(tokens)
+            weight = float(min(map(self._whole.idf, known), default=self._whole.idf_of(0)))
+            total += weight
+            held += weight * np.any([self._places(token, rows) >= 0 for token in known], axis=0)
         return held / total if total else held
 
     def search(self, queries: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -276,7 +276,10 @@ class Whole:
 
     def idf(self, token: int) -> np.float32:
         """The weight of a token: the rarer, the higher."""
-        have = int(self.counts[token])
+        return self.idf_of(int(self.counts[token]))
+
+    def idf_of(self, have: int) -> np.float32:
+        """The weight of a token that so many passages have."""
         return np.float32(math.log(1 + (self.n - have + 0.5) / (have + 0.5)))
 
 

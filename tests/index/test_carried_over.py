@@ -6,7 +6,6 @@ import sys
 import unicodedata
 import zlib
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import xxhash
 from hypothesis import HealthCheck, event, given, settings
@@ -28,7 +28,7 @@ from gpu_rag.index.removed import DOCUMENT, key_of
 from gpu_rag.index.stage import Stage
 from gpu_rag.index.stages import kept, mentions, passages, search, synonyms
 from gpu_rag.index.stages.extraction import extraction_stage
-from gpu_rag.index.stages.kept import kept_files
+from gpu_rag.index.stages.kept import ABOUT, kept_files
 from gpu_rag.index.stages.passages import passages_stage
 from gpu_rag.index.stages.search import bm25_stage, passage_texts, rows_by_key, text_hashes, vector_stage
 from gpu_rag.index.stages.synonyms import synonyms_stage
@@ -177,8 +177,10 @@ LINES = {
 def of_table(found: Any) -> Any:
     """A wrong version: metadata of kept documents as their table holds them."""
     path = found.folder / METADATA
-    rows = rows_of(read_metadata(path, len(found.metadata)), range(len(found.metadata)))
-    return replace(found, metadata=[to_text(row) for row in rows])
+    about = pq.read_table(found.folder / ABOUT)
+    texts = [to_text(row) for row in rows_of(read_metadata(path, len(about)), range(len(about)))]
+    pq.write_table(about.set_column(0, "metadata", pa.array(texts)), found.folder / ABOUT)
+    return found
 
 
 @pytest.mark.parametrize("wrong", ["order of rejects", "settings", "claims", "numbers", "copies"])

@@ -300,13 +300,10 @@ def test_coverage_is_the_share_of_idf_of_the_words_that_a_passage_holds(
     texts: list[list[str]], query: list[str]
 ) -> None:
     twin, rows = Lucene([" ".join(words) for words in texts], 1.2, 0.75), np.arange(len(texts))[::-1]
-    known = {word for word in query if twin.df[word]}
-    total = sum(map(twin.idf, known))
-    expected = [sum(twin.idf(word) for word in known & {*texts[row]}) / total if total else 0 for row in rows]
+    total = sum(map(twin.idf, {*query}))  # a word that no text has counts too
+    expected = [sum(twin.idf(word) for word in {*query} & {*texts[row]}) / total if total else 0 for row in rows]
     found = Bm25.build([" ".join(words) for words in texts]).coverage(" ".join(query), rows)
     np.testing.assert_allclose(found, expected, atol=1e-6)
-    wrong = [len(known & {*texts[row]}) / len(known) if known else 0 for row in rows]  # all words weigh the same
-    assert len({round(twin.idf(word), 6) for word in known}) < 2 or len(texts) < 2 or found.tolist() != wrong
 
 
 def test_coverage_counts_a_word_once_whatever_its_tokens_in_other_languages() -> None:

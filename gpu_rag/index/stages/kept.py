@@ -21,6 +21,7 @@ from gpu_rag.index.removed import DOCUMENT, has_removed
 from gpu_rag.index.stages.node_documents import SCHEMAS, Parts, Taken
 from gpu_rag.index.stages.rejected import read_rejects, short_name
 from gpu_rag.index.work import Sources, Work
+from gpu_rag.models.fingerprint import file_sha256
 from gpu_rag.sources.rows import shown
 from gpu_rag.types import Reject
 
@@ -29,10 +30,12 @@ _VIEWS = (
     "CREATE VIEW kept_passages AS FROM earlier_passages WHERE doc_id IN (SELECT id FROM kept_documents)",
 )
 _COLUMNS = {
-    "documents": "* EXCLUDE file_row_number FROM kept_documents JOIN kept_metadata USING (file_row_number)",
+    "documents": "* EXCLUDE file_row_number FROM kept_documents JOIN earlier_about USING (file_row_number)",
     "passages": "* EXCLUDE file_row_number FROM kept_passages JOIN earlier_lines USING (file_row_number)",
 }
-_ABOUT = pa.schema([("file_row_number", pa.int64()), ("metadata", pa.large_string()), ("language", pa.large_string())])
+ABOUT = "carried.parquet"  # metadata and language of each document by id, as its file gave them: a column of the
+# table of metadata has one type, so it may hold others
+_ABOUT = pa.schema([("metadata", pa.string()), ("language", pa.string())])
 PASSAGE_ID = "its passage id "  # begins the reason of a reject because of the ids of its passages
 
 
@@ -45,12 +48,10 @@ class _Parameters(msgspec.Struct):
 
 
 class _Carried(msgspec.Struct):
-    """What the next run may take over. files: {sha256 of a name: sha256 of the file}; metadata, languages: of each
-    document by id, as its file gave them. A column of the table of metadata has one type, so it may hold others."""
+    """What the next run may take over. files: {sha256 of a name: sha256 of the file}; about: sha256 of ABOUT."""
 
     files: dict[str, str]
-    metadata: list[str]
-    languages: list[str]
+    about: str
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,7 @@ class Kept:
     """Documents and rejects of an earlier run that stay as they are.
 
     folder: tables of that run; names: names of the files that stay, as in `hashes`; gone: files whose documents do not
-    stay; rejects: rejects of the files that stay, in their order; hashes: hashes of this run, see `file_hashes`;
-    metadata, languages: of all documents of that run.
+    stay; rejects: rejects of the files that stay, in their order; hashes: hashes of this run, see `file_hashes`.
     """
 
     folder: Path
@@ -67,8 +67,6 @@ class Kept:
     gone: list[str]
     rejects: list[Reject]
     hashes: dict[str, str]
-    metadata: list[str]
-    languages: list[str]
 
     def add_to(self, db: Database, sources: Sources, taken: Taken) -> bool:
         """Insert the documents that were not removed, and their passages. Returns False, and inserts nothing, if
@@ -78,15 +76,12 @@ class Kept:
         """
         for name in ("documents", "passages", "lines"):
             db.view(f"earlier_{name}", self.folder / f"{name}.parquet")
+        db.view("earlier_about", self.folder / ABOUT)
         db.create("gone", pa.schema([("file", pa.string())]))
         db.add("gone", pa.table({"file": pa.array(self.gone, pa.string())}))
         db.run(*_VIEWS)
         if _meet(db, taken):
             return False
-        db.create("kept_metadata", _ABOUT)
-        for first in range(0, len(self.metadata), tables.ROWS_A_GROUP):
-            about = [values[first : first + tables.ROWS_A_GROUP] for values in (self.metadata, self.languages)]
-            db.add("kept_metadata", pa.table([range(first, first + len(about[0])), *about], _ABOUT))
         db.run(*(f"INSERT INTO {name} BY NAME SELECT {columns}" for name, columns in _COLUMNS.items()))
         if sources.removed:
             db.create("removed", pa.schema([SCHEMAS["documents"].field("id")]))
@@ -131,7 +126,7 @@ def kept_files(work: Work, hashes: dict[str, str]) -> Kept | None:
     documents = tables.read_table(folder / "documents.parquet", tables.DOCUMENTS, ["id", "file"])
     files = pc.unique(documents["file"]).to_pylist()
     files_read = {file: _key_in(read, file) for file in (*files, *(reject.file for reject in rejects))}
-    if {len(before.metadata), len(before.languages)} != {documents.num_rows}:
+    if not (folder / ABOUT).is_file() or file_sha256(folder / ABOUT) != before.about:
         return None
     if not read.keys() >= {*files_read.values()} or any(reject.reason.startswith(PASSAGE_ID) for reject in rejects):
         return None
@@ -141,7 +136,7 @@ def kept_files(work: Work, hashes: dict[str, str]) -> Kept | None:
     stay = [r for r in rejects if r.file not in left and not has_removed(sources, r.id)]
     stays = read.keys() - gone
     names = frozenset(name for name, key in keys.items() if key in stays)
-    return Kept(folder, names, sorted(left), stay, hashes, before.metadata, before.languages)
+    return Kept(folder, names, sorted(left), stay, hashes)
 
 
 def _new_removals(params: Mapping[str, Any], earlier: Mapping[str, Any]) -> set[str] | None:
@@ -198,10 +193,10 @@ def carry_for_next(work: Work, hashes: dict[str, str], db: Database) -> None:
     stand for several files."""
     if _are_distinct(work.sources):
         known = {sha256_text(name): sha256 for name, sha256 in hashes.items()}
-        carried = _Carried(known, [], [])
-        for batch in db.batches("SELECT metadata, language FROM documents ORDER BY id"):
-            carried.metadata += batch["metadata"].to_pylist()
-            carried.languages += batch["language"].to_pylist()
+        with tables.TableWriter(work.out / ABOUT, _ABOUT) as about:
+            for batch in db.batches("SELECT metadata, language FROM documents ORDER BY id"):
+                about.add(batch.columns)
+        carried = _Carried(known, file_sha256(work.out / ABOUT))
         work.carry(np.frombuffer(msgspec.json.encode(carried), np.uint8))
 
 

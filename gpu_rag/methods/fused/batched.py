@@ -67,7 +67,7 @@ from gpu_rag.program.walk import (
 from gpu_rag.runtime.step import batched
 
 DEPTH, ANCHORS, ABSENT = 50, 3, 60
-HELD = 0.8  # share of a question's words
+HELD, SHARE_NAMED = 0.8, 0.5  # share of a question's words, and of the highest `named`
 FACTS, COMMON = 8, 4
 _QUESTIONS, _PAIRS_AT_ONCE = 16, 1 << 15  # questions, and pairs of facts, whose vectors are in memory together
 N_FACTS, DAMPING, MASS, TEMPERATURE, FUSION = 5, 0.85, 0.5, 30.0, 0.1  # as in `ppr`
@@ -98,7 +98,7 @@ class Asked:
 class Candidates:
     """The passages of a question by the score of `ppr`. values: f32[c, n], features of the first c <= DEPTH, with the
     columns NAMES and two for each list; pairs: f32[c, c, PAIRS]. holding: the passages among these, then among the
-    first by BM25, that hold HELD of its words, see `Bm25.coverage`."""
+    first by BM25, that hold HELD of its words, see `Bm25.coverage`, and SHARE_NAMED of the highest `named`."""
 
     ranking: Ranking
     values: np.ndarray
@@ -172,15 +172,19 @@ def fused_candidates(index: Index, queries: list[Asked], k: int, n_lists: int) -
         b = a + _QUESTIONS
         pairs.extend(_pairs(links, facts_of, rows.numpy()[a:b], asked[a:b], named.part(a, b), parts[a:b]))
     rankings = [Ranking(*map(tuple, row)) for row in zip(top.ids.tolist(), top.scores.tolist())]
-    holding = [_holding(index, *row) for row in zip(texts, rows.tolist(), by_bm25.ids.tolist())]
+    named_in = table[:, :, NAMES.index("named")]
+    holding = [_holding(index, *row) for row in zip(texts, rows.numpy(), named_in, by_bm25.ids.numpy())]
     return [Candidates(*row) for row in zip(rankings, table, pairs, holding)]
 
 
-def _holding(index: Index, text: str, candidates: Sequence[int], by_words: Sequence[int]) -> tuple[int, ...]:
-    """The passages of both lists that hold nearly all words of a text. by_words: -1 for none."""
-    rows = [row for row in dict.fromkeys((*candidates, *by_words)) if row >= 0]
-    share = index.bm25.coverage(text, np.array(rows, np.int64))
-    return tuple(row for row, held in zip(rows, share.tolist()) if held >= HELD)
+def _holding(
+    index: Index, text: str, candidates: np.ndarray, named: np.ndarray, by_words: np.ndarray
+) -> tuple[int, ...]:
+    """The passages that hold nearly all words of a text and its names. named: the feature of the candidates; by_words:
+    the first passages by BM25, -1 for none."""
+    others = [] if named.any() else [row for row in by_words.tolist() if row >= 0]
+    rows = np.array([*dict.fromkeys((*candidates[named >= SHARE_NAMED * named.max()].tolist(), *others))], np.int64)
+    return tuple(rows[index.bm25.coverage(text, rows) >= HELD].tolist())
 
 
 def _links(index: Index) -> Links:

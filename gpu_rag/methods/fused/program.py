@@ -1,7 +1,7 @@
 """The first passages of `ppr`, reranked by a small model over features from several methods; then the reader.
 
 The model knows multi-hop questions, and gives shared words little weight. So a passage that holds nearly all words of
-the question comes before others, and a full date in the question decides among similar passages, see `placed`.
+the question, and its names, comes before others, and a full date in the question decides among similar passages, see `placed`.
 
 `batched` describes the features of a passage, `model` the model. The package brings weights, made by
 scripts/train_fused.py. Weights that `gpu-rag tune` fitted to an index are stored in it and take precedence.
@@ -118,7 +118,7 @@ async def retrieve(question: Question, run: Run, params: Params) -> Support:
 
 
 def placed(ranking: Ranking, holding: Sequence[int], by_date: Dated) -> Ranking:
-    """The ranking, but passages that hold nearly all words of the question come first, and then dates decide.
+    """The ranking, but passages of `holding` come first, see `Candidates`, and then dates decide.
 
     A passage that states a full date of the question comes before those that do not, unless they hold more of its
     words, by BM25. The scores keep their places, so that a passage that moved has the score of its new rank.

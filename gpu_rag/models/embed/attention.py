@@ -22,8 +22,9 @@ def attention(qkv: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tens
 def attention_into(out: torch.Tensor, qkv: torch.Tensor) -> None:
     """`attention` on a CPU, written to `out`; the bits of a text do not depend on the other texts.
 
-    In bfloat16 by products over many heads, and e^score without the largest score taken off: torch's own attention
-    takes up to three times as long. A text whose sums of e^score are too large or small for this is left to torch.
+    In bfloat16 by products over many heads, with scores in bfloat16 and e^score without the largest score taken off:
+    torch's own attention takes up to three times as long. A text whose sums of e^score are too large or small for this
+    is left to torch.
     """
     n_texts, length, _, heads, width = qkv.shape
     if qkv.dtype != torch.bfloat16 or length > _MAX_LENGTH:

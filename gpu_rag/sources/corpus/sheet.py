@@ -138,7 +138,8 @@ class _Format:
 
 def _format(code: str) -> _Format | None:
     """The format of a code such as `#,##0.00 "CHF"`, by its first section; None if it shows neither percent nor a
-    currency, which is a sign, a code of three capitals, or what stands in [$...]."""
+    currency, which is a sign, a code of three capitals, or what stands in [$...]; or if it shows thousands or millions,
+    by a comma behind the figures."""
     parts: list[list[str]] = [[], []]
     n_figures = 0
     is_currency = is_percent = False
@@ -153,7 +154,8 @@ def _format(code: str) -> _Format | None:
     if is_percent:
         return _Format(is_percent=True)
     is_currency |= _CODE.search(f"{before} {behind}") is not None or any(category(c) == "Sc" for c in before + behind)
-    return _Format(before.lstrip(), behind.rstrip()) if is_currency and n_figures == 1 else None
+    is_scaled = behind.startswith(",")
+    return _Format(before.lstrip(), behind.rstrip()) if is_currency and n_figures == 1 and not is_scaled else None
 
 
 def _styles(package: Package) -> dict[str, _Format]:

@@ -510,6 +510,29 @@ def test_passages_with_the_words_or_the_date_come_before_others() -> None:
         assert found.scores == (*ranking.scores, *[1] * (len(found.rows) - len(by_model)))
 
 
+def test_passages_that_hold_the_words_of_a_question_and_its_names(tmp_path: Path, fast: Any) -> None:
+    texts = {
+        "Danube": "The river crosses a plain behind the Iron Gates, where a bridge stands.",
+        "The Iron Bridge": "The Iron Bridge was built by Abraham Darby. It stands over the Severn.",
+        "Berlin tower": "The tower in Berlin is tall.",
+        "Eiffel Tower": "The Eiffel Tower rises 330 metres.",
+        "Invoice 88": "Two pallets of red varnish.",
+    }
+    documents = [{"id": title, "title": title, "text": text} for title, text in texts.items()]
+    index = gpu_rag.build(documents, tmp_path / "ix", methods=("fused",), settings=fast)
+    asked = {
+        "Which river does the Iron Bridge cross?": [],  # all words stand in a text about something else
+        "Who built the Iron Bridge?": ["The Iron Bridge"],
+        "How tall is the Eifel Tower?": [],  # misspelt: a common word must not decide
+        "red varnish": ["Invoice 88"],
+        "Varnish pallets?": ["Invoice 88"],
+    }
+    vector = np.zeros(index.vectors("passage_vectors").shape[1], np.float32)
+    found = fused_candidates.run(index, [Asked(text, vector) for text in asked], (4, 0))  # type: ignore[arg-type]
+    ids = index.passages["id"].to_pylist()
+    assert [[ids[row] for row in one.holding] for one in found] == [*asked.values()]
+
+
 KINDS = ("lookup", "plain", "paraphrase", "two-hop")
 
 
@@ -536,8 +559,8 @@ def test_what_is_looked_up_by_its_words_comes_first(tmp_path: Path, fast: Any, m
     by_words = first()
     monkeypatch.setattr(batched, "HELD", 2.0)
     by_model = first()
-    assert by_words["lookup"] >= 22 and by_words["plain"] >= 18
-    assert sum(by_words.values()) >= sum(by_model.values()) + 4
+    assert by_words["lookup"] >= by_model["lookup"] + 2
+    assert all(by_words[kind] >= by_model[kind] for kind in KINDS)
 
 
 @pytest.mark.parametrize(("name", "n_dated", "least"), [("dates", 30, 24), ("fresh_dates", 20, 19)])
