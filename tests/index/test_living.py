@@ -250,6 +250,23 @@ def test_a_new_index_does_not_get_the_texts_of_an_earlier_one(
     assert made.removed == 2 and b'"new"' not in rest
 
 
+def test_texts_of_an_index_stay_its_own_when_those_of_an_earlier_one_go(corpus: Path, tmp_path: Path) -> None:
+    """Their ids counted as those of a file, and further texts got a second file."""
+    out, left, own = tmp_path / "ix", tmp_path / "ix.texts.jsonl", tmp_path / "ix.texts-2.jsonl"
+    left.write_text('{"id": "old", "text": "Piet Haan lived in Tamsin."}\n')
+    gpu_rag.build(corpus, out, methods=["bm25"], settings=FAST)
+    gpu_rag.add(out, [{"id": "m1", "text": "Ada Blom lived in Loss."}], settings=FAST)
+    left.unlink()
+    made = gpu_rag.add(out, [{"id": "m1", "text": "Ada Blom lived in Vell."}], settings=FAST)
+    assert (made.added, made.changed) == (0, 1)
+    del made
+    made = gpu_rag.add(out, [{"id": "m2", "text": "Jan Vos lived in Kerling."}], settings=FAST)
+    assert made.added == 1 and len(own.read_bytes().splitlines()) == 2 and not left.exists()
+    del made
+    gpu_rag.remove(out, documents="m1", settings=FAST)
+    assert b"Ada Blom" not in own.read_bytes() and b"Jan Vos" in own.read_bytes()
+
+
 def test_index_of_a_corpus_that_the_index_has_keeps_what_was_added(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
