@@ -293,6 +293,40 @@ def test_index_of_a_corpus_that_the_index_has_keeps_what_was_added(
         gpu_rag.build(corpus, out, methods=["bm25"], settings=FAST)
 
 
+def test_a_source_of_documents_keeps_its_name_beside_a_new_source(
+    corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its documents stayed, and its name was lost without a word."""
+    news, out = write_document(tmp_path / "papers" / "n.txt", 30).parent, tmp_path / "ix"
+    for name in ("facts", "more"):
+        (tmp_path / f"{name}.tsv").write_text(f"Ida Stroud\tmayor of\t{name}\n")
+    facts, more = (f"{name}=kg:{tmp_path / name}.tsv" for name in ("facts", "more"))
+    fast: dict[str, Any] = {"methods": ["bm25"], "settings": FAST}
+    gpu_rag.build(corpus, out, sources=[f"news=documents:{news}"], **fast)
+    kept = gpu_rag.build(corpus, out, sources=[facts], **fast)
+    new = gpu_rag.build(corpus, tmp_path / "b", sources=[f"news=documents:{news}", facts], **fast)
+    assert kept.manifest.digest() == new.manifest.digest()
+    assert kept.report and "stay in it: news; " in "".join(kept.report.notes) and not caplog.records
+    del kept
+    kept = gpu_rag.build(corpus, out, sources=[more], **fast)
+    assert kept.report and "stay in it: news; " in "".join(kept.report.notes)
+    assert "were not named: facts; " in caplog.text  # a graph gives way, as before
+    del kept
+    kept = gpu_rag.build(corpus, out, **fast)
+    assert kept.report and "stay in it: more, news; " in "".join(kept.report.notes)
+    before = kept.manifest.digest()
+    del kept
+    with pytest.raises(BadInput, match="the name of a source is taken; given news"):
+        gpu_rag.build(corpus, out, sources=[facts.replace("facts=", "news=")], **fast)
+    assert digest(out) == before
+    press = gpu_rag.build(corpus, out, sources=[f"press=documents:{news}"], **fast)
+    assert press.manifest.sources["named"] == [["press", "documents", "papers"]]
+    del press
+    caplog.clear()
+    gpu_rag.build([corpus, news, write_document(tmp_path / "e.txt", 40)], out, **fast)
+    assert "0 documents left the index: these sources were not named: press; " in caplog.text
+
+
 def test_documents_that_leave_by_an_index_of_other_sources_are_counted(
     corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
