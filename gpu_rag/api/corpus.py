@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, time
-from itertools import chain, count, islice, takewhile
+from glob import escape
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
@@ -96,11 +98,13 @@ def texts_file(out: Path, number: int = 1) -> Path:
 def own_texts(out: Path, corpus: Sequence[Path]) -> Path:
     """The last `texts_file` that is a source of an index; a new one if none is. Another index of this name may have
     left one, whose texts must not come back. corpus: sources of the index."""
-    files = [*takewhile(Path.exists, (texts_file(out, number) for number in count(1)))]
-    for file in reversed(files):
+    names = re.compile(rf"{re.escape(out.name)}\.texts(?:-([2-9]|[1-9]\d+))?\.jsonl")
+    found = (names.fullmatch(path.name) for path in out.parent.glob(f"{escape(out.name)}.texts*.jsonl"))
+    for number in sorted((int(match[1] or 1) for match in found if match), reverse=True):
+        file = texts_file(out, number)
         if sources := [path for path in corpus if file.resolve().is_relative_to(path.resolve())]:
             return next(filter(Path.is_file, sources), file)
-    return texts_file(out, len(files) + 1)
+    return next(file for file in (texts_file(out, number) for number in count(1)) if not file.exists())
 
 
 def write_texts(rows: Iterable[Mapping[str, Any]], path: Path) -> Path:

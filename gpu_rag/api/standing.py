@@ -15,6 +15,7 @@ from gpu_rag.index import tables
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.recorded import Record, read_record, remembered
 from gpu_rag.index.work import Sources
+from gpu_rag.sources.named import all_sources
 
 MAX_NAMES = 5  # of sources, that a message shows
 _log = logging.getLogger(__name__)
@@ -33,14 +34,20 @@ def with_others(given: Sources, out: Path) -> tuple[Sources, tuple[str, ...]]:
     """(the given sources and those that stay in the index, a note that names the latter).
 
     If the index in `out` has all given files and folders, its others stay: `add` brought them, or an earlier build. So
-    do its named sources, unless there is a new one among the given. Raises BadInput if one that stays is gone.
+    do its named sources; if there is a new one among the given, only those of documents. Raises BadInput if one that
+    stays is gone, or if a new one has its name.
     """
     known = remembered(out)
     if known is None or not _places(given) <= _places(known):
         return given, ()
-    named = known.named if _named(given) <= _named(known) else given.named
+    named = known.named
+    if not _named(given) <= _named(known):
+        places = _documents(given)
+        documents = [source for source in known.of_kind("documents") if _place(source.path) not in places]
+        named = all_sources(named=(*given.named, *documents))
     sources = replace(given, corpus=known.corpus, named=named)
-    others = [path.name for path in known.corpus if _place(path) not in _places(given)]
+    places = _places(given) | _documents(sources)
+    others = [path.name for path in known.corpus if _place(path) not in places]
     others += sorted(name for name, _, _ in _named(sources) - _named(given))
     check_sources_exist(sources)
     what = "sources that the index has too stay in it"
@@ -66,7 +73,7 @@ class Standing:
         now = [Path(place) for place in _places(sources)]
         files = [path for path in self.record.corpus if not any(map(Path(os.path.normpath(path)).is_relative_to, now))]
         staying = {source.name for source in sources.named}
-        named = [name for name, kind, _ in self.record.named if name not in staying and kind != "documents"]
+        named = [name for name, _, path in self.record.named if name not in staying and path not in files]
         why = "its sources do not give them any more"
         if files or named:
             do = f"name them too, or run gpu-rag add {out} PATH, to have them back"
@@ -92,6 +99,11 @@ def _place(path: Path) -> str:
 
 def _places(sources: Sources) -> set[str]:
     return set(map(_place, sources.corpus))
+
+
+def _documents(sources: Sources) -> set[str]:
+    """The places of named sources of documents."""
+    return {_place(source.path) for source in sources.of_kind("documents")}
 
 
 def _named(sources: Sources) -> set[tuple[str, str, str]]:

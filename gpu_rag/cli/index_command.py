@@ -164,12 +164,16 @@ def _languages(document: dict[str, Any], index: Index) -> str:
 
 def _say_unread(options: argparse.Namespace) -> None:
     """Name the files that no installed library can read. Raises UsageError for --columns that no table has."""
+    from gpu_rag.api.builds import sources_of
+    from gpu_rag.api.standing import with_others
     from gpu_rag.sources.columns import columns_of
     from gpu_rag.sources.corpus import check_named, unread
     from gpu_rag.sources.named import named_source
 
     if options.columns:
-        check_named(options.corpus, columns_of(options.columns))
+        given = {key: getattr(options, key) for key in ("openie", "kg", "skb", "sources")}
+        sources, _ = with_others(sources_of(options.corpus, options.out, **given), options.out)
+        check_named(sources.corpus, columns_of(options.columns))
     named = (source.path for source in map(named_source, options.sources) if source.kind in ("documents", "web"))
     for line in unread([*options.corpus, *named]):
         say(f"gpu-rag: {line}; each such file is a reject")

@@ -190,6 +190,23 @@ def test_a_folder_of_many_kinds_of_files_and_what_of_it_cannot_be_read(run, cli,
     assert nothing.status != 0 and "gpu-rag[documents]" in nothing.err
 
 
+def test_columns_of_all_tables_that_the_index_reads_are_taken(build, run, cli, tmp_path):
+    """Those of a source of documents, or of a source that stays, were refused, and a missing path was not named."""
+    (tabs := tmp_path / "tabs").mkdir()
+    (tabs / "a.csv").write_text("name,description\nVat,Holds milk.\n")
+    columns = ("--for", "bm25", "--columns", "title=name,text=description")
+    missing = build(*columns, corpus=tmp_path / "nope")
+    assert missing.status == 2 and f"no such corpus; given {tmp_path}/nope" in missing.error
+    assert build("--for", "bm25").ok.document["documents"] == 6
+    assert "no table has the columns" in build(*columns).error
+    assert run("add", tmp_path / "i", tabs, *cli.NO_LLM).status == 0
+    assert build(*columns).ok.document["documents"] == 7
+    wrong = build(*columns[:-1], "title=name,text=txet")
+    assert wrong.status == 2 and "description" in wrong.error
+    assert run("remove", tmp_path / "i", "--file", "tabs", *cli.NO_LLM).status == 0
+    assert build(*columns, "--source", f"t=documents:{tabs}").ok.document["documents"] == 7
+
+
 def test_rejects_are_shown_by_kind_the_most_frequent_first():
     from gpu_rag.report.runs import reject_kinds
     from gpu_rag.types import Reject

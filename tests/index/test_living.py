@@ -250,6 +250,23 @@ def test_a_new_index_does_not_get_the_texts_of_an_earlier_one(
     assert made.removed == 2 and b'"new"' not in rest
 
 
+def test_texts_of_an_index_stay_its_own_when_those_of_an_earlier_one_go(corpus: Path, tmp_path: Path) -> None:
+    """Their ids counted as those of a file, and further texts got a second file."""
+    out, left, own = tmp_path / "ix", tmp_path / "ix.texts.jsonl", tmp_path / "ix.texts-2.jsonl"
+    left.write_text('{"id": "old", "text": "Piet Haan lived in Tamsin."}\n')
+    gpu_rag.build(corpus, out, methods=["bm25"], settings=FAST)
+    gpu_rag.add(out, [{"id": "m1", "text": "Ada Blom lived in Loss."}], settings=FAST)
+    left.unlink()
+    made = gpu_rag.add(out, [{"id": "m1", "text": "Ada Blom lived in Vell."}], settings=FAST)
+    assert (made.added, made.changed) == (0, 1)
+    del made
+    made = gpu_rag.add(out, [{"id": "m2", "text": "Jan Vos lived in Kerling."}], settings=FAST)
+    assert made.added == 1 and len(own.read_bytes().splitlines()) == 2 and not left.exists()
+    del made
+    gpu_rag.remove(out, documents="m1", settings=FAST)
+    assert b"Ada Blom" not in own.read_bytes() and b"Jan Vos" in own.read_bytes()
+
+
 def test_index_of_a_corpus_that_the_index_has_keeps_what_was_added(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -274,6 +291,40 @@ def test_index_of_a_corpus_that_the_index_has_keeps_what_was_added(
     extern.unlink()
     with pytest.raises(BadInput, match="extern.txt"):
         gpu_rag.build(corpus, out, methods=["bm25"], settings=FAST)
+
+
+def test_a_source_of_documents_keeps_its_name_beside_a_new_source(
+    corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its documents stayed, and its name was lost without a word."""
+    news, out = write_document(tmp_path / "papers" / "n.txt", 30).parent, tmp_path / "ix"
+    for name in ("facts", "more"):
+        (tmp_path / f"{name}.tsv").write_text(f"Ida Stroud\tmayor of\t{name}\n")
+    facts, more = (f"{name}=kg:{tmp_path / name}.tsv" for name in ("facts", "more"))
+    fast: dict[str, Any] = {"methods": ["bm25"], "settings": FAST}
+    gpu_rag.build(corpus, out, sources=[f"news=documents:{news}"], **fast)
+    kept = gpu_rag.build(corpus, out, sources=[facts], **fast)
+    new = gpu_rag.build(corpus, tmp_path / "b", sources=[f"news=documents:{news}", facts], **fast)
+    assert kept.manifest.digest() == new.manifest.digest()
+    assert kept.report and "stay in it: news; " in "".join(kept.report.notes) and not caplog.records
+    del kept
+    kept = gpu_rag.build(corpus, out, sources=[more], **fast)
+    assert kept.report and "stay in it: news; " in "".join(kept.report.notes)
+    assert "were not named: facts; " in caplog.text  # a graph gives way, as before
+    del kept
+    kept = gpu_rag.build(corpus, out, **fast)
+    assert kept.report and "stay in it: more, news; " in "".join(kept.report.notes)
+    before = kept.manifest.digest()
+    del kept
+    with pytest.raises(BadInput, match="the name of a source is taken; given news"):
+        gpu_rag.build(corpus, out, sources=[facts.replace("facts=", "news=")], **fast)
+    assert digest(out) == before
+    press = gpu_rag.build(corpus, out, sources=[f"press=documents:{news}"], **fast)
+    assert press.manifest.sources["named"] == [["press", "documents", "papers"]]
+    del press
+    caplog.clear()
+    gpu_rag.build([corpus, news, write_document(tmp_path / "e.txt", 40)], out, **fast)
+    assert "0 documents left the index: these sources were not named: press; " in caplog.text
 
 
 def test_documents_that_leave_by_an_index_of_other_sources_are_counted(
