@@ -74,3 +74,16 @@ def test_a_short_document_keeps_its_title(tmp_path: Path) -> None:
     settings = {"models": {"embedder": "hash", "llm": "none"}}
     with gpu_rag.build(folder, tmp_path / "index", settings=settings) as index:
         assert index.passages["title"].to_pylist() == ["The Orn"]
+
+
+def test_a_passage_of_several_sections_is_titled_by_the_first_and_the_last(tmp_path: Path) -> None:
+    """Its middle one would name a wrong place for most sentences."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    rules = (f"## Rule {n}\n\nBell {n} is rung by the guard of car {n} before it leaves.\n\n" for n in range(1, 9))
+    (folder / "a.md").write_text("# Rules\n\n" + "".join(rules))
+    settings = {"index": {"chunk_words": 40, "overlap_words": 0}, "models": {"embedder": "hash", "llm": "none"}}
+    with gpu_rag.build(folder, tmp_path / "index", settings=settings) as index:
+        for row in index.passages.select(["title", "text"]).to_pylist():
+            rung = [int(words.split()[0]) for words in row["text"].split("Bell ")[1:]]
+            assert row["title"] == f"Rules (Rule {rung[0]} - Rule {rung[-1]})" and len(rung) > 1

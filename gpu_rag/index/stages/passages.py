@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -236,7 +237,7 @@ def _split(document: Document, spans: Sequence[tuple[int, int]]) -> list[Row]:
         row = {
             "id": document.id if len(spans) == 1 else f"{document.id}#{number}",
             "doc_id": document.id,
-            "title": _title(document, bisect_right(offsets, (start + end) // 2)),
+            "title": _title(document, offsets, start, end),
             "text": document.text[start:end],
             "start": start,
             "end": end,
@@ -247,16 +248,27 @@ def _split(document: Document, spans: Sequence[tuple[int, int]]) -> list[Row]:
 
 
 _HEADING_CHARS = 100
+_WORD = re.compile(r"\w+")
 _BRACKETS = str.maketrans("", "", "()")
 
 
-def _title(document: Document, n_headings: int) -> str:
-    """Title of a passage behind n headings: the document's, and in brackets the last heading.
+def _n_words(text: str) -> int:
+    return len(_WORD.findall(text))
+
+
+def _title(document: Document, offsets: Sequence[int], start: int, end: int) -> str:
+    """Title of a passage: the document's, and in brackets the heading above it, or the first and last one in it.
 
     A final bracket is not part of a name, so all passages of a document are about the same thing.
     """
-    words = document.headings[n_headings - 1][1].translate(_BRACKETS)[:_HEADING_CHARS].strip() if n_headings else ""
-    return f"{document.title} ({words})" if words and words.casefold() != document.title.casefold() else document.title
+    first, last = bisect_right(offsets, start), bisect_right(offsets, end - 1)
+    while last > first and _n_words(document.text[offsets[last - 1] : end]) <= _n_words(document.headings[last - 1][1]):
+        last -= 1  # nothing of this section but its heading
+    inside = (document.headings[n - 1][1] for n in range(first or 1, last + 1))
+    headings = [words.translate(_BRACKETS)[:_HEADING_CHARS].strip() for words in inside]
+    headings = [words for words in headings if words and words.casefold() != document.title.casefold()]
+    words = " - ".join(dict.fromkeys((*headings[:1], *headings[-1:])))
+    return f"{document.title} ({words})" if words else document.title
 
 
 def keep_passages(db: Database, parts: Iterable[Parts]) -> None:

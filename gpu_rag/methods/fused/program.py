@@ -1,7 +1,8 @@
 """The first passages of `ppr`, reranked by a small model over features from several methods; then the reader.
 
 The model knows multi-hop questions, and gives shared words little weight. So a passage that holds nearly all words of
-the question, and its names, comes before others, and a full date in the question decides among similar passages, see `placed`.
+the question, and its names, comes before others, and a full date in the question decides among similar passages: see
+`placed`.
 
 `batched` describes the features of a passage, `model` the model. The package brings weights, made by
 scripts/train_fused.py. Weights that `gpu-rag tune` fitted to an index are stored in it and take precedence.
