@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gpu_rag.cli.index_command import build_document, build_status, kinds_of_rejects
+from gpu_rag.cli.index_command import build_document, build_status, kinds_of_rejects, removed_line
 from gpu_rag.cli.options import add_limits, add_progress, add_settings, api_key, settings_of
 from gpu_rag.cli.progress import Bars
 from gpu_rag.cli.terminal import on_one_line
@@ -55,5 +55,5 @@ def change(options: argparse.Namespace, make: Callable[..., Change]) -> tuple[in
         )
     if new := [reject for reject in read_rejects(rejects) if hash(reject) not in before]:
         lines += [f"new rejects: {len(new):,}; all in {rejects}", *kinds_of_rejects(new)]
-    lines += [f"receipt: {made.receipt}"] if made.receipt else []
+    lines += [f"receipt: {made.receipt}"] if made.receipt else removed_line(report.out)
     return build_status(options, report, built), document, "\n".join(lines)

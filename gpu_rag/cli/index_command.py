@@ -116,7 +116,15 @@ def report_build(options: argparse.Namespace, index: Index) -> tuple[int, dict[s
     document = build_document(report)
     # from the manifest: failures of an earlier run are still in the index
     text = _summary(document) + _languages(document, index) + _rejects(document, index)
-    return build_status(options, report, document), document, text
+    return build_status(options, report, document), document, "\n".join((text, *removed_line(report.out)))
+
+
+def removed_line(out: Path) -> list[str]:
+    """A line about removed documents and files, which no build reads again."""
+    from gpu_rag.index.recorded import removed_from
+
+    n = len(removed_from(out))
+    return [f"{n:,} removed documents or files stay out; gpu-rag add {out} FILE brings one back"] if n else []
 
 
 def kinds_of_rejects(rejects: Iterable[Reject]) -> list[str]:

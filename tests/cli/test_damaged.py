@@ -16,7 +16,7 @@ from damage import manifest_of
 
 import gpu_rag
 from gpu_rag.errors import GpuRagError, IndexCorrupt, IndexMismatch
-from gpu_rag.index.folder import BLOCK, CARRIED, block_sums, checksums
+from gpu_rag.index.folder import BLOCK, block_sums, checksums
 from gpu_rag.index.knowledge_base.load import load_kb
 from gpu_rag.index.manifest import Manifest, damage, mend_manifest
 from gpu_rag.index.saved_settings import saved_settings
@@ -170,7 +170,7 @@ def test_a_check_that_finds_what_no_build_writes_names_it(broken):
 
 def files_of(folder: Path) -> list[Path]:
     """The files of the stages but for those that are no part of an index, since they only spare its next build work."""
-    files = (path for path in (folder / "stages").rglob("*") if path.is_file() and path.name != CARRIED)
+    files = (path for path in (folder / "stages").rglob("*") if path.is_file() and path.stem != "carried")
     return sorted(path for path in files if path.stat().st_size)
 
 

@@ -207,6 +207,14 @@ def test_columns_of_all_tables_that_the_index_reads_are_taken(build, run, cli, t
     assert build(*columns, "--source", f"t=documents:{tabs}").ok.document["documents"] == 7
 
 
+def test_what_was_removed_stays_out_and_is_told(run, cli, tiny_corpus, tmp_path):
+    build = ("index", tiny_corpus, "--out", tmp_path / "i", "--for", "bm25", *cli.NO_LLM)
+    assert "stay out" not in run(*build).ok.out
+    assert run("remove", tmp_path / "i", "--doc", "d1", *cli.NO_LLM).status == 0
+    for made in (run(*build), run("update", tmp_path / "i", *cli.NO_LLM)):
+        assert "1 removed documents or files stay out; gpu-rag add" in made.ok.out
+
+
 def test_rejects_are_shown_by_kind_the_most_frequent_first():
     from gpu_rag.report.runs import reject_kinds
     from gpu_rag.types import Reject

@@ -9,6 +9,7 @@ import pytest
 
 import gpu_rag
 from gpu_rag.errors import IndexMismatch
+from gpu_rag.index.folder import stage_files
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.verify import verify
 from gpu_rag.methods.registry import method_names, stage_checks
@@ -83,7 +84,8 @@ def written(tiny_corpus: Path, tmp_path: Path, tmp_path_factory: pytest.TempPath
 
 def test_what_is_damaged_is_made_anew_from_kept_replies(written, tiny_corpus):
     digest, whole = Manifest.read(written).digest(), by("a", written, tiny_corpus)
-    for file in sorted(path for path in written.glob("stages/*/*") if path.suffix in (".parquet", ".safetensors")):
+    files = (path for stage in (written / "stages").iterdir() for path in stage_files(stage))
+    for file in sorted(path for path in files if path.suffix in (".parquet", ".safetensors")):
         data = bytearray(file.read_bytes())
         data[len(data) // 2] ^= 1  # of equal size
         file.write_bytes(bytes(data))
