@@ -151,7 +151,8 @@ def _answer(row: dict[str, Any]) -> str:
     if row["status"] == "failed":
         return f"failed    {row['error']['type']}: {row['error']['message']}"
     if row["answer"] is None:
-        reason = "the reader found no support in the evidence" if row["usage"]["llm_calls"] else "no model was asked"
+        asked = "the reader found no support in the evidence" if row["usage"]["llm_calls"] else "no model was asked"
+        reason = asked if row["evidence"] or not row.get("where") else "no passage that fits the filter was found"
         return f"answer    none: {reason}"
     grounding = row["grounding"]
     words = mark(grounding["status"], row["usage"]["llm_calls"])

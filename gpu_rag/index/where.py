@@ -38,6 +38,7 @@ _TOKEN = re.compile(
     |(?P<sign><=|>=|!=|=|<|>|\(|\)|,)|(?P<word>[^\W\d][\w.-]*)|(?P<end>\Z))""",
     re.VERBOSE | re.DOTALL,
 )
+_DAY_FIRST = r"^\d{1,2}[./]\d{1,2}[./]\d{4}$"  # or month first; as texts these are in no order of time
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "=": pc.equal, "!=": pc.not_equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
 }  # fmt: skip
@@ -187,6 +188,11 @@ class _Parser:
             raise UsageError(what, given=f"{name} {sign} {value!r}", expected=f"{kind}: {expected}", do=do)
         if kind == "boolean" and sign not in ("=", "!="):
             raise UsageError("true and false have no order", given=f"{name} {sign} {value!r}", expected="= or !=")
+        if kind == "text" and sign not in ("=", "!=") and pc.any(pc.match_substring_regex(column, _DAY_FIRST)).as_py():
+            do = "write them in this form in the file, and index it again"
+            raise UsageError(
+                f"{name} has dates that have no order", given=f"{name} {sign} {value!r}", expected="YYYY-MM-DD", do=do
+            )
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
             value = float(value)
         if isinstance(value, int) and pa.types.is_integer(column.type):

@@ -52,7 +52,9 @@ def test_sentences_come_before_the_answer_and_an_answer_says_how_it_is_grounded(
     usage = {**row_of()["usage"], "llm_calls": 1}
     assert "answer    a   (undecided: " in trace_text(row_of(**undecided, usage=usage))
     assert "answer    a\n" in trace_text(row_of(**undecided)), "a count is exact"
-    assert "answer    none: no model was asked" in trace_text(row_of(answer=None, status="unsupported"))
+    nothing = row_of(answer=None, status="unsupported", evidence=[])
+    assert "answer    none: no model was asked" in trace_text(nothing)
+    assert "answer    none: no passage that fits the filter was found" in trace_text({**nothing, "where": "year = 1"})
 
 
 def test_a_question_without_a_word_in_the_passages_is_said_to_have_none():

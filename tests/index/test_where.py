@@ -106,6 +106,16 @@ def test_errors_say_what_and_where(where: str, said: str) -> None:
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
+def test_dates_of_a_form_without_order_are_not_compared() -> None:
+    table = pa.table({"day": ["02/03/2024", None, "21/03/2024"], "iso": ["2024-03-02", "2024-03-21", None]})
+    for where in ('day >= "2024-03-01"', 'day < "10/03/2024"'):
+        with pytest.raises(UsageError) as error:
+            matching(where, table)
+        assert "expected YYYY-MM-DD" in str(error.value)
+    kept = [matching(where, table).tolist() for where in ('day = "02/03/2024"', 'iso > "2024-03-10"')]
+    assert kept == [[True, False, False], [False, True, False]]
+
+
 def test_the_table_has_a_type_a_column_and_the_commonest_columns(tmp_path: Path) -> None:
     rows = [{"a": 1, "b": 1, "c": True, "d": "x"}, {"a": 2.5, "b": "x", "c": False, "e": 3}, {}]
     assert write_metadata(tmp_path / "m.parquet", [to_text(row) for row in rows])
