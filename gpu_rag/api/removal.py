@@ -30,6 +30,7 @@ from gpu_rag.api.parts import has_older_vectors, texts_of_vectors
 from gpu_rag.api.standing import check_sources_exist
 from gpu_rag.errors import BadInput, GpuRagError, IndexLocked, UsageError
 from gpu_rag.index import index as opened
+from gpu_rag.index import tables
 from gpu_rag.index.folder import EDITS, RECEIPTS, TUNED, is_held, writing
 from gpu_rag.index.manifest import Manifest
 from gpu_rag.index.receipt import PENDING, Receipt, hashes_in, read_receipt, receipt_of, still_there
@@ -311,9 +312,10 @@ def _files_of(index: opened.Index, chosen: np.ndarray) -> dict[str, str]:
 
 def _texts_of(index: opened.Index) -> dict[str, int]:
     """{id: hash for this process of the passages} of documents."""
-    texts: dict[str, int] = {}
-    for document, text in zip(*(index.passages[name].to_pylist() for name in ("doc_id", "text"))):
-        texts[document] = hash((texts.get(document), text))
+    path, texts = index.folder("passages") / "passages.parquet", dict[str, int]()
+    for batch in tables.read_batches(path, tables.PASSAGES, ("doc_id", "text")):
+        for document, text in zip(batch["doc_id"].to_pylist(), batch["text"].to_pylist()):
+            texts[document] = hash((texts.get(document), text))
     return texts
 
 

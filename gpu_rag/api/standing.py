@@ -13,6 +13,7 @@ import numpy as np
 from gpu_rag.errors import BadInput, GpuRagError
 from gpu_rag.index import tables
 from gpu_rag.index.manifest import Manifest
+from gpu_rag.index.names import hashes_of
 from gpu_rag.index.recorded import Record, read_record, remembered
 from gpu_rag.index.work import Sources
 from gpu_rag.sources.named import all_sources
@@ -87,7 +88,7 @@ def _document_hashes(out: Path) -> np.ndarray:
         record = Manifest.read(out).stages.get("passages")
         path = out / record.folder / "documents.parquet" if record else None
         batches = tables.read_batches(path, tables.DOCUMENTS, ["id"]) if path else ()
-        hashes = [np.array(list(map(hash, batch["id"].to_pylist())), np.int64) for batch in batches]
+        hashes = [hashes_of(batch["id"]) for batch in batches]
     except GpuRagError:  # no index, or a damaged one, which a build with `fresh` replaces
         hashes = []
     return np.concatenate([np.zeros(0, np.int64), *hashes])

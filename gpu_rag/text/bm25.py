@@ -33,17 +33,17 @@ _FORMAT = 3
 _BLOCK = 2048  # texts whose tokens are in memory as Python objects at once
 
 
-@lru_cache(maxsize=1 << 12)  # a question is searched for in several tables, and by several methods
 def _query_tokens(query: str, *languages: str) -> tuple[str, ...]:
     """The tokens of a query over texts in some languages, in its order, with repeats."""
     return tuple(token for tokens in _tokens_of_words(query, *languages) for token in tokens)
 
 
-def _tokens_of_words(query: str, *languages: str) -> list[tuple[str, ...]]:
+@lru_cache(maxsize=1 << 12)  # a question is searched for in several tables, and by several methods
+def _tokens_of_words(query: str, *languages: str) -> tuple[tuple[str, ...], ...]:
     """The tokens of each word of a query, without stop words: different ones in the order of the languages."""
     own = language_among(query, languages)
     words = [word for word in words_of(query) if word not in stop_words(own)]
-    return [tuple(dict.fromkeys(tokens)) for tokens in zip(*(stems(words, language) for language in languages))]
+    return tuple(tuple(dict.fromkeys(tokens)) for tokens in zip(*(stems(words, language) for language in languages)))
 
 
 class Bm25:

@@ -191,7 +191,7 @@ def test_a_folder_of_many_kinds_of_files_and_what_of_it_cannot_be_read(run, cli,
 
 
 def test_columns_of_all_tables_that_the_index_reads_are_taken(build, run, cli, tmp_path):
-    """Those of a source of documents, or of a source that stays, were refused, and a missing path was not named."""
+    """Tables of a source of documents and of a source that stays count too, and a missing path is named."""
     (tabs := tmp_path / "tabs").mkdir()
     (tabs / "a.csv").write_text("name,description\nVat,Holds milk.\n")
     columns = ("--for", "bm25", "--columns", "title=name,text=description")

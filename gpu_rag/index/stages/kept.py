@@ -48,7 +48,8 @@ class _Parameters(msgspec.Struct):
 
 
 class _Carried(msgspec.Struct):
-    """What the next run may take over. files: {sha256 of a name: sha256 of the file}; about: sha256 of ABOUT."""
+    """Checks of what the next run may take over. files: {sha256 of a name: sha256 of the file}; about: sha256 of
+    ABOUT."""
 
     files: dict[str, str]
     about: str

@@ -196,8 +196,8 @@ def guessed(paths: Sequence[Path], limits: Limits) -> list[str]:
 
 
 def _remarks(file: str, row: Row, is_guess: bool) -> Iterator[str]:
-    """What its first row says about a table: that all columns are its text, or that some are not searched. is_guess:
-    whether the user named no columns."""
+    """Lines about a table by its first row: all columns are its text, or some are not searched. is_guess: whether the
+    user named no columns."""
     names = [name for name in row.value if name not in ("title", "text")]
     if row.is_composed:
         start = f"{file} has no column text, so all columns are the text of a row"

@@ -105,7 +105,7 @@ class _Shown:
             problems.append(one_line(f"percents and currencies are read as numbers: {error}"))
 
     def of(self, sheet: str) -> dict[str, str | _Format]:
-        """What these cells of a sheet show, or their formats, by names such as "B2"."""
+        """Shown texts of these cells of a sheet, or their formats, by names such as "B2"."""
         cells: dict[str, str | _Format] = {**self._texts.get(sheet, {})}
 
         def start(tag: str, attributes: dict[str, str]) -> None:
